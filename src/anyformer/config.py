@@ -1,0 +1,124 @@
+"""Settings: frozen, keyword-only dataclasses, checked when they are made, to JSON and back.
+
+    @dataclass(frozen=True, kw_only=True)
+    class GPT2(Settings):
+        n_layers: int = 12
+
+    GPT2(n_layers=2).replace(n_heads=4).to_json()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from anyformer.errors import ConfigError, nearest
+
+
+class Settings:
+    """Base of every configuration. Subclasses are frozen dataclasses; their own rules stand in `check`."""
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints(type(self)).items():
+            value = getattr(self, name)
+            if not _fits(value, hint):
+                raise ConfigError(f"{type(self).__name__}.{name} is {value!r}; it takes {_spell(hint)}.")
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError for values that contradict each other."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return list(_hints(cls))
+
+    def replace(self, **overrides: Any) -> Self:
+        """A copy with some fields changed; a name that no field has is an error with the nearest one."""
+        for name in overrides:
+            if name not in self.names():
+                raise ConfigError(
+                    f'{type(self).__name__} has no field "{name}".{nearest(name, self.names())}'
+                    f" It has: {', '.join(self.names())}."
+                )
+        fields = {name: getattr(self, name) for name in self.names()}
+        return type(self)(**{**fields, **{n: _shape(v, _hints(type(self))[n]) for n, v in overrides.items()}})
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _plain(getattr(self, name)) for name in self.names()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        unknown = [name for name in data if name not in cls.names()]
+        if unknown:
+            raise ConfigError(
+                f'{cls.__name__} has no field "{unknown[0]}".{nearest(unknown[0], cls.names())}'
+                f" It has: {', '.join(cls.names())}."
+            )
+        return cls(**{name: _shape(value, _hints(cls)[name]) for name, value in data.items()})
+
+    def require(self, holds: bool, why: str) -> None:
+        if not holds:
+            raise ConfigError(f"{type(self).__name__}: {why}")
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    types_of = typing.get_type_hints(cls)
+    return {field.name: types_of[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _shape(value: Any, hint: Any) -> Any:
+    """What JSON gives, in the form that the field wants: lists become tuples, objects become Settings."""
+    options = typing.get_args(hint) if _union(hint) else (hint,)
+    for option in options:
+        if isinstance(value, Mapping) and isinstance(option, type) and issubclass(option, Settings):
+            return option.from_json(value)
+        if isinstance(value, list) and typing.get_origin(option) is tuple:
+            return tuple(_shape(item, typing.get_args(option)[0]) for item in value)
+        if option is float and type(value) is int:
+            return float(value)
+    return value
+
+
+def _union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return True
+    if _union(hint):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if origin is Literal:
+        return value in typing.get_args(hint)
+    if origin is tuple:
+        inner = typing.get_args(hint)
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _spell(hint: Any) -> str:
+    if _union(hint):
+        return " or ".join(_spell(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(value) for value in typing.get_args(hint))
+    return str(getattr(hint, "__name__", hint)) if typing.get_origin(hint) is None else str(hint)

@@ -1,0 +1,308 @@
+"""The only softmax(QKᵀ)V in the library: one contract, a reference that spells it out, and fast kernels behind it.
+
+    attend(query, key, value, mask)      query [B, H, Q, d], key [B, G, K, d], value [B, G, K, v] -> [B, H, Q, v]
+
+G divides H: each group of H/G query heads shares one key/value head. `mask` says who may attend (True) and a query
+that may attend to nothing gives zeros. `bias` [.., H, Q, K] is added to the scores. `offset` is the index of the first
+query among the keys (cached decoding). A kernel is a `Kernel` in KERNELS; the first that can and pays is taken, and the
+conformance suite runs every one of them against the reference.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.masks import EVERYTHING, Causal, Dense, Mask, Packed, Padding
+from anyformer.tokens import Packing
+
+BLOCK = 256  # queries a step in the blocked kernel
+
+
+@dataclass(frozen=True)
+class Call:
+    """One question put to a kernel."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Mask
+    scale: float
+    bias: Tensor | None = None
+    dropout: float = 0.0
+    offset: int = 0
+    score: nn.Module | None = None
+
+    @property
+    def packed(self) -> Packed | None:
+        return next((part for part in self.mask.parts if isinstance(part, Packed)), None)
+
+    @property
+    def rest(self) -> Mask:
+        """The mask without its packing."""
+        result: Mask = EVERYTHING
+        for part in self.mask.parts:
+            result = result if isinstance(part, Packed) else result & part
+        return result
+
+    def allowed(self) -> Tensor:
+        return self.mask.dense(self.query.shape[2], self.key.shape[2], self.offset, self.query.device)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`can`: the answer would be right. `pays`: and it is worth choosing over those further down the list."""
+
+    name: str
+    can: Callable[[Call], bool]
+    pays: Callable[[Call], bool]
+    run: Callable[[Call], Tensor]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = EVERYTHING,
+    *,
+    scale: float | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    offset: int = 0,
+    score: nn.Module | None = None,
+    kernel: str | None = None,
+) -> Tensor:
+    """softmax(QKᵀ · scale + bias, where allowed) V.  `score` replaces the scaled dot product (see score.py)."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    call = Call(query, key, value, mask, scale, bias, dropout, offset, score)
+    return (choose(call) if kernel is None else KERNELS[kernel]).run(call)
+
+
+def choose(call: Call) -> Kernel:
+    return next(kernel for kernel in KERNELS.values() if kernel.can(call) and kernel.pays(call))
+
+
+def weigh(
+    query: Tensor,
+    key: Tensor,
+    mask: Mask = EVERYTHING,
+    *,
+    scale: float | None = None,
+    bias: Tensor | None = None,
+    offset: int = 0,
+    score: nn.Module | None = None,
+) -> Tensor:
+    """The attention weights [B, H, Q, K], differentiable; exactly zero where forbidden. Packed rows come back padded."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    call = Call(query, key, key, mask, scale, bias, 0.0, offset, score)
+    return _weights(call if call.packed is None else _padded(call, call.packed))
+
+
+def _weights(call: Call) -> Tensor:
+    key = _spread(call.key, call.query.shape[1])
+    if call.score is None:
+        scores = call.query @ key.transpose(-1, -2) * call.scale
+    else:
+        scores = call.score(call.query, key)
+    if call.bias is not None:
+        scores = scores + call.bias
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    if call.mask is EVERYTHING:
+        return scores.softmax(-1).to(call.query.dtype)
+    # The lowest finite number instead of -inf, so that a row with nothing allowed has no NaN in its gradient either.
+    forbidden = ~call.allowed()
+    scores = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1).masked_fill(forbidden, 0.0).to(call.query.dtype)
+
+
+def _spread(x: Tensor, n_heads: int) -> Tensor:
+    """Repeat each key/value head for the query heads of its group."""
+    return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
+
+
+def _padded(call: Call, packed: Packed) -> Call:
+    """The same question with the rows padded again."""
+
+    def pad(x: Tensor, packing: Packing) -> Tensor:  # [1, H, N, d] -> [B, H, T, d]
+        return packing.unpack(x[0].transpose(0, 1)).transpose(1, 2)
+
+    return replace(
+        call,
+        query=pad(call.query, packed.query),
+        key=pad(call.key, packed.key),
+        value=pad(call.value, packed.key),
+        mask=Padding(packed.key.mask) & call.rest,
+    )
+
+
+def _reference(call: Call) -> Tensor:
+    weights = F.dropout(_weights(call), call.dropout, training=call.dropout > 0)
+    return weights @ _spread(call.value, call.query.shape[1])
+
+
+def _sdpa(call: Call) -> Tensor:
+    """PyTorch's fused attention; a mask it has no flag for is built as a tensor."""
+    causal = False
+    allowed: Tensor | None = None
+    q_len, k_len = call.query.shape[2], call.key.shape[2]
+    if len(call.mask.parts) == 1 and isinstance(call.mask.parts[0], Causal) and call.bias is None:
+        causal = q_len == k_len and call.offset == 0
+        if not causal and call.offset + 1 < k_len:
+            allowed = call.allowed()
+    elif call.mask is not EVERYTHING:
+        allowed = call.allowed()
+    if call.bias is not None:
+        allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
+        allowed = allowed.to(call.query.dtype)
+    return F.scaled_dot_product_attention(
+        call.query,
+        call.key,
+        call.value,
+        attn_mask=allowed,
+        dropout_p=call.dropout,
+        is_causal=causal,
+        scale=call.scale,
+        enable_gqa=call.query.shape[1] != call.key.shape[1],
+    )
+
+
+def _bounded(call: Call) -> bool:
+    """Do a block of queries in the middle see only a part of the keys, so that blocks pay?"""
+    n_keys = call.key.shape[2]
+    middle = n_keys // 2
+    low, high = call.mask.reach(middle, middle + 1, n_keys)
+    return n_keys >= 4 * BLOCK and high - low <= n_keys // 4
+
+
+def _blocked(call: Call) -> Tensor:
+    """A few queries at a time against the keys they can reach: time and memory linear in the length for windows."""
+    n_query, n_key = call.query.shape[2], call.key.shape[2]
+    outputs = []
+    for first in range(0, n_query, BLOCK):
+        last = min(first + BLOCK, n_query)
+        low, high = call.mask.reach(call.offset + first, call.offset + last, n_key)
+        if low == high:
+            outputs.append(call.query.new_zeros(*call.query.shape[:2], last - first, call.value.shape[-1]))
+            continue
+        q = torch.arange(call.offset + first, call.offset + last, device=call.query.device)[:, None]
+        allowed = call.mask.allowed(q, torch.arange(low, high, device=call.query.device)[None, :])
+        part = replace(
+            call,
+            query=call.query[:, :, first:last],
+            key=call.key[:, :, low:high],
+            value=call.value[:, :, low:high],
+            mask=Dense(allowed.expand(allowed.shape[0], 1, last - first, high - low)),
+            bias=None if call.bias is None else call.bias[..., first:last, low:high],
+            offset=0,
+        )
+        outputs.append(_sdpa(part))
+    return torch.cat(outputs, dim=2)
+
+
+def _each(call: Call) -> Tensor:
+    """Packed rows one by one: no work at the padding, no mask for it. Best where a call is cheap (CPU)."""
+    packed = call.packed
+    assert packed is not None
+    sizes = (packed.query.sizes, packed.key.sizes)
+    if all(len(set(size)) == 1 and size[0] > 0 for size in sizes):  # equal rows are one batch
+        batch = packed.query.batch
+        query, key, value = (
+            x.view(x.shape[1], batch, -1, x.shape[3]).transpose(0, 1) for x in (call.query, call.key, call.value)
+        )
+        out = attend(query, key, value, call.rest, scale=call.scale, dropout=call.dropout)
+        return out.transpose(0, 1).reshape(1, out.shape[1], -1, out.shape[3])
+    rows = zip(call.query.split(sizes[0], dim=2), call.key.split(sizes[1], 2), call.value.split(sizes[1], 2), strict=True)
+    outputs = [
+        attend(query, key, value, call.rest, scale=call.scale, dropout=call.dropout)
+        if key.shape[2]
+        else query.new_zeros(*query.shape[:3], value.shape[3])
+        for query, key, value in rows
+        if query.shape[2]
+    ]
+    return torch.cat(outputs, dim=2)
+
+
+def _repad(call: Call) -> Tensor:
+    """Packed rows padded for attention alone: the projections around it still skip the padding."""
+    packed = call.packed
+    assert packed is not None
+    out = _sdpa(_padded(call, packed))  # [B, H, T, v]
+    return packed.query.pack(out.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
+
+
+def _varlen(call: Call) -> Tensor:
+    """Packed rows in one launch of the flash kernel (CUDA, half precision)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    packed = call.packed
+    assert packed is not None
+    n_heads = call.query.shape[1]
+    query, key, value = (
+        x[0].transpose(0, 1) for x in (call.query, _spread(call.key, n_heads), _spread(call.value, n_heads))
+    )
+    out = varlen_attn(
+        query,
+        key,
+        value,
+        packed.query.starts,
+        packed.key.starts,
+        max(packed.query.sizes),
+        max(packed.key.sizes),
+        scale=call.scale,
+        **({"window_size": (-1, 0)} if call.rest.parts else {}),
+    )
+    return out.transpose(0, 1).unsqueeze(0)
+
+
+def _can_varlen(call: Call) -> bool:
+    half = call.query.is_cuda and call.query.dtype in (torch.float16, torch.bfloat16)
+    plain = call.packed is not None and call.bias is None and call.score is None and call.dropout == 0
+    width = call.query.shape[-1]
+    fits = width == call.value.shape[-1] and width % 8 == 0 and width <= 256
+    return _HAS_VARLEN and half and plain and fits and all(isinstance(part, Causal) for part in call.rest.parts)
+
+
+def _has_varlen() -> bool:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "window_size" in inspect.signature(varlen_attn).parameters
+
+
+_HAS_VARLEN = torch.cuda.is_available() and _has_varlen()
+
+
+def _can_unpack(call: Call) -> bool:
+    return call.packed is not None and call.bias is None and call.score is None
+
+
+def _can_fuse(call: Call) -> bool:
+    return call.packed is None and call.score is None
+
+
+def _always(call: Call) -> bool:
+    return True
+
+
+def _on_cpu(call: Call) -> bool:
+    return not call.query.is_cuda
+
+
+KERNELS: dict[str, Kernel] = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel("varlen", _can_varlen, _always, _varlen),
+        Kernel("each", _can_unpack, _on_cpu, _each),
+        Kernel("repad", _can_unpack, _always, _repad),
+        Kernel("blocked", _can_fuse, _bounded, _blocked),
+        Kernel("sdpa", _can_fuse, _always, _sdpa),
+        Kernel("reference", _always, _always, _reference),
+    )
+}

@@ -1,0 +1,176 @@
+"""Attention as a part of a block: project, position, remember, attend, project. Self and cross alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.attend import attend, weigh
+from anyformer.core.linear import Fused, Linear
+from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.positions import Positions
+from anyformer.core.state import State
+from anyformer.core.taps import NO_TAPS
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(Settings):
+    """All widths are free: of the queries' tokens, of the context's, of query/key, of value, of the output."""
+
+    d_query: int
+    n_heads: int
+    n_kv_heads: int | None = None  # fewer than n_heads: grouped; 1: multi-query
+    d_context: int | None = None  # None: self-attention over tokens of width d_query
+    d_qk: int | None = None  # all heads together
+    d_value: int | None = None
+    d_out: int | None = None
+    bias: bool = True
+    out_bias: bool = True
+    scale: float | None = None  # None: 1 / √d_head
+    qk_norm: Literal["layer", "rms"] | None = None
+    dropout: float = 0.0
+    mask: Mask = EVERYTHING  # what the family forbids by itself: the future, what lies outside a window
+
+    def check(self) -> None:
+        self.require(self.n_heads > 0, f"n_heads is {self.n_heads}; it must be 1 or more.")
+        for name, width in (("d_qk", self.width_qk), ("d_value", self.width_value)):
+            self.require(width % self.n_heads == 0, f"{name} {width} is not a multiple of n_heads {self.n_heads}.")
+        groups = self.kv_heads
+        self.require(self.n_heads % groups == 0, f"n_heads {self.n_heads} is not a multiple of n_kv_heads {groups}.")
+
+    @property
+    def width_qk(self) -> int:
+        return self.d_qk if self.d_qk is not None else self.d_query
+
+    @property
+    def width_value(self) -> int:
+        return self.d_value if self.d_value is not None else self.width_qk
+
+    @property
+    def kv_heads(self) -> int:
+        return self.n_kv_heads if self.n_kv_heads is not None else self.n_heads
+
+    @property
+    def d_head(self) -> int:
+        return self.width_qk // self.n_heads
+
+
+class Attention(nn.Module):
+    """Multi-head attention. `positions` may turn or bias; `score` may replace the scaled dot product."""
+
+    def __init__(
+        self, config: AttentionConfig, positions: Positions | None = None, score: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.positions = positions
+        self.score = score
+        self.taps = NO_TAPS
+        keys = config.d_head * config.kv_heads
+        values = config.width_value // config.n_heads * config.kv_heads
+        if config.d_context is None:
+            self.qkv = Fused(config.d_query, {"query": config.width_qk, "key": keys, "value": values}, config.bias)
+        else:
+            self.query = Linear(config.d_query, config.width_qk, config.bias)
+            self.kv = Fused(config.d_context, {"key": keys, "value": values}, config.bias)
+        d_out = config.d_out if config.d_out is not None else config.d_query
+        self.out = Linear(config.width_value, d_out, config.out_bias, residual=True)
+        self.query_norm = self.key_norm = None
+        if config.qk_norm is not None:
+            norm = NormConfig(kind=config.qk_norm, eps=1e-6)
+            self.query_norm, self.key_norm = make_norm(norm, config.d_head), make_norm(norm, config.d_head)
+
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
+        """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps."""
+        query, key, value, offset = self._cross(tokens, context, state) if context else self._self(tokens, state)
+        mask = self.config.mask & _visible(tokens, context, state)
+        scale = self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
+        bias = self.positions.bias(query, key, offset, scale) if self.positions else None
+        how = {"scale": scale, "bias": bias, "offset": offset, "score": self.score}
+        if self.taps.watch.patterns:
+            self._show(tokens, context, query, key, value)
+            if self.taps.wants("weights"):
+                self.taps.see("weights", weigh(query, key, mask, **how))  # type: ignore[arg-type]
+        dropout = self.config.dropout if self.training else 0.0
+        heads = attend(query, key, value, mask, dropout=dropout, **how)  # type: ignore[arg-type]
+        out = self.out(_join(heads, tokens.packed))
+        return self.taps.see("output", out, tokens.packing)
+
+    def _self(self, tokens: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
+        if tokens.code is None:
+            parts = self.qkv(tokens.x)
+        else:
+            coded = tokens.x + tokens.code
+            parts = (self.qkv.apart("query", coded), self.qkv.apart("key", coded), self.qkv.apart("value", tokens.x))
+        query, key, value = self._heads(*parts, packed=tokens.packed)
+        if self.positions is not None:
+            query, key = self.positions.rotate(query, key, _positions(tokens))
+        if state is None:
+            return query, key, value, 0
+        memory = state.keys(self.taps.path)
+        offset = memory.length
+        key, value = memory.append(key, value)
+        return query, key, value, offset
+
+    def _cross(self, tokens: Tokens, context: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
+        query = self.query(tokens.x if tokens.code is None else tokens.x + tokens.code)
+        memory = state.fixed(self.taps.path) if state is not None else None
+        if memory is not None and memory.key is not None and memory.value is not None:
+            query = self._split(query, self.config.n_heads, tokens.packed)
+            return self.query_norm(query) if self.query_norm else query, memory.key, memory.value, 0
+        if context.code is None:
+            key, value = self.kv(context.x)
+        else:
+            key, value = self.kv.apart("key", context.x + context.code), self.kv.apart("value", context.x)
+        query, key, value = self._heads(query, key, value, packed=tokens.packed)
+        if memory is not None:
+            memory.key, memory.value = key, value
+        return query, key, value, 0
+
+    def _heads(self, query: Tensor, key: Tensor, value: Tensor, packed: bool) -> tuple[Tensor, Tensor, Tensor]:
+        query = self._split(query, self.config.n_heads, packed)
+        key, value = (self._split(x, self.config.kv_heads, packed) for x in (key, value))
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return query, key, value
+
+    @staticmethod
+    def _split(x: Tensor, n_heads: int, packed: bool) -> Tensor:
+        """[B, T, H·d] -> [B, H, T, d]; packed [N, H·d] -> [1, H, N, d]"""
+        x = x.unsqueeze(0) if packed else x
+        return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+    def _show(self, tokens: Tokens, context: Tokens | None, *roles: Tensor) -> None:
+        for point, value in zip(("query", "key", "value"), roles, strict=True):
+            if self.taps.wants(point):
+                source = tokens if point == "query" or context is None else context
+                if source.packing is not None:
+                    value = source.packing.unpack(value[0].transpose(0, 1)).transpose(1, 2)
+                self.taps.see(point, value)
+
+
+def _visible(tokens: Tokens, context: Tokens | None, state: State | None) -> Mask:
+    """Which keys are real."""
+    keys = tokens if context is None else context
+    if tokens.packing is not None and keys.packing is not None:
+        return Packed(tokens.packing, keys.packing)
+    real = state.real if state is not None and context is None else keys.mask
+    return EVERYTHING if real is None else Padding(real)
+
+
+def _positions(tokens: Tokens) -> Tensor:
+    if tokens.positions is None:
+        return torch.arange(tokens.x.shape[-2], device=tokens.x.device).unsqueeze(0)
+    return tokens.positions.unsqueeze(0) if tokens.packed else tokens.positions
+
+
+def _join(heads: Tensor, packed: bool) -> Tensor:
+    """[B, H, T, d] -> [B, T, H·d]; packed back to [N, H·d]"""
+    joined = heads.transpose(1, 2).flatten(2)
+    return joined.squeeze(0) if packed else joined

@@ -1,0 +1,132 @@
+"""A block is an ordered list of residual sublayers. Every transformer is such a list.
+
+    Original decoder:  self, cross, feedforward, each normalised after ("post")
+    GPT-2:             self, feedforward, each normalised before ("pre")
+    GPT-NeoX:          the same two, side by side (parallel)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.norms import NormConfig, make_norm, normalise
+from anyformer.core.positions import Positions
+from anyformer.core.state import State
+from anyformer.core.taps import NO_TAPS
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class SublayerConfig(Settings):
+    name: str  # "self", "cross" and "feedforward" are the taps' names too
+    part: AttentionConfig | FeedForwardConfig
+    order: Literal["pre", "post", "sandwich"] = "pre"
+    norm: NormConfig = NormConfig()
+    context_norm: bool = False  # normalise what is attended to as well (Perceiver)
+    residual: bool = True
+    dropout: float = 0.0
+
+    @property
+    def width(self) -> int:
+        return self.part.d_query if isinstance(self.part, AttentionConfig) else self.part.d_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig(Settings):
+    sublayers: tuple[SublayerConfig, ...]
+    parallel: bool = False  # all sublayers read the block's input, and their results are added at once
+    drop_path: float = 0.0  # stochastic depth: the share of rows that skip a sublayer in training
+
+    def check(self) -> None:
+        names = [sublayer.name for sublayer in self.sublayers]
+        self.require(len(set(names)) == len(names), f"two sublayers share a name: {', '.join(names)}.")
+        post = any(sublayer.order == "post" for sublayer in self.sublayers)
+        self.require(not (self.parallel and post), "parallel sublayers cannot be normalised after the sum.")
+
+
+class Sublayer(nn.Module):
+    """One part with its norms, dropout and residual connection."""
+
+    def __init__(self, config: SublayerConfig, drop_path: float = 0.0, positions: Positions | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.drop_path = drop_path
+        self.norm = make_norm(config.norm, config.width)
+        self.after = make_norm(config.norm, config.width) if config.order == "sandwich" else None
+        self.context_norm = None
+        if isinstance(config.part, AttentionConfig):
+            self.part: nn.Module = Attention(config.part, positions)
+            if config.context_norm and config.part.d_context is not None:
+                self.context_norm = make_norm(config.norm, config.part.d_context)
+        else:
+            self.part = FeedForward(config.part)
+
+    @property
+    def crosses(self) -> bool:
+        return isinstance(self.config.part, AttentionConfig) and self.config.part.d_context is not None
+
+    def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tensor:
+        """What the sublayer adds to the residual stream."""
+        x = tokens.x
+        if self.config.order != "post":
+            x = normalise(self.norm, x, tokens.mask)
+        if isinstance(self.part, Attention):
+            context = None
+            if self.crosses:
+                assert memory is not None
+                context = memory
+                if self.context_norm is not None:
+                    context = memory.replace(normalise(self.context_norm, memory.x, memory.mask))
+            x = self.part(tokens.replace(x), context, state)
+        else:
+            x = self.part(x)
+        if self.after is not None:
+            x = normalise(self.after, x, tokens.mask)
+        x = F.dropout(x, self.config.dropout, self.training)
+        return self._skip_rows(x, tokens) if self.training and self.drop_path else x
+
+    def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
+        x = self.branch(tokens, memory, state)
+        x = tokens.x + x if self.config.residual else x
+        if self.config.order == "post":
+            x = normalise(self.norm, x, tokens.mask)
+        return tokens.replace(x)
+
+    def _skip_rows(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """Stochastic depth (Huang et al. 2016): whole rows skip the branch, the others are scaled up."""
+        batch = tokens.packing.batch if tokens.packing is not None else x.shape[0]
+        keep = (torch.rand(batch, device=x.device) >= self.drop_path).to(x.dtype) / (1 - self.drop_path)
+        return x * (keep[tokens.packing.rows, None] if tokens.packing is not None else keep[:, None, None])
+
+
+class Block(nn.Module):
+    def __init__(self, config: BlockConfig, positions: Positions | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        self.sublayers = nn.ModuleDict(
+            {
+                sublayer.name: Sublayer(sublayer, config.drop_path, None if sublayer.name == "cross" else positions)
+                for sublayer in config.sublayers
+            }
+        )
+
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None) -> Tokens:
+        # Without anything to attend to, a decoder's cross-attention stands aside (GPT-2 with add_cross_attention).
+        active = [s for s in self.sublayers.values() if memory is not None or not s.crosses]  # type: ignore[union-attr, operator]
+        if self.config.parallel:
+            branches = [sublayer.branch(tokens, memory, state) for sublayer in active]  # type: ignore[operator]
+            tokens = tokens.replace(tokens.x + sum(branches))
+        else:
+            for sublayer in active:
+                tokens = sublayer(tokens, memory, state)
+        self.taps.see("output", tokens.x, tokens.packing)
+        return tokens

@@ -1,0 +1,70 @@
+"""The position-wise network: widen, bend, narrow; plain or gated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.linear import Fused, Linear
+from anyformer.core.taps import NO_TAPS
+from anyformer.errors import nearest
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "mish": F.mish,
+    "relu2": lambda x: F.relu(x).square(),
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "hardswish": F.hardswish,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "linear": lambda x: x,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig(Settings):
+    d_model: int
+    d_hidden: int
+    activation: str = "gelu"
+    gated: bool = False
+    bias: bool = True
+    dropout: float = 0.0  # between the two layers
+
+    def check(self) -> None:
+        known = f"{', '.join(ACTIVATIONS)}.{nearest(self.activation, ACTIVATIONS)}"
+        self.require(self.activation in ACTIVATIONS, f'activation "{self.activation}" is not one of {known}')
+
+
+class FeedForward(nn.Module):
+    """W₂ σ(W₁ x), or gated: W₂ (σ(W_g x) ⊙ W₁ x) (Shazeer 2020)."""
+
+    def __init__(self, config: FeedForwardConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        if config.gated:
+            self.up: Linear = Fused(config.d_model, {"gate": config.d_hidden, "up": config.d_hidden}, config.bias)
+        else:
+            self.up = Linear(config.d_model, config.d_hidden, config.bias)
+        self.down = Linear(config.d_hidden, config.d_model, config.bias, residual=True)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.config.gated:
+            gate, up = self.up(x)
+            hidden = self.activation(gate) * up
+        else:
+            hidden = self.activation(self.up(x))
+        hidden = self.taps.see("hidden", hidden)
+        return self.down(F.dropout(hidden, self.config.dropout, self.training))

@@ -1,0 +1,61 @@
+"""How fresh weights are drawn: one table for all families."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitConfig(Settings):
+    linear: Literal["normal", "xavier"] = "normal"
+    std: float = 0.02
+    embedding_std: float | None = None  # None: std
+    residual_depth: int = 0  # divide the std of what writes into the residual stream by √(this) (GPT-2: 2 a layer)
+
+
+def initialise(model: nn.Module, config: InitConfig) -> None:
+    """Draw every parameter of `model` anew."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            _linear(module, config)
+        elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d)):
+            module.reset_parameters()
+        elif isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
+            module.reset(config.std if config.embedding_std is None else config.embedding_std)
+
+
+def _linear(module: Linear, config: InitConfig) -> None:
+    if config.linear == "xavier":
+        nn.init.xavier_uniform_(module.weight)
+    else:
+        shrink = math.sqrt(config.residual_depth) if module.residual and config.residual_depth else 1.0
+        nn.init.normal_(module.weight, std=config.std / shrink)
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def materialise(model: nn.Module, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> None:
+    """Give a model that was built on the meta device real memory, not yet filled; tied parameters stay tied."""
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        for store in (module._parameters, module._buffers):
+            for name, old in store.items():
+                if old is None or not old.is_meta:
+                    continue
+                if id(old) not in made:
+                    kind = dtype if dtype is not None and old.is_floating_point() else old.dtype
+                    empty = torch.empty(old.shape, device=device, dtype=kind)
+                    made[id(old)] = nn.Parameter(empty, old.requires_grad) if isinstance(old, nn.Parameter) else empty
+                store[name] = made[id(old)]  # type: ignore[assignment]

@@ -1,0 +1,225 @@
+"""Who may attend to whom: a small algebra of masks. True means "may attend".
+
+    Causal() & Padding(real)            a decoder on padded rows
+    (Causal() | Prefix(n)) & Padding(real)   a prefix seen both ways, the rest causal
+
+A mask is a description. `allowed(q, k)` answers for index tensors q [Q, 1] and k [1, K] with something that broadcasts
+to [B, 1, Q, K]; `reach` bounds the keys that a run of queries can see, so that a kernel need not look at the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.tokens import Packing
+
+
+class Mask:
+    """Base of all masks; by itself it allows everything."""
+
+    # Depends only on how far apart query and key stand, so that packing the rows does not change its meaning.
+    relative = False
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=q.device)
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        """Half-open range of keys outside which queries first…last-1 see nothing."""
+        return 0, n_keys
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that must all allow."""
+        return (self,)
+
+    def __and__(self, other: Mask) -> Mask:
+        parts = (*self.parts, *other.parts)
+        return parts[0] if len(parts) == 1 else (All(parts) if parts else EVERYTHING)
+
+    def __or__(self, other: Mask) -> Mask:
+        return Any((self, other))
+
+    def dense(self, n_query: int, n_key: int, offset: int = 0, device: torch.device | None = None) -> Tensor:
+        """The boolean tensor [1 or B, 1, n_query, n_key]; `offset` is the index of the first query."""
+        q = torch.arange(offset, offset + n_query, device=device)[:, None]
+        k = torch.arange(n_key, device=device)[None, :]
+        allowed = self.allowed(q, k)
+        return allowed.expand(allowed.shape[0], 1, n_query, n_key)
+
+
+class Everything(Mask):
+    """No restriction."""
+
+    relative = True
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        return ()
+
+
+EVERYTHING = Everything()
+
+
+@dataclass(frozen=True, eq=False)
+class All(Mask):
+    """Allowed where every part allows."""
+
+    members: tuple[Mask, ...]
+
+    @property
+    def relative(self) -> bool:  # type: ignore[override]
+        return all(member.relative for member in self.members)
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        return self.members
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        result = self.members[0].allowed(q, k)
+        for member in self.members[1:]:
+            result = result & member.allowed(q, k)
+        return result
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        ranges = [member.reach(first, last, n_keys) for member in self.members]
+        low = max(low for low, _ in ranges)
+        return low, max(low, min(high for _, high in ranges))
+
+
+@dataclass(frozen=True, eq=False)
+class Any(Mask):
+    """Allowed where some part allows."""
+
+    members: tuple[Mask, ...]
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        result = self.members[0].allowed(q, k)
+        for member in self.members[1:]:
+            result = result | member.allowed(q, k)
+        return result
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        ranges = [member.reach(first, last, n_keys) for member in self.members]
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """No one sees the future."""
+
+    relative = True
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return (k <= q)[None, None]
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        return 0, min(last, n_keys)
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """At most `left` keys before the query and `right` after it, the query's own place not counted."""
+
+    relative = True
+
+    left: int
+    right: int = 0
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return ((k >= q - self.left) & (k <= q + self.right))[None, None]
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        return max(0, min(first - self.left, n_keys)), max(0, min(last + self.right, n_keys))
+
+
+@dataclass(frozen=True)
+class Dilated(Mask):
+    """Every `step`-th key on either side, at most `steps` steps away (Longformer, Sparse Transformer)."""
+
+    relative = True
+
+    step: int
+    steps: int
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        distance = (q - k).abs()
+        return ((distance % self.step == 0) & (distance <= self.step * self.steps))[None, None]
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        span = self.step * self.steps
+        return max(0, min(first - span, n_keys)), max(0, min(last + span, n_keys))
+
+
+@dataclass(frozen=True)
+class Local2D(Mask):
+    """Tokens are the cells of a picture, row by row; a cell sees those at most `rows` up or down, `columns` aside."""
+
+    width: int
+    rows: int
+    columns: int
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        down = (q // self.width - k // self.width).abs()
+        aside = (q % self.width - k % self.width).abs()
+        return ((down <= self.rows) & (aside <= self.columns))[None, None]
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        low = (first // self.width - self.rows) * self.width
+        high = ((last - 1) // self.width + self.rows + 1) * self.width
+        return max(0, min(low, n_keys)), max(0, min(high, n_keys))
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(Mask):
+    """The first `length` keys, the same for all rows or [B]."""
+
+    length: int | Tensor
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        length = self.length if isinstance(self.length, int) else self.length.view(-1, 1, 1, 1)
+        return k[None, None] < length
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """Only real keys: `real` is [B, K], True = a real token."""
+
+    real: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.real[:, k[0]][:, None, None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """Several documents share a row and must not see each other: the document of each query and of each key."""
+
+    query: Tensor  # [B, Q]
+    key: Tensor  # [B, K]
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return (self.query[:, q[:, 0], None] == self.key[:, None, k[0]])[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Mask):
+    """Packed rows (see Tokens): each query sees the keys of its own row. Other parts count within the row."""
+
+    query: Packing
+    key: Packing
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return (self.query.rows[q] == self.key.rows[k])[None, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """A boolean tensor [B or 1, 1, Q, K] of the caller's, for what no other mask describes."""
+
+    tensor: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.tensor[:, :, q, k]

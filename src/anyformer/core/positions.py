@@ -1,0 +1,294 @@
+"""Every way of telling a transformer where a token stands.
+
+An encoding fills some of four slots. `embed(tokens)`: vectors to add to (or set beside) the tokens at the bottom.
+`code(tokens)`: vectors that attention adds to queries and keys in every layer, never to values (DETR). `rotate`: turns
+queries and keys (rotary). `bias`: a term of the scores, which may depend on the query (XL) or be shared by a whole
+stack (T5). Leave all of them out and attention does not know the order of its tokens at all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.errors import InputError
+from anyformer.tokens import Tokens
+
+Layout = Literal["halves", "interleaved"]
+
+
+def sinusoids(positions: Tensor, d_model: int, layout: Layout = "interleaved", base: float = 10_000.0) -> Tensor:
+    """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5); computed in float64.
+
+    "interleaved": sin and cos take turns, as printed in the paper. "halves": first all sines, then all cosines, as in
+    the authors' code; the same up to a fixed reordering of the features.
+    """
+    rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / d_model)
+    angles = positions.double().unsqueeze(-1) * rates
+    if layout == "halves":
+        return torch.cat([angles.sin(), angles.cos()[..., : d_model // 2]], dim=-1)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :d_model]
+
+
+def sinusoids_2d(rows: int, columns: int, d_model: int) -> Tensor:
+    """MAE's fixed table [rows·columns, d]: the first half of the features tells the column, the second the row."""
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    return torch.cat([sinusoids(axis.flatten(), d_model // 2, "halves") for axis in (x, y)], dim=-1)
+
+
+class Positions(nn.Module):
+    """Base of all encodings: tells attention nothing. By itself it is the encoding "none"."""
+
+    biases = False  # does `bias` give something?
+
+    def embed(self, tokens: Tokens) -> Tensor | None:
+        return None
+
+    def code(self, tokens: Tokens) -> Tensor | None:
+        return None
+
+    def rotate(self, query: Tensor, key: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Both [B, H, T, d_head], standing at the positions `at` [B or 1, T]."""
+        return query, key
+
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
+        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`."""
+        return None
+
+
+class Sinusoidal(Positions):
+    """Computed where it is needed, so for any length."""
+
+    def __init__(self, d_model: int, layout: Layout = "interleaved") -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.layout: Layout = layout
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        return sinusoids(_at(tokens), self.d_model, self.layout).to(tokens.x.dtype)
+
+
+class Table(Positions):
+    """A learned vector for each of `n` positions; with `fixed` a table that a formula filled and training leaves alone."""
+
+    def __init__(self, n: int, d_model: int, fixed: Layout | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n, d_model), requires_grad=fixed is None)
+        self.fixed: Layout | None = fixed
+
+    def reset(self, std: float) -> None:
+        if self.fixed is None:
+            nn.init.normal_(self.weight, std=std)
+        else:
+            values = sinusoids(torch.arange(self.weight.shape[0]), self.weight.shape[1], self.fixed)
+            self.weight.data.copy_(values)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        at = _at(tokens)
+        n = self.weight.shape[0]
+        longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
+        if longest > n:
+            raise InputError(f"The sequence reaches position {longest - 1}, but the model has a table of {n} positions.")
+        return F.embedding(at, self.weight)
+
+
+class Grid(Positions):
+    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token).
+
+    A picture of another size takes its vectors by bicubic interpolation, where the caller asks for it.
+    """
+
+    def __init__(self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: bool = False) -> None:
+        super().__init__()
+        self.rows, self.columns, self.extra, self.fixed = rows, columns, extra, fixed
+        self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=not fixed)
+
+    def reset(self, std: float) -> None:
+        if self.fixed:
+            cells = sinusoids_2d(self.rows, self.columns, self.weight.shape[1])
+            self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
+        else:
+            nn.init.trunc_normal_(self.weight, std=std)
+
+    def table(self, rows: int, columns: int, flat: bool = False) -> Tensor:
+        """[extra + rows·columns, d]. `flat` stretches the cells as one line, as the published MAE decoder does."""
+        if (rows, columns) == (self.rows, self.columns):
+            return self.weight
+        head, cells = self.weight[: self.extra], self.weight[self.extra :]
+        have, want = ((1, len(cells)), (1, rows * columns)) if flat else ((self.rows, self.columns), (rows, columns))
+        picture = cells.view(1, *have, -1).permute(0, 3, 1, 2)
+        picture = F.interpolate(picture, size=want, mode="bicubic", align_corners=False)
+        return torch.cat([head, picture.flatten(2)[0].T])
+
+
+class Grid2D(Positions):
+    """Learned halves: one vector a column and one a row, side by side (DETR's learned variant)."""
+
+    def __init__(self, rows: int, columns: int, d_model: int) -> None:
+        super().__init__()
+        self.row = nn.Parameter(torch.empty(rows, d_model // 2))
+        self.column = nn.Parameter(torch.empty(columns, d_model // 2))
+
+    def reset(self, std: float) -> None:
+        nn.init.uniform_(self.row)
+        nn.init.uniform_(self.column)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        assert tokens.grid is not None
+        rows, columns = tokens.grid
+        if rows > len(self.row) or columns > len(self.column):
+            raise InputError(
+                f"The picture has {rows} x {columns} cells, but the model has tables of {len(self.row)} rows and"
+                f" {len(self.column)} columns."
+            )
+        x = self.column[None, :columns].expand(rows, -1, -1)
+        y = self.row[:rows, None].expand(-1, columns, -1)
+        return torch.cat([x, y], dim=-1).flatten(0, 1).unsqueeze(0)
+
+    code = embed
+
+
+class Sinusoidal2D(Positions):
+    """DETR's sines and cosines of the place within the real part of the picture, scaled to 0…2π (Carion 2020, A.4)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        assert tokens.grid is not None
+        dtype = tokens.x.dtype
+        mask = tokens.mask if tokens.mask is not None else tokens.x.new_ones(1, tokens.x.shape[1], dtype=torch.bool)
+        real = mask.view(-1, *tokens.grid).to(dtype)
+        half = self.d_model // 2
+        rates = 10_000 ** (2 * torch.arange(half, device=real.device).div(2, rounding_mode="floor").to(dtype) / half)
+        codes = []
+        for axis in (1, 2):
+            place = real.cumsum(axis)
+            place = place / (place.narrow(axis, -1, 1) + 1e-6) * 2 * math.pi
+            angles = place.unsqueeze(-1) / rates
+            codes.append(torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1).flatten(-2))
+        return torch.cat(codes, dim=-1).flatten(1, 2)  # [B, rows·columns, d]
+
+    code = embed
+
+
+class Rotary(Positions):
+    """Queries and keys turned by an angle that grows with the position, so that scores see only distances (Su 2021)."""
+
+    def __init__(self, d_head: int, base: float = 10_000.0, layout: Layout = "halves") -> None:
+        super().__init__()
+        self.d_head, self.base, self.layout = d_head, base, layout
+
+    def rotate(self, query: Tensor, key: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        rates = self.base ** (-torch.arange(0, self.d_head, 2, dtype=torch.float64, device=query.device) / self.d_head)
+        angles = (at.double().unsqueeze(-1) * rates).unsqueeze(1)  # [B, 1, T, d_head / 2]
+        cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
+        return self._turn(query, cos, sin), self._turn(key, cos, sin)
+
+    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if self.layout == "halves":
+            a, b = x.chunk(2, dim=-1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+
+
+class RelativeT5(Positions):
+    """A learned number a head for each bucket of distances, exact when near, logarithmic when far (Raffel 2020)."""
+
+    biases = True
+
+    def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, both_ways: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
+        self.max_distance, self.both_ways = max_distance, both_ways
+
+    def reset(self, std: float) -> None:
+        nn.init.normal_(self.weight, std=std)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """distance = key - query"""
+        n = self.weight.shape[0]
+        start = torch.zeros_like(distance)
+        if self.both_ways:
+            n //= 2
+            start = torch.where(distance > 0, n, 0)
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        exact = n // 2
+        far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (n - exact)
+        return start + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
+
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+        return self.weight[self.bucket(_distances(query, key, offset))].permute(2, 0, 1).unsqueeze(0)
+
+
+class RelativeXL(Positions):
+    """Transformer-XL (Dai et al. 2019, §3.3): content and position each meet a bias of their own.
+
+    score = ((q + u)·k + (q + v)·W r) · scale, where r is the sinusoid of the distance; the part beyond q·k is the bias.
+    """
+
+    biases = True
+
+    def __init__(self, n_heads: int, d_head: int, d_model: int) -> None:
+        super().__init__()
+        self.content = nn.Parameter(torch.empty(n_heads, 1, d_head))  # u
+        self.place = nn.Parameter(torch.empty(n_heads, 1, d_head))  # v
+        self.weight = nn.Parameter(torch.empty(n_heads * d_head, d_model))  # W
+        self.d_model = d_model
+
+    def reset(self, std: float) -> None:
+        for parameter in (self.content, self.place, self.weight):
+            nn.init.normal_(parameter, std=std)
+
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+        n_heads, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
+        far = torch.arange(offset + n_query - 1, offset - n_key, -1, device=query.device)  # every query - key
+        codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
+        codes = codes.view(len(far), n_heads, -1).transpose(0, 1)  # [H, distances, d_head]
+        by_distance = (query + self.place) @ codes.transpose(-1, -2)  # [B, H, Q, distances]
+        # Row i wants distances offset + i - j; the list above starts at the largest, offset + n_query - 1.
+        pick = n_query - 1 - torch.arange(n_query, device=query.device)[:, None] + torch.arange(n_key, device=query.device)
+        by_place = by_distance.gather(-1, pick.expand(*query.shape[:2], -1, -1))
+        keys = key if key.shape[1] == n_heads else key.repeat_interleave(n_heads // key.shape[1], dim=1)
+        return (by_place + self.content @ keys.transpose(-1, -2)) * scale
+
+
+class ALiBi(Positions):
+    """A penalty that grows with the distance, at another slope in each head (Press et al. 2022)."""
+
+    biases = True
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        power = 2 ** math.floor(math.log2(n_heads))
+        slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+        slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
+        self.slopes = slopes
+
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+        slopes = torch.tensor(self.slopes, device=query.device, dtype=query.dtype).view(1, -1, 1, 1)
+        return -slopes * _distances(query, key, offset).abs().to(query.dtype)
+
+
+def _at(tokens: Tokens) -> Tensor:
+    if tokens.positions is not None:
+        return tokens.positions
+    return torch.arange(tokens.x.shape[-2], device=tokens.x.device).unsqueeze(0)
+
+
+def _highest(at: Tensor) -> int:
+    return int(at.max()) if at.numel() else -1
+
+
+def _distances(query: Tensor, key: Tensor, offset: int) -> Tensor:
+    """key - query, [Q, K]"""
+    q = torch.arange(offset, offset + query.shape[2], device=query.device)
+    return torch.arange(key.shape[2], device=query.device)[None, :] - q[:, None]

@@ -1,0 +1,52 @@
+"""Alignment functions: how well a query and a key fit. The dot products are what the fast kernels compute."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Dot(nn.Module):
+    """Scaled dot product (Vaswani et al. 2017, §3.2.1): q·k / √d_head / temperature; `scaled=False` is Luong's dot."""
+
+    def __init__(self, scaled: bool = True, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.scaled = scaled
+        self.temperature = temperature
+
+    def scale(self, d_head: int) -> float:
+        return (d_head**-0.5 if self.scaled else 1.0) / self.temperature
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.transpose(-1, -2) * self.scale(query.shape[-1])
+
+
+class General(nn.Module):
+    """Luong's general score: qᵀ W k."""
+
+    def __init__(self, d_query: int, d_key: int, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(d_query, d_key))
+        self.temperature = temperature
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ self.weight @ key.transpose(-1, -2) / self.temperature
+
+
+class Additive(nn.Module):
+    """Bahdanau's score: vᵀ tanh(W q + U k) (Bahdanau et al. 2015, A.1.2); also Luong's concat."""
+
+    def __init__(self, d_query: int, d_key: int, d_hidden: int, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.empty(d_hidden, d_query))
+        self.key = nn.Parameter(torch.empty(d_hidden, d_key))
+        self.value = nn.Parameter(torch.empty(d_hidden))
+        self.temperature = temperature
+        nn.init.xavier_uniform_(self.query)
+        nn.init.xavier_uniform_(self.key)
+        nn.init.normal_(self.value, std=d_hidden**-0.5)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        together = (query @ self.query.T).unsqueeze(-2) + (key @ self.key.T).unsqueeze(-3)  # [B, H, Q, K, d_hidden]
+        return torch.tanh(together) @ self.value / self.temperature

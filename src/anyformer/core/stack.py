@@ -1,0 +1,59 @@
+"""A stack of blocks, applied in order; some families apply a run of blocks several times (Perceiver)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from anyformer.config import Settings
+from anyformer.core.block import Block, BlockConfig
+from anyformer.core.norms import NormConfig, make_norm, normalise
+from anyformer.core.positions import Positions
+from anyformer.core.state import State
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig(Settings):
+    blocks: tuple[BlockConfig, ...]
+    order: tuple[int, ...] | None = None  # which block comes when; None: each once
+    final_norm: NormConfig | None = None
+    norm_between: bool = False  # the final norm also after every block, as DETR's auxiliary losses read it
+    layer_drop: float = 0.0  # the chance that a block is left out in training (Fan et al. 2020)
+
+    @classmethod
+    def repeat(cls, block: BlockConfig, n_layers: int, final_norm: NormConfig | None = None) -> StackConfig:
+        return cls(blocks=(block,) * n_layers, final_norm=final_norm)
+
+
+class Stack(nn.Module):
+    """`positions` (rotary, T5, XL, ALiBi) are shared by all self-attentions of the stack."""
+
+    def __init__(self, config: StackConfig, width: int, positions: Positions | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.positions = positions
+        self.blocks = nn.ModuleList(Block(block, positions) for block in config.blocks)
+        self.order = config.order if config.order is not None else tuple(range(len(config.blocks)))
+        self.final_norm = make_norm(config.final_norm, width) if config.final_norm is not None else None
+
+    def forward(
+        self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None
+    ) -> tuple[Tokens, list[Tokens]]:
+        """The last tokens, and those after every block (a loss or a reader may want each of them)."""
+        layers = []
+        for index in self.order:
+            if self.training and self.config.layer_drop and torch.rand(()) < self.config.layer_drop:
+                continue
+            tokens = self.blocks[index](tokens, memory, state)
+            if self.config.norm_between:
+                tokens = self._norm(tokens)
+            layers.append(tokens)
+        return self._norm(tokens), layers
+
+    def _norm(self, tokens: Tokens) -> Tokens:
+        if self.final_norm is None:
+            return tokens
+        return tokens.replace(normalise(self.final_norm, tokens.x, tokens.mask))

@@ -1,0 +1,110 @@
+"""Named points to watch inside a model, such as "decoder.blocks.3.cross.weights".
+
+Every part holds a `Taps` that knows the part's own name. `see(point, value)` costs one truth test while nobody looks.
+Attention computes its weights only for the layers that are watched, beside its fast kernel and not instead of it, so
+looking changes nothing.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from anyformer.errors import InputError, nearest
+from anyformer.tokens import Packing
+
+
+class Seen(dict[str, Tensor]):
+    """What was seen: the latest value at each point. `log` has every one, in the order they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[tuple[str, Tensor]] = []
+
+    def add(self, point: str, value: Tensor) -> None:
+        self[point] = value
+        self.log.append((point, value))
+
+    def matching(self, pattern: str) -> tuple[Tensor, ...]:
+        """Everything seen at the points that match, in order."""
+        return tuple(value for point, value in self.log if fnmatch.fnmatchcase(point, pattern))
+
+
+class Watch:
+    """The watchers of one model, shared by all of its taps."""
+
+    def __init__(self) -> None:
+        self.patterns: list[tuple[str, Seen]] = []
+        self.packing: Packing | None = None
+
+    def seekers(self, point: str) -> list[Seen]:
+        return [seen for pattern, seen in self.patterns if fnmatch.fnmatchcase(point, pattern)]
+
+
+class Taps:
+    """A part's own view of the model's watchers."""
+
+    def __init__(self, watch: Watch, path: str) -> None:
+        self.watch = watch
+        self.path = path
+
+    def wants(self, point: str) -> bool:
+        return bool(self.watch.patterns) and bool(self.watch.seekers(f"{self.path}.{point}"))
+
+    def see(self, point: str, value: Tensor, packing: Packing | None = None) -> Tensor:
+        """Show a value to whoever watches; packed tokens are shown padded. Returns the value itself."""
+        if self.watch.patterns:
+            for seen in self.watch.seekers(f"{self.path}.{point}"):
+                seen.add(f"{self.path}.{point}", value if packing is None else packing.unpack(value))
+        return value
+
+
+NO_TAPS = Taps(Watch(), "")
+
+# The points of each kind of part, for listing and for hints.
+POINTS = {
+    "Attention": ("query", "key", "value", "weights", "output"),
+    "FeedForward": ("hidden",),
+    "Block": ("output",),
+    "Stage": ("input", "output"),
+}
+
+
+def name_taps(root: nn.Module, watch: Watch, names: dict[str, str]) -> list[str]:
+    """Give every part below `root` its taps; `names` maps module paths to tap paths. Returns all points."""
+    points = []
+    for path, part in root.named_modules():
+        if type(part).__name__ in POINTS and hasattr(part, "taps"):
+            tap = names.get(path, path)
+            part.taps = Taps(watch, tap)
+            points += [f"{tap}.{point}" for point in POINTS[type(part).__name__]]
+    return points
+
+
+@contextmanager
+def look(model: nn.Module, *patterns: str) -> Iterator[Seen]:
+    """Watch the points that match the globs while the block runs.
+
+    with look(model, "*.self.weights") as seen:
+        model(**batch)
+    seen["encoder.blocks.0.self.weights"]       # [batch, heads, queries, keys]
+    """
+    watch, points = model.watch, model.points
+    assert isinstance(watch, Watch) and isinstance(points, list)
+    for pattern in patterns:
+        if not fnmatch.filter(points, pattern):
+            raise InputError(
+                f'No point of this model matches "{pattern}".{nearest(pattern, points)}'
+                f" It has {len(points)} points; model.points lists them, {points[0]} among them."
+            )
+    seen = Seen()
+    added = [(pattern, seen) for pattern in patterns]
+    watch.patterns += added
+    try:
+        yield seen
+    finally:
+        for entry in added:
+            watch.patterns.remove(entry)

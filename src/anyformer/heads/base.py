@@ -1,0 +1,64 @@
+"""What every head has in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.errors import InputError
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+IGNORED = -100  # a label that does not count
+
+
+class Head(nn.Module):
+    """Reads the stage `reads`. `names` are the keywords it takes besides the inputs'."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, reads: str) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        raise TypeError("a head says what it gives")
+
+    def asks_padding(self, run: Run, mask: Tensor) -> bool:
+        """Do the labels ask for values at padded positions, so that those must be computed after all?"""
+        return False
+
+
+def labels_at_padding(labels: Tensor | None, mask: Tensor) -> bool:
+    if labels is None or labels.shape != mask.shape:
+        return False
+    return bool((labels[~mask] != IGNORED).any())
+
+
+def per_token(tokens: Tokens, values: Tensor) -> Tensor:
+    """Per-token values of the tokens' own shape, padded, zeros where nothing real stands."""
+    if tokens.packing is not None:
+        return tokens.packing.unpack(values)
+    return values if tokens.mask is None else values.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
+
+
+def token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
+    """Cross entropy of per-token logits, packed or padded, against labels [B, T]; -100 does not count."""
+    expected = tokens.packing.mask.shape if tokens.packing is not None else logits.shape[:2]
+    if labels.shape != expected:
+        raise InputError(f"{name} has shape {list(labels.shape)}; it must be {list(expected)}.")
+    labels = tokens.packing.pack(labels) if tokens.packing is not None else labels.flatten()
+    check_labels(labels, logits.shape[-1], name)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), labels)
+
+
+def check_labels(labels: Tensor, n: int, name: str) -> None:
+    if labels.is_cuda or labels.numel() == 0 or torch.compiler.is_compiling():
+        return
+    real = labels[labels != IGNORED]
+    if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
+        worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
+        raise InputError(f"{name} holds {worst}; it takes 0 to {n - 1}, or {IGNORED} for a place that does not count.")

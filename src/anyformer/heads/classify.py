@@ -1,0 +1,113 @@
+"""One answer for a whole sequence: a class, a number, several labels at once, or the best of several choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.config import Settings
+from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.linear import Linear
+from anyformer.errors import InputError
+from anyformer.heads.base import Head, check_labels
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolConfig(Settings):
+    d_model: int
+    d_out: int | None = None
+    activation: str = "tanh"
+
+
+class Pool(Linear):
+    """The first token, through a dense layer and an activation (BERT's and ViT's pooler)."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        super().__init__(config.d_model, config.d_out if config.d_out is not None else config.d_model)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, first: Tensor) -> Tensor:
+        return self.activation(super().forward(first))
+
+
+def first_token(tokens: Tokens) -> Tensor:
+    """[B, d]: the first real token of each row; zeros for a row that has none."""
+    if tokens.packing is not None:
+        sizes = tokens.packing.starts.diff().unsqueeze(-1)
+        first = tokens.packing.starts[:-1].long().clamp(max=max(len(tokens.x) - 1, 0))
+        return tokens.x.index_select(0, first) * (sizes > 0)
+    if tokens.mask is None:
+        return tokens.x[:, 0]
+    first = tokens.mask.to(torch.int8).argmax(dim=1)
+    return tokens.x[torch.arange(len(first), device=first.device), first]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyConfig(Settings):
+    d_model: int
+    n_labels: int
+    reads: str
+    pool: PoolConfig | None = None
+    dropout: float = 0.0
+    problem: Problem | None = None  # None: from the number of labels and the type of the labels given
+    field: str = "logits"
+    label_name: str = "labels"
+
+
+class ClassifyHead(Head):
+    def __init__(self, config: ClassifyConfig) -> None:
+        super().__init__(config.reads)
+        self.config = config
+        self.names = (config.label_name,)
+        self.pool = Pool(config.pool) if config.pool is not None else None
+        width = config.pool.d_out if config.pool is not None and config.pool.d_out is not None else config.d_model
+        self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        x = first_token(run.tokens[self.reads])
+        x = x if self.pool is None else self.pool(x)
+        x = F.dropout(x, self.config.dropout, self.training)
+        logits = x if self.classes is None else self.classes(x)
+        labels = run.tensor(self.config.label_name)
+        result = {} if labels is None else {"loss": class_loss(logits, labels, self.config.problem)}
+        return {**result, self.config.field: logits}
+
+
+def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -> Tensor:
+    """Squared error, cross entropy or binary cross entropy, as the problem is (the ecosystem's problem_type)."""
+    n = logits.shape[-1]
+    if problem is None:
+        whole = not labels.is_floating_point()
+        problem = "regression" if n == 1 else "single_label_classification" if whole else "multi_label_classification"
+    expected = [logits.shape[0]] if problem == "single_label_classification" or n == 1 else list(logits.shape)
+    if labels.numel() != logits.shape[0] * (n if len(expected) == 2 else 1):
+        raise InputError(f"labels has shape {list(labels.shape)}; for a {problem} problem it must be {expected}.")
+    if problem == "regression":
+        return F.mse_loss(logits.squeeze(), labels.squeeze()) if n == 1 else F.mse_loss(logits, labels)
+    if problem == "single_label_classification":
+        check_labels(labels, n, "labels")
+        return F.cross_entropy(logits, labels.view(-1))
+    return F.binary_cross_entropy_with_logits(logits, labels)
+
+
+class ChoiceHead(ClassifyHead):
+    """Scores each of several continuations; the batch came as [B, choices, T] and was flattened by the model."""
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        x = first_token(run.tokens[self.reads])
+        x = x if self.pool is None else self.pool(x)
+        assert self.classes is not None
+        logits = self.classes(F.dropout(x, self.config.dropout, self.training)).view(-1, run.batch["choices"])
+        labels = run.tensor("labels")
+        if labels is None:
+            return {"logits": logits}
+        check_labels(labels, logits.shape[1], "labels")
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}

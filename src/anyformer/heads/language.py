@@ -1,0 +1,84 @@
+"""Words out of vectors: the next token, or the masked one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.heads.base import IGNORED, Head, labels_at_padding, per_token, token_loss
+from anyformer.inputs.text import Embedding
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(Settings):
+    d_model: int
+    vocab_size: int
+    reads: str
+    shift: bool = False  # the label at t+1 is what the token at t must say
+    bias: bool = False
+    fixed_bias: bool = False  # a bias that training leaves alone (Marian's final_logits_bias)
+    transform: str | None = None  # BERT: dense, this activation, norm, before the words
+    norm: NormConfig = NormConfig()
+    field: str = "logits"
+    keep: bool = False  # takes logits_to_keep
+
+
+class LanguageHead(Head):
+    """`words`, where given, is the input table whose matrix the output shares (Press and Wolf 2017)."""
+
+    def __init__(self, config: LanguageConfig, words: Embedding | None = None) -> None:
+        super().__init__(config.reads)
+        self.config = config
+        self.names = ("labels", "logits_to_keep") if config.keep else ("labels",)
+        self.dense = Linear(config.d_model, config.d_model) if config.transform else None
+        self.norm = make_norm(config.norm, config.d_model) if config.transform else None
+        self.words = Linear(config.d_model, config.vocab_size, bias=False)
+        if words is not None:
+            self.words.weight = words.weight
+        self.bias: Tensor | None
+        if config.fixed_bias:
+            self.register_buffer("bias", torch.zeros(config.vocab_size))
+        else:
+            self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.bias else None
+
+    def reset(self, std: float) -> None:
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def score(self, x: Tensor) -> Tensor:
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(ACTIVATIONS[str(self.config.transform)](self.dense(x)))
+        return F.linear(x, self.words.weight, self.bias)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        tokens = run.tokens[self.reads]
+        keep = run.batch.get("logits_to_keep")
+        if keep is not None and (isinstance(keep, Tensor) or keep > 0):
+            tokens = tokens.pad()
+            where = keep if isinstance(keep, Tensor) else slice(-keep, None)
+            mask = None if tokens.mask is None else tokens.mask[:, where]
+            tokens = Tokens(tokens.x[:, where], mask)
+        logits = self.score(tokens.x)
+        labels = run.tensor("labels")
+        result = {} if labels is None else {"loss": self.loss(tokens, logits, labels)}
+        return {**result, self.config.field: per_token(tokens, logits)}
+
+    def loss(self, tokens: Tokens, logits: Tensor, labels: Tensor) -> Tensor:
+        return token_loss(tokens, logits, self._targets(labels))
+
+    def _targets(self, labels: Tensor) -> Tensor:
+        return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels
+
+    def asks_padding(self, run: Run, mask: Tensor) -> bool:
+        labels = run.tensor("labels")
+        return labels_at_padding(None if labels is None else self._targets(labels), mask)

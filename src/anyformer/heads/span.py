@@ -1,0 +1,40 @@
+"""Where an answer begins and ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core.linear import Linear
+from anyformer.heads.base import Head, per_token
+from anyformer.run import Run
+
+
+class SpanHead(Head):
+    names = ("start_positions", "end_positions")
+
+    def __init__(self, d_model: int, reads: str) -> None:
+        super().__init__(reads)
+        self.ends = Linear(d_model, 2)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        tokens = run.tokens[self.reads]
+        logits = self.ends(tokens.x)
+        shown = per_token(tokens, logits)
+        fields = {"start_logits": shown[..., 0], "end_logits": shown[..., 1]}
+        start, end = run.tensor("start_positions"), run.tensor("end_positions")
+        if start is None or end is None:
+            return fields
+        # Places outside the window (a long text cut in pieces) do not count; the ecosystem marks them past the end.
+        length = logits.shape[1]
+        losses = [
+            F.cross_entropy(logits[..., i], places.reshape(-1).clamp(0, length), ignore_index=length)
+            for i, places in enumerate((start, end))
+        ]
+        return {"loss": sum(losses) / 2, **fields}
+
+    def asks_padding(self, run: Run, mask: Tensor) -> bool:
+        """The published loss is a softmax over all places of the row, padded ones among them."""
+        return run.tensor("start_positions") is not None

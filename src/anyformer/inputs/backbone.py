@@ -1,0 +1,174 @@
+"""A residual network (He et al. 2016) that turns a picture into a grid of features, and the input built on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.linear import Linear
+from anyformer.core.positions import Positions
+from anyformer.errors import InputError
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig(Settings):
+    kind: Literal["basic", "bottleneck"] = "bottleneck"
+    n_channels: int = 3
+    d_stem: int = 64
+    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    activation: str = "relu"
+    downsample_first: bool = False  # halve the picture in the first stage too
+    stride_early: bool = False  # a bottleneck strides in its first convolution instead of its second
+    dilate_last: bool = False  # DC5: the last stage keeps its resolution and spreads its kernels instead
+    n_stages: int | None = None  # stop after this many; 0: the stem alone
+
+    def check(self) -> None:
+        self.require(len(self.widths) == len(self.depths), "widths and depths must have one entry a stage each.")
+        self.require(self.activation in ACTIVATIONS, f'activation "{self.activation}" is not known.')
+
+    @property
+    def used(self) -> int:
+        return len(self.depths) if self.n_stages is None else self.n_stages
+
+    @property
+    def d_out(self) -> int:
+        return (self.d_stem, *self.widths)[self.used]
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch norm with statistics and scale that never change; folded into one multiply and add."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            self.register_buffer(name, torch.full((width,), value))
+
+    def reset(self, std: float) -> None:
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            self.get_buffer(name).fill_(value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var, weight, bias = (self.get_buffer(n) for n in ("running_mean", "running_var", "weight", "bias"))
+        return F.batch_norm(x, mean, var, weight, bias, eps=self.eps)
+
+
+class Convolution(nn.Module):
+    def __init__(
+        self, d_in: int, d_out: int, kernel: int, stride: int = 1, dilation: int = 1, activation: str = "linear"
+    ) -> None:
+        super().__init__()
+        padding = kernel // 2 * dilation
+        self.filter = nn.Conv2d(d_in, d_out, kernel, stride, padding, dilation, bias=False)
+        self.norm = FrozenBatchNorm(d_out)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.norm(self.filter(x)))
+
+
+class Residual(nn.Module):
+    """x + f(x) with f of two 3x3 convolutions ("basic") or 1x1, 3x3, 1x1 ("bottleneck")."""
+
+    def __init__(self, config: ResNetConfig, d_in: int, d_out: int, stride: int, dilations: tuple[int, int]) -> None:
+        super().__init__()
+        self.shortcut = Convolution(d_in, d_out, 1, stride) if d_in != d_out or stride != 1 else None
+        first, rest = dilations
+        if config.kind == "basic":
+            layers = [
+                Convolution(d_in, d_out, 3, stride, first, "relu"),
+                Convolution(d_out, d_out, 3, 1, rest),
+            ]
+        else:
+            inner = d_out // 4
+            early, late = (stride, 1) if config.stride_early else (1, stride)
+            layers = [
+                Convolution(d_in, inner, 1, early, activation="relu"),
+                Convolution(inner, inner, 3, late, first, "relu"),
+                Convolution(inner, d_out, 1),
+            ]
+        self.layers = nn.Sequential(*layers)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        aside = x if self.shortcut is None else self.shortcut(x)
+        return self.activation(self.layers(x) + aside)
+
+
+class ResNet(nn.Module):
+    """[B, C, H, W] -> [B, d_out, H / 32, W / 32] (or / 16 with dilate_last)."""
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = Convolution(config.n_channels, config.d_stem, 7, 2, activation=config.activation)
+        self.stages = nn.ModuleList()
+        d_in = config.d_stem
+        for index, (width, depth) in enumerate(zip(config.widths[: config.used], config.depths, strict=False)):
+            dilate = config.dilate_last and index == len(config.depths) - 1
+            stride = (2 if config.downsample_first else 1) if index == 0 else (1 if dilate else 2)
+            later = 2 if dilate else 1
+            # The first block of a dilated stage keeps the dilation of the stage before it.
+            blocks = [Residual(config, d_in, width, stride, (1, later))]
+            blocks += [Residual(config, width, width, 1, (later, later)) for _ in range(depth - 1)]
+            self.stages.append(nn.Sequential(*blocks))
+            d_in = width
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = F.max_pool2d(self.stem(pixels), kernel_size=3, stride=2, padding=1)
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneInputConfig(Settings):
+    resnet: ResNetConfig
+    d_model: int
+    dropout: float = 0.0
+
+
+class BackboneInput(nn.Module):
+    """Each cell of the feature grid is a token; its place is a code that attention adds in every layer."""
+
+    names = ("pixel_values", "pixel_mask", "inputs_embeds")
+
+    def __init__(self, config: BackboneInputConfig, positions: Positions) -> None:
+        super().__init__()
+        self.config = config
+        self.resnet = ResNet(config.resnet)
+        self.project = Linear(config.resnet.d_out, config.d_model)
+        self.positions = positions
+
+    def forward(self, run: Run) -> Tokens:
+        name, value = run.need("pixel_values", "inputs_embeds")
+        pixel_mask = run.tensor("pixel_mask")
+        if name == "pixel_values":
+            x, grid = self._features(value)
+        else:
+            x, grid = value, (int(value.shape[1] ** 0.5),) * 2
+            if x.dim() != 3 or x.shape[1] != grid[0] * grid[1]:
+                raise InputError(f"inputs_embeds has shape {list(x.shape)}; it must be [batch, n·n cells, features].")
+        mask = None
+        if pixel_mask is not None:
+            small = F.interpolate(pixel_mask[None].float(), size=grid)[0].to(torch.bool).flatten(1)
+            mask = None if bool(small.all()) else small
+        # Features handed in are taken to fill their grid: their places do not depend on the mask.
+        code = self.positions.code(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
+        return Tokens(F.dropout(x, self.config.dropout, self.training), mask, code=code, grid=grid)
+
+    def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        channels = self.config.resnet.n_channels
+        if pixels.dim() != 4 or pixels.shape[1] != channels:
+            raise InputError(f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {channels}, H, W].")
+        features = self.resnet(pixels.to(self.project.weight.dtype))
+        return self.project(features.flatten(2).transpose(1, 2)), (features.shape[2], features.shape[3])

@@ -1,0 +1,160 @@
+"""Pictures: cut into patches, each a vector; positions added or set beside; most of them dropped for MAE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+from anyformer.core.positions import Grid
+from anyformer.errors import InputError
+from anyformer.run import Run, real_mask
+from anyformer.tokens import Tokens
+
+
+class Vector(nn.Module):
+    """Learned vectors that are not looked up: a class token, a mask token, queries."""
+
+    def __init__(self, n: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n, width))
+
+    def reset(self, std: float) -> None:
+        nn.init.trunc_normal_(self.weight, std=std)
+
+
+def patchify(pixels: Tensor, patch: tuple[int, int], channels_last: bool = False) -> Tensor:
+    """[B, C, H, W] -> [B, patches, C·h·w]; what is left over at the right and the bottom is cut off."""
+    height, width = patch
+    rows, columns = pixels.shape[2] // height, pixels.shape[3] // width
+    pixels = pixels[:, :, : rows * height, : columns * width]
+    cut = pixels.unflatten(3, (columns, width)).unflatten(2, (rows, height))  # [B, C, rows, h, columns, w]
+    order = (0, 2, 4, 3, 5, 1) if channels_last else (0, 2, 4, 1, 3, 5)
+    return cut.permute(*order).flatten(3).flatten(1, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInputConfig(Settings):
+    image_size: tuple[int, ...]  # rows, columns
+    patch_size: tuple[int, ...]
+    n_channels: int = 3
+    d_model: int
+    class_token: bool = True
+    fixed_positions: bool = False
+    combine: Literal["add", "concat"] = "add"
+    d_position: int | None = None  # width of the position vectors before a projection of their own (Perceiver)
+    dropout: float = 0.0
+    mask_ratio: float = 0.0  # the share of patches that are dropped (MAE)
+    alias: str | None = None
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+    def check(self) -> None:
+        rows, columns = self.grid
+        self.require(rows > 0 and columns > 0, f"patch_size {self.patch_size} is larger than the image.")
+        self.require(0 <= self.mask_ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
+
+
+class ImageInput(nn.Module):
+    def __init__(self, config: ImageInputConfig) -> None:
+        super().__init__()
+        self.config = config
+        height, width = config.patch_size
+        self.patches = Linear(config.n_channels * height * width, config.d_model)
+        extra = int(config.class_token)
+        d_position = config.d_position if config.d_position is not None else config.d_model
+        self.positions = Grid(*config.grid, d_position, extra, config.fixed_positions)
+        self.project = Linear(d_position, d_position) if config.d_position is not None else None
+        self.class_token = Vector(1, config.d_model) if config.class_token else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        names = ["pixel_values", "attention_mask", "interpolate_pos_encoding"]
+        names += ["noise"] if self.config.mask_ratio else []
+        return (*names, *([self.config.alias] if self.config.alias else []))
+
+    def forward(self, run: Run) -> Tokens:
+        _, pixels = run.need("pixel_values", *([self.config.alias] if self.config.alias else []))
+        config = self.config
+        rows, columns = self._check(pixels, bool(run.batch.get("interpolate_pos_encoding")))
+        height, width = config.patch_size
+        pixels = pixels.to(self.patches.weight.dtype)
+        x = self.patches(patchify(pixels, (height, width)))
+        table = self.positions.table(rows, columns)
+        table = table if self.project is None else self.project(table)
+        extra, cells = table[: self.positions.extra], table[self.positions.extra :]
+        x = x + cells if config.combine == "add" else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
+        tokens = Tokens(x, grid=(rows, columns))
+        if config.mask_ratio:
+            tokens = self._drop(run, tokens)
+        if self.class_token is not None:
+            tokens = Tokens.cat([Tokens((self.class_token.weight + extra).unsqueeze(0)), tokens])
+        shape = (tokens.x.shape[0], tokens.x.shape[1])
+        mask = real_mask(run.tensor("attention_mask"), shape, "attention_mask")
+        return Tokens(F.dropout(tokens.x, config.dropout, self.training), mask, grid=(rows, columns))
+
+    def _check(self, pixels: Tensor, interpolate: bool) -> tuple[int, int]:
+        config = self.config
+        if pixels.dim() != 4 or pixels.shape[1] != config.n_channels:
+            raise InputError(
+                f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {config.n_channels}, height, width]."
+            )
+        size = (pixels.shape[2], pixels.shape[3])
+        if size != tuple(config.image_size) and not interpolate:
+            raise InputError(
+                f"The pictures are {size[0]} x {size[1]}, the model was made for {config.image_size[0]} x"
+                f" {config.image_size[1]}; resize them, or pass interpolate_pos_encoding=True."
+            )
+        return size[0] // config.patch_size[0], size[1] // config.patch_size[1]
+
+    def _drop(self, run: Run, tokens: Tokens) -> Tokens:
+        """Keep the patches with the smallest noise (He et al. 2022, appendix A.1); note what was dropped."""
+        batch, length = tokens.x.shape[:2]
+        noise = run.tensor("noise")
+        if noise is None:
+            noise = torch.rand(batch, length, device=tokens.x.device)
+        if tuple(noise.shape) != (batch, length):
+            raise InputError(f"noise has shape {list(noise.shape)}; it must be {[batch, length]} (batch, patches).")
+        order = noise.argsort(dim=1)
+        kept = int(length * (1 - self.config.mask_ratio))
+        back = order.argsort(dim=1)
+        run.extras["ids_restore"] = back
+        run.extras["mask"] = (back >= kept).to(tokens.x.dtype)  # 1 = dropped
+        return tokens.take(order[:, :kept])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreInputConfig(Settings):
+    source: str  # the stage whose tokens are put back in place
+    d_source: int
+    d_model: int
+    grid: tuple[int, ...]
+
+
+class RestoreInput(nn.Module):
+    """MAE's decoder input: the encoder's tokens where they came from, a mask token everywhere else."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, config: RestoreInputConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.project = Linear(config.d_source, config.d_model)
+        self.mask_token = Vector(1, config.d_model)
+        rows, columns = config.grid
+        self.positions = Grid(rows, columns, config.d_model, extra=1, fixed=True)
+
+    def forward(self, run: Run) -> Tokens:
+        encoded = run.tokens[self.config.source].pad()
+        x = self.project(encoded.x)
+        patches = Tokens(x[:, 1:]).restore(run.extras["ids_restore"], self.mask_token.weight)
+        x = torch.cat([x[:, :1], patches.x], dim=1)
+        assert encoded.grid is not None
+        return Tokens(x + self.positions.table(*encoded.grid, flat=True), grid=encoded.grid)

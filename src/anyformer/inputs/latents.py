@@ -1,0 +1,50 @@
+"""Learned queries: tokens that come from nowhere and ask (DETR's slots, Perceiver's latents and outputs)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from anyformer.config import Settings
+from anyformer.errors import InputError
+from anyformer.inputs.image import Vector
+from anyformer.run import Run, real_mask
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueriesConfig(Settings):
+    n: int
+    d_model: int
+    as_code: bool = False  # DETR: the tokens start at zero, the learned vectors are their positions
+    source: str  # the stage that tells the batch size
+    prefix: str | None = None  # lets the caller hand in tokens and a mask: "decoder_"
+
+
+class Queries(nn.Module):
+    def __init__(self, config: QueriesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vectors = Vector(config.n, config.d_model)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        prefix = self.config.prefix
+        return () if prefix is None else (f"{prefix}inputs_embeds", f"{prefix}attention_mask")
+
+    def forward(self, run: Run) -> Tokens:
+        config = self.config
+        source = run.tokens[config.source]
+        batch = source.packing.batch if source.packing is not None else source.x.shape[0]
+        learned = self.vectors.weight.expand(batch, -1, -1)
+        if not config.as_code:
+            return Tokens(learned)
+        given = run.tensor(f"{config.prefix}inputs_embeds")
+        if given is not None and given.shape != learned.shape:
+            shape = list(learned.shape)
+            raise InputError(f"{config.prefix}inputs_embeds has shape {list(given.shape)}; it must be {shape}.")
+        mask_name = f"{config.prefix}attention_mask"
+        mask = real_mask(run.tensor(mask_name), (batch, config.n), mask_name)
+        return Tokens(torch.zeros_like(learned) if given is None else given, mask, code=learned)

@@ -1,0 +1,143 @@
+"""Text: token ids become vectors, with positions and, for pairs, types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.positions import Positions
+from anyformer.errors import InputError
+from anyformer.run import Run, real_mask
+from anyformer.tokens import Tokens
+
+
+class Embedding(nn.Module):
+    """A table with one vector an id; the padding id, where there is one, gets no gradient."""
+
+    def __init__(self, n: int, width: int, padding: int | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n, width))
+        self.padding = padding
+
+    def reset(self, std: float) -> None:
+        nn.init.normal_(self.weight, std=std)
+        if self.padding is not None:
+            self.weight.data[self.padding].zero_()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight, padding_idx=self.padding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextInputConfig(Settings):
+    vocab_size: int
+    d_model: int
+    prefix: str = ""  # "decoder_": reads decoder_input_ids and so on
+    n_types: int = 0  # a table of its own for token_type_ids
+    types: Literal["none", "own", "shared"] = "none"  # "shared": GPT-2 looks types up among the words
+    position_ids: bool = True  # whether the caller may say where tokens stand
+    scale: float = 1.0
+    scale_given: bool = False  # whether vectors given as inputs_embeds are scaled too
+    norm: NormConfig | None = None
+    dropout: float = 0.0
+    padding: int | None = None
+    alias: str | None = None  # another name for the ids (Perceiver calls everything "inputs")
+    embeds: bool = True  # whether vectors may be given instead of ids
+
+
+class TextInput(nn.Module):
+    def __init__(self, config: TextInputConfig, positions: Positions | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.words = Embedding(config.vocab_size, config.d_model, config.padding)
+        self.types = Embedding(config.n_types, config.d_model) if config.types == "own" else None
+        self.positions = positions
+        self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        config = self.config
+        names = [f"{config.prefix}input_ids", f"{config.prefix}attention_mask"]
+        names += [f"{config.prefix}inputs_embeds"] if config.embeds else []
+        names += ["token_type_ids"] if config.types != "none" else []
+        names += ["position_ids"] if config.position_ids else []
+        return (*names, *([config.alias] if config.alias else []))
+
+    def forward(self, run: Run) -> Tokens:
+        x = self._vectors(run)
+        batch, length = x.shape[:2]
+        past = run.state.length if run.state is not None else 0
+        name = f"{self.config.prefix}attention_mask"
+        given = run.tensor(name)
+        if given is not None and past and given.dim() == 2 and given.shape[1] == past + length:
+            given = given[:, past:]  # the ecosystem hands in the mask of the past as well
+        mask = real_mask(given, (batch, length), name)
+        tokens = Tokens(x, mask, self._places(run, mask, past, batch, length, x.device))
+        x = self._add_types(run, x)
+        if self.positions is not None:
+            encoding = self.positions.embed(tokens)
+            x = x if encoding is None else x + encoding
+        if self.norm is not None:
+            x = self.norm(x)
+        return tokens.replace(F.dropout(x, self.config.dropout, self.training))
+
+    def _vectors(self, run: Run) -> Tensor:
+        prefix, config = self.config.prefix, self.config
+        options = [f"{prefix}input_ids"] + ([f"{prefix}inputs_embeds"] if config.embeds else [])
+        name, value = run.need(*options, *([config.alias] if config.alias else []))
+        if name.endswith("inputs_embeds"):
+            if value.dim() != 3 or value.shape[2] != config.d_model:
+                raise InputError(f"{name} has shape {list(value.shape)}; it must be [batch, tokens, {config.d_model}].")
+            return value * config.scale if config.scale_given else value
+        check_ids(value, config.vocab_size, name, run.training)
+        vectors = self.words(value)
+        return vectors if config.scale == 1.0 else vectors * config.scale
+
+    def _places(
+        self, run: Run, mask: Tensor | None, past: int, batch: int, length: int, device: torch.device
+    ) -> Tensor | None:
+        """Positions count real tokens only, so that left-padded = right-padded = alone."""
+        given = run.tensor("position_ids") if self.config.position_ids else None
+        if given is not None:
+            return given.view(-1, length) if given.dim() == 1 else given
+        before = run.state.real if run.state is not None else None
+        if mask is None and before is None:
+            return torch.arange(past, past + length, device=device).unsqueeze(0) if past else None
+        real = mask if mask is not None else torch.ones(batch, length, dtype=torch.bool, device=device)
+        start = before.sum(dim=1, keepdim=True) if before is not None else past
+        slots = torch.arange(length, device=device)
+        return torch.where(real, real.cumsum(dim=1) - 1, slots) + start
+
+    def _add_types(self, run: Run, x: Tensor) -> Tensor:
+        if self.config.types == "none":
+            return x
+        ids = run.tensor("token_type_ids")
+        if self.types is None:
+            return x if ids is None else x + self.words(ids.view(x.shape[:2]))
+        if ids is None:
+            return x + self.types.weight[0]
+        check_ids(ids, self.config.n_types, "token_type_ids", run.training)
+        return x + self.types(ids)
+
+
+def check_ids(ids: Tensor, vocab_size: int, name: str, training: bool) -> None:
+    """One sentence instead of an index error from deep inside, or of a dead GPU.
+
+    On a GPU this waits for the ids, so training, where the data were checked on the host, does without.
+    """
+    if ids.dim() != 2:
+        raise InputError(f"{name} has shape {list(ids.shape)}; it must be [batch, tokens].")
+    if ids.is_floating_point():
+        raise InputError(f"{name} must hold whole numbers; it holds {ids.dtype}.")
+    if ids.numel() == 0 or (ids.is_cuda and training) or torch.compiler.is_compiling():
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        worst = low if low < 0 else high
+        raise InputError(f"{name} holds {worst}, but the vocabulary has {vocab_size} entries (0 to {vocab_size - 1}).")

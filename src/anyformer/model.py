@@ -1,0 +1,304 @@
+"""A model is named stages, each with inputs, a stack and the stage it attends to; plus heads that read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.stack import Stack
+from anyformer.core.state import State
+from anyformer.core.taps import NO_TAPS, Watch, look, name_taps
+from anyformer.errors import InputError, nearest
+from anyformer.heads.base import IGNORED, Head
+from anyformer.run import Output, Run, real_mask
+from anyformer.tokens import Tokens
+
+PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
+
+
+class Stage(nn.Module):
+    """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at."""
+
+    def __init__(
+        self, name: str, inputs: nn.Module, stack: Stack | None, attends: str | None = None, memory: str | None = None
+    ) -> None:
+        super().__init__()
+        self.name, self.attends, self.memory = name, attends, memory
+        self.inputs = inputs
+        self.stack = stack
+        self.taps = NO_TAPS
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        own: tuple[str, ...] = self.inputs.names  # type: ignore[assignment]
+        return (*own, self.memory, "encoder_attention_mask") if self.memory is not None else own
+
+    def forward(self, run: Run, pack: bool = True) -> None:
+        state = run.state if self.remembers else None
+        tokens: Tokens = self.inputs(run)
+        memory = self._memory(run)
+        if state is not None:
+            state.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
+        elif pack and self.packable and (_wasteful(tokens) or (memory is not None and memory.packed)):
+            tokens = tokens.pack()
+        if memory is not None:
+            memory = memory.pack() if tokens.packed else memory.pad()
+        run.layers[self.name] = [tokens]
+        self.taps.see("input", tokens.x, tokens.packing)
+        if self.stack is not None:
+            tokens, layers = self.stack(tokens, memory, state)
+            run.layers[self.name] += layers
+        self.taps.see("output", tokens.x, tokens.packing)
+        run.tokens[self.name] = tokens
+
+    def _memory(self, run: Run) -> Tokens | None:
+        if self.attends is not None:
+            return run.tokens[self.attends]
+        given = run.tensor(self.memory) if self.memory is not None else None
+        if given is None:
+            return None
+        shape = (given.shape[0], given.shape[1])
+        return Tokens(given, real_mask(run.tensor("encoder_attention_mask"), shape, "encoder_attention_mask"))
+
+    @property
+    def attentions(self) -> list[AttentionConfig]:
+        blocks = self.stack.config.blocks if self.stack is not None else ()
+        return [s.part for block in blocks for s in block.sublayers if isinstance(s.part, AttentionConfig)]
+
+    @property
+    def remembers(self) -> bool:
+        """Does the stage decode step by step?"""
+        return any(type(part).__name__ == "Causal" for config in self.attentions for part in config.mask.parts)
+
+    @property
+    def packable(self) -> bool:
+        """Packing must not change what masks and positions mean."""
+        biased = self.stack is not None and self.stack.positions is not None and self.stack.positions.biases
+        return not biased and all(part.relative for config in self.attentions for part in config.mask.parts)
+
+
+@dataclass(frozen=True)
+class Report:
+    """How output_hidden_states and output_attentions of the ecosystem are answered.
+
+    `hidden`: field -> (stage, which of [input, after block 1, …]; -1 is the stage's final output).
+    `attentions`: field -> globs of taps. `last`: field -> stage.
+    """
+
+    hidden: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    attentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    last: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Origin:
+    """Where a model came from, so that it can be saved back with everything it came with."""
+
+    recipe: str | None = None
+    hf_config: dict[str, Any] = field(default_factory=dict)
+    generation: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)  # tokenizer, preprocessor and the like
+
+
+class Model(nn.Module):
+    """Call it with the ecosystem's batch names, as the Hugging Face class of its architecture takes them."""
+
+    def __init__(
+        self,
+        family: str,
+        config: Settings,
+        stages: list[Stage],
+        heads: dict[str, Head],
+        report: Report,
+        *,
+        decoder_start: int | None = None,  # with it, decoder_input_ids follow from labels (teacher forcing)
+        padding: int | None = None,
+        choices: bool = False,  # rows come as [batch, choices, tokens]
+    ) -> None:
+        super().__init__()
+        self.family, self.config, self.report = family, config, report
+        self.decoder_start, self.padding, self.choices = decoder_start, padding, choices
+        self.stages = nn.ModuleDict({stage.name: stage for stage in stages})
+        self.heads = nn.ModuleDict(heads)
+        self.origin = Origin()
+        self.watch = Watch()
+        names = {path: _tap_path(path) for path, _ in self.named_modules()}
+        self.points: list[str] = name_taps(self, self.watch, names)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(p.dtype for p in self.parameters() if p.is_floating_point())
+
+    @property
+    def names(self) -> list[str]:
+        """Every keyword that `model(**batch)` takes."""
+        found = [name for part in (*self.stages.values(), *self.heads.values()) for name in part.names]  # type: ignore[union-attr]
+        found += ["output_hidden_states", "output_attentions", "return_dict"]
+        if any(stage.remembers for stage in self.stages.values()):  # type: ignore[union-attr]
+            found += ["use_cache", "past_key_values"]
+        if len(self.stages) > 1 and "decoder_input_ids" in found:
+            found += ["encoder_outputs"]
+        return list(dict.fromkeys(found))
+
+    def forward(self, *args: Tensor, **batch: Any) -> Output:
+        batch = self._prepare(args, batch)
+        state = self._state(batch)
+        want_attentions = bool(batch.pop("output_attentions", False))
+        want_hidden = bool(batch.pop("output_hidden_states", False))
+        as_dict = batch.pop("return_dict", None) is not False
+        run = Run(batch, state, self.training)
+        globs = [glob for globs in self.report.attentions.values() for glob in globs] if want_attentions else []
+        globs = [glob for glob in globs if any(re.fullmatch(_regex(glob), point) for point in self.points)]
+        with look(self, *globs) as seen:
+            self._stages(run)
+        out = Output()
+        for head in self.heads.values():
+            fields = head(run)
+            losses = [loss for loss in (out.pop("loss", None), fields.pop("loss", None)) if loss is not None]
+            out = Output({**({"loss": sum(losses)} if losses else {}), **out, **fields})
+        self._add_fields(out, run, want_hidden, want_attentions, seen.matching)
+        if state is not None:
+            out["past_key_values"] = state
+        return out if as_dict else out.to_tuple()  # type: ignore[return-value]
+
+    def encode(self, **batch: Any) -> State:
+        """Run every stage that does not decode, and remember what they made: the start of step-by-step decoding."""
+        state = State()
+        run = Run(self._prepare((), batch), state, self.training)
+        for stage in self.stages.values():
+            if not stage.remembers:  # type: ignore[union-attr]
+                stage(run)
+                state.memory[stage.name] = run.tokens[stage.name].pad()  # type: ignore[index, union-attr]
+        return state
+
+    def _prepare(self, args: tuple[Tensor, ...], batch: dict[str, Any]) -> dict[str, Any]:
+        names = self.names
+        if len(args) > 1:
+            raise InputError("Give everything after the first input by name.")
+        if args:
+            batch = {names[0]: args[0], **batch}
+        for name in batch:
+            if name not in names:
+                raise InputError(f'This model takes no "{name}".{nearest(name, names)} It takes: {", ".join(names)}.')
+        if self.choices:
+            batch = self._flatten(batch)
+        labels = batch.get("labels")
+        given = any(batch.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds"))
+        if self.decoder_start is not None and labels is not None and not given:
+            batch["decoder_input_ids"] = self._shift_right(labels)
+        return batch
+
+    def _shift_right(self, labels: Tensor) -> Tensor:
+        """Teacher forcing: the decoder reads what it should have said so far."""
+        if self.padding is None or self.decoder_start is None:
+            raise InputError("labels need a padding id in the model's config, to fill places that do not count.")
+        shifted = F.pad(labels[:, :-1], (1, 0), value=self.decoder_start)
+        return shifted.masked_fill(shifted == IGNORED, self.padding)
+
+    def _flatten(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """[batch, choices, tokens, …] -> [batch·choices, tokens, …]"""
+        flat = dict(batch)
+        for name in ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"):
+            value = batch.get(name)
+            if isinstance(value, Tensor):
+                if value.dim() < 3:
+                    raise InputError(f"{name} has shape {list(value.shape)}; it must be [batch, choices, tokens, …].")
+                flat["choices"] = value.shape[1]
+                flat[name] = value.flatten(0, 1)
+        return flat
+
+    def _state(self, batch: dict[str, Any]) -> State | None:
+        given = batch.pop("past_key_values", None)
+        use = batch.pop("use_cache", None)
+        if given is not None and not isinstance(given, State):
+            kind = type(given).__name__
+            raise InputError(f"past_key_values must be what an earlier call of this model gave; it is a {kind}.")
+        return given if given is not None else (State() if use else None)
+
+    def _stages(self, run: Run) -> None:
+        given = run.batch.pop("encoder_outputs", None)
+        pack = run.state is None and not self._asks_padding(run)
+        for name, stage in self.stages.items():
+            if run.state is not None and name in run.state.memory:
+                run.tokens[name] = run.state.memory[name]
+            elif given is not None and name == "encoder":
+                mask = run.tensor("attention_mask")
+                x = given if isinstance(given, Tensor) else given[0]
+                run.tokens[name] = Tokens(x, real_mask(mask, (x.shape[0], x.shape[1]), "attention_mask"))
+            else:
+                stage(run, pack)
+            if run.state is not None and not stage.remembers:  # type: ignore[union-attr]
+                run.state.memory[name] = run.tokens[name].pad()
+
+    def _asks_padding(self, run: Run) -> bool:
+        """Padded positions are computed only where labels ask for them."""
+        for head in self.heads.values():
+            stage = self.stages[head.reads]  # type: ignore[union-attr, index]
+            prefix = getattr(getattr(stage.inputs, "config", None), "prefix", None)
+            mask = run.batch.get(f"{prefix or ''}attention_mask")
+            if isinstance(mask, Tensor) and head.asks_padding(run, mask.to(torch.bool)):  # type: ignore[operator, union-attr]
+                return True
+        return False
+
+    def _add_fields(self, out: Output, run: Run, hidden: bool, attentions: bool, seen: Any) -> None:
+        for name, stage in self.report.last.items():
+            out[name] = run.padded(stage)
+        if hidden:
+            for name, (stage, picks) in self.report.hidden.items():
+                if stage in run.layers:
+                    final, layers = run.tokens[stage], run.layers[stage]
+                    out[name] = tuple(_blank(final if pick < 0 else layers[pick]) for pick in picks)
+        if attentions:
+            for name, globs in self.report.attentions.items():
+                found = tuple(value for glob in globs for value in seen(glob))
+                if found:
+                    out[name] = found
+
+    @torch.inference_mode()
+    def generate(self, *args: Tensor, **options: Any) -> Tensor:
+        from anyformer.decode.engine import generate
+
+        return generate(self, *args, **options)
+
+    def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
+        """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""
+        from anyformer.weights.folder import save
+
+        save(self, folder, format)
+
+
+def _blank(tokens: Tokens) -> Tensor:
+    from anyformer.run import blank
+
+    return blank(tokens)
+
+
+def _wasteful(tokens: Tokens) -> bool:
+    if tokens.mask is None or torch.compiler.is_compiling():
+        return False
+    return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
+
+
+def _tap_path(path: str) -> str:
+    """stages.encoder.stack.blocks.0.sublayers.self.part -> encoder.blocks.0.self"""
+    path = re.sub(r"^stages\.", "", path)
+    return re.sub(r"\.part$", "", path.replace(".stack.blocks.", ".blocks.").replace(".sublayers.", "."))
+
+
+def _regex(glob: str) -> str:
+    import fnmatch
+
+    return fnmatch.translate(glob)

@@ -1,0 +1,132 @@
+"""DETR (Carion et al. 2020): as the original Transformer, except that the encoder reads the feature grid of a residual
+network, the decoder reads learned queries all at once instead of words one by one, and positions are added to queries
+and keys in every layer. Each query gives a class and a box.
+
+Published: R50 42.0, DC5-R50 43.3, R101 43.5, DC5-R101 44.9 AP on COCO (table 1 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Grid2D, Positions, Sinusoidal2D
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.boxes import BoxHead
+from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
+from anyformer.inputs.latents import Queries, QueriesConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+LEARNED_CELLS = 50  # rows and columns of the learned variant's tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class DETR(Settings):
+    backbone: ResNetConfig = ResNetConfig()
+    n_layers: int = 6
+    n_decoder_layers: int = 6
+    d_model: int = 256
+    n_heads: int = 8
+    n_decoder_heads: int = 8
+    d_hidden: int = 2048
+    d_decoder_hidden: int = 2048
+    n_queries: int = 100
+    n_labels: int = 91
+    positions: Literal["sine", "learned"] = "sine"
+    activation: str = "relu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    every_layer: bool = False  # the decoder's norm after every layer, and each layer's result in the output
+
+    def check(self) -> None:
+        for heads in (self.n_heads, self.n_decoder_heads):
+            self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {heads} heads.")
+
+
+def _block(config: DETR, n_heads: int, d_hidden: int, cross: bool) -> BlockConfig:
+    attention = AttentionConfig(d_query=config.d_model, n_heads=n_heads, dropout=config.attention_dropout)
+    feedforward = FeedForwardConfig(
+        d_model=config.d_model, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
+    )
+    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
+    if cross:
+        parts["cross"] = attention.replace(d_context=config.d_model)
+    parts["feedforward"] = feedforward
+    return BlockConfig(
+        sublayers=tuple(
+            SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
+        )
+    )
+
+
+def build(config: DETR) -> Model:
+    places: Positions = Sinusoidal2D(config.d_model)
+    if config.positions == "learned":
+        places = Grid2D(LEARNED_CELLS, LEARNED_CELLS, config.d_model)
+    images = BackboneInput(
+        BackboneInputConfig(resnet=config.backbone, d_model=config.d_model, dropout=config.dropout), places
+    )
+    queries = Queries(
+        QueriesConfig(n=config.n_queries, d_model=config.d_model, as_code=True, source="encoder", prefix="decoder_")
+    )
+    encoder = StackConfig.repeat(_block(config, config.n_heads, config.d_hidden, cross=False), config.n_layers)
+    decoder = StackConfig(
+        blocks=(_block(config, config.n_decoder_heads, config.d_decoder_hidden, cross=True),)
+        * config.n_decoder_layers,
+        final_norm=NormConfig(),
+        norm_between=config.every_layer,
+    )
+    stages = [
+        Stage("encoder", images, Stack(encoder, config.d_model)),
+        Stage("decoder", queries, Stack(decoder, config.d_model), attends="encoder"),
+    ]
+    head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer)
+    report = Report(
+        hidden={
+            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
+            "decoder_hidden_states": ("decoder", (*range(config.n_decoder_layers), -1)),
+        },
+        attentions={
+            "encoder_attentions": ("encoder.blocks.*.self.weights",),
+            "decoder_attentions": ("decoder.blocks.*.self.weights",),
+            "cross_attentions": ("decoder.blocks.*.cross.weights",),
+        },
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+    return Model("detr", config, stages, {"boxes": head}, report)
+
+
+def init(config: DETR) -> InitConfig:
+    return InitConfig(linear="xavier", embedding_std=1.0)
+
+
+_R101 = ResNetConfig(depths=(3, 4, 23, 3))
+
+SIZES = {
+    "detr-tiny": DETR(
+        backbone=ResNetConfig(kind="basic", d_stem=8, widths=(8, 16, 24, 32), depths=(1, 1, 1, 1)),
+        n_layers=1,
+        n_decoder_layers=2,
+        d_model=32,
+        n_heads=4,
+        n_decoder_heads=4,
+        d_hidden=64,
+        d_decoder_hidden=64,
+        n_queries=10,
+        n_labels=3,
+    ),
+    "detr-r50": DETR(),
+    "detr-r50-dc5": DETR(backbone=ResNetConfig(dilate_last=True)),
+    "detr-r101": DETR(backbone=_R101),
+    "detr-r101-dc5": DETR(backbone=_R101.replace(dilate_last=True)),
+}
+
+register(Family("detr", DETR, build, init, __doc__ or ""), SIZES)

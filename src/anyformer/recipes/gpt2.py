@@ -1,0 +1,117 @@
+"""GPT-2 (Radford et al. 2019): as the decoder of the original Transformer, except that there is no encoder to attend
+to, norms come before the sublayers and once more at the end, positions are learned, and the activation is GELU.
+Residual projections start smaller the deeper the model is.
+
+Published: 1.5B reaches perplexity 17.48 on WikiText-103 without training on it (table 3 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.masks import Causal
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2(Settings):
+    n_layers: int = 12
+    d_model: int = 768
+    n_heads: int = 12
+    d_hidden: int | None = None  # None: 4 · d_model
+    vocab_size: int = 50257
+    max_length: int = 1024
+    activation: str = "gelu_tanh"
+    norm_eps: float = 1e-5
+    dropout: float = 0.1
+    embedding_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    scale_by_width: bool = True  # divide scores by √d_head
+    scale_by_depth: bool = False  # and by the number of the layer, from 1
+    cross_attention: bool = False  # attends to encoder_hidden_states where they are given
+    tied: bool = True
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+
+
+def _block(config: GPT2, layer: int) -> BlockConfig:
+    norm = NormConfig(eps=config.norm_eps)
+    scale = (config.d_model // config.n_heads) ** -0.5 if config.scale_by_width else 1.0
+    scale = scale / (layer + 1) if config.scale_by_depth else scale
+    attention = AttentionConfig(
+        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, scale=scale, mask=Causal()
+    )
+    cross = AttentionConfig(
+        d_query=config.d_model,
+        d_context=config.d_model,
+        n_heads=config.n_heads,
+        dropout=config.attention_dropout,
+        scale=scale,
+    )
+    d_hidden = config.d_hidden if config.d_hidden is not None else 4 * config.d_model
+    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=d_hidden, activation=config.activation)
+    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
+    if config.cross_attention:
+        parts["cross"] = cross
+    parts["feedforward"] = feedforward
+    return BlockConfig(
+        sublayers=tuple(
+            SublayerConfig(name=name, part=part, norm=norm, dropout=config.dropout) for name, part in parts.items()
+        )
+    )
+
+
+def build(config: GPT2) -> Model:
+    inputs = TextInput(
+        TextInputConfig(
+            vocab_size=config.vocab_size, d_model=config.d_model, types="shared", dropout=config.embedding_dropout
+        ),
+        Table(config.max_length, config.d_model),
+    )
+    blocks = tuple(_block(config, layer) for layer in range(config.n_layers))
+    stack = Stack(StackConfig(blocks=blocks, final_norm=NormConfig(eps=config.norm_eps)), config.d_model)
+    memory = "encoder_hidden_states" if config.cross_attention else None
+    head = LanguageHead(
+        LanguageConfig(
+            d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True
+        ),
+        inputs.words if config.tied else None,
+    )
+    report = Report(
+        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
+        attentions={
+            "attentions": ("decoder.blocks.*.self.weights",),
+            "cross_attentions": ("decoder.blocks.*.cross.weights",),
+        },
+    )
+    return Model("gpt2", config, [Stage("decoder", inputs, stack, memory=memory)], {"language": head}, report)
+
+
+def init(config: GPT2) -> InitConfig:
+    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
+
+
+SIZES = {
+    #                    layers        width           heads
+    "gpt2-tiny": GPT2(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128),
+    "gpt2-124m": GPT2(n_layers=12, d_model=768, n_heads=12),
+    "gpt2-355m": GPT2(n_layers=24, d_model=1024, n_heads=16),
+    "gpt2-774m": GPT2(n_layers=36, d_model=1280, n_heads=20),
+    "gpt2-1.5b": GPT2(n_layers=48, d_model=1600, n_heads=25),
+}
+
+register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES)

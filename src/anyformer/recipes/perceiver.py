@@ -1,0 +1,199 @@
+"""Perceiver IO (Jaegle et al. 2021): a few learned latents attend to any number of inputs, then to themselves, layer
+after layer; learned queries read the answer out of the latents. As the original decoder, except that the queries are
+learned and nothing is causal, both sides of the cross-attention are normalised first, and widths differ everywhere.
+
+Published: language 81.0 average on GLUE from raw bytes; learned positions 72.7% on ImageNet (tables 1 and 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.latents import Queries, QueriesConfig
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+D_PIXEL = 256  # width of a pixel's features, and of its position, in the published image model
+D_WORD_QK = 256  # width of query and key in the published language decoder, over 8 heads
+N_WORD_HEADS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perceiver(Settings):
+    head: Literal["masked", "classify-image"] = "masked"
+    n_latents: int = 256
+    d_latents: int = 1280
+    d_model: int = 768  # width of the words
+    n_layers: int = 26  # self-attentions of a round
+    n_rounds: int = 1  # how often they are applied
+    n_heads: int = 8
+    n_cross_heads: int = 8
+    d_qk: int | None = None
+    d_value: int | None = None
+    cross_width: Literal["kv", "q"] = "kv"  # whose width query and key of the cross-attention take, d_qk not given
+    widen: int = 1
+    cross_widen: int = 1
+    activation: str = "gelu"
+    attention_dropout: float = 0.1
+    query_residual: bool = True
+    vocab_size: int = 262
+    max_length: int = 2048
+    image_size: int = 224
+    n_labels: int = 1000
+    problem: Problem | None = None
+
+    def check(self) -> None:
+        for heads in (self.n_heads, self.n_cross_heads):
+            self.require(self.d_latents % heads == 0, f"d_latents {self.d_latents} is not a multiple of {heads} heads.")
+        value = self.d_value if self.d_value is not None else self.d_qk
+        self.require(value in (None, self.d_latents), f"d_value {value} must equal d_latents {self.d_latents}.")
+
+    @property
+    def d_inputs(self) -> int:
+        return self.d_model if self.head == "masked" else 2 * D_PIXEL
+
+
+def _block(
+    config: Perceiver, name: str, attention: AttentionConfig, widen: int, residual: bool = True
+) -> BlockConfig:
+    width = attention.d_query
+    feedforward = FeedForwardConfig(d_model=width, d_hidden=widen * width, activation=config.activation)
+    return BlockConfig(
+        sublayers=(
+            SublayerConfig(name=name, part=attention, context_norm=True, residual=residual),
+            SublayerConfig(name="feedforward", part=feedforward),
+        )
+    )
+
+
+def _cross(config: Perceiver, d_query: int, d_context: int, n_heads: int, **widths: int | None) -> AttentionConfig:
+    d_qk = widths.get("d_qk")
+    if d_qk is None:
+        d_qk = d_query if config.cross_width == "q" else d_context
+    return AttentionConfig(
+        d_query=d_query,
+        d_context=d_context,
+        n_heads=n_heads,
+        d_qk=d_qk,
+        d_value=widths.get("d_value"),
+        dropout=config.attention_dropout,
+    )
+
+
+def _encoder(config: Perceiver) -> StackConfig:
+    cross = _cross(
+        config, config.d_latents, config.d_inputs, config.n_cross_heads, d_qk=config.d_qk, d_value=config.d_value
+    )
+    attention = AttentionConfig(
+        d_query=config.d_latents,
+        n_heads=config.n_heads,
+        d_qk=config.d_qk,
+        d_value=config.d_value,
+        dropout=config.attention_dropout,
+    )
+    reads = _block(config, "cross", cross, config.cross_widen, config.query_residual)
+    thinks = _block(config, "self", attention, config.widen)
+    order = (0, *(1 + layer for _ in range(config.n_rounds) for layer in range(config.n_layers)))
+    return StackConfig(blocks=(reads, *(thinks,) * config.n_layers), order=order)
+
+
+def _words(config: Perceiver) -> tuple[TextInput, Queries, AttentionConfig, bool]:
+    inputs = TextInput(
+        TextInputConfig(
+            vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False, alias="inputs", embeds=False
+        ),
+        Table(config.max_length, config.d_model),
+    )
+    queries = Queries(QueriesConfig(n=config.max_length, d_model=config.d_model, source="latents"))
+    cross = _cross(
+        config, config.d_model, config.d_latents, N_WORD_HEADS, d_qk=D_WORD_QK, d_value=config.d_model
+    )
+    return inputs, queries, cross, False
+
+
+def _pixels(config: Perceiver) -> tuple[ImageInput, Queries, AttentionConfig, bool]:
+    size = (config.image_size, config.image_size)
+    inputs = ImageInput(
+        ImageInputConfig(
+            image_size=size,
+            patch_size=(1, 1),
+            d_model=D_PIXEL,
+            class_token=False,
+            combine="concat",
+            d_position=D_PIXEL,
+            alias="inputs",
+        )
+    )
+    queries = Queries(QueriesConfig(n=1, d_model=config.d_latents, source="latents"))
+    return inputs, queries, _cross(config, config.d_latents, config.d_latents, 1), True
+
+
+def build(config: Perceiver) -> Model:
+    inputs: nn.Module
+    head: Head
+    if config.head == "masked":
+        inputs, queries, cross, residual = _words(config)
+        language = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="outputs", bias=True)
+        head = LanguageHead(language, inputs.words)
+    else:
+        inputs, queries, cross, residual = _pixels(config)
+        head = ClassifyHead(
+            ClassifyConfig(
+                d_model=config.d_latents, n_labels=config.n_labels, reads="outputs", problem=config.problem
+            )
+        )
+    latents = Queries(QueriesConfig(n=config.n_latents, d_model=config.d_latents, source="inputs"))
+    answer = StackConfig(blocks=(_block(config, "cross", cross, 1, residual),))
+    stages = [
+        Stage("inputs", inputs, None),
+        Stage("latents", latents, Stack(_encoder(config), config.d_latents), attends="inputs"),
+        Stage("outputs", queries, Stack(answer, cross.d_query), attends="latents"),
+    ]
+    n = config.n_layers
+    rounds = [range(1 + turn * n, 2 + turn * n + n) for turn in range(config.n_rounds)]
+    report = Report(
+        hidden={"hidden_states": ("latents", tuple(index for turn in rounds for index in turn))},
+        attentions={
+            "attentions": ("latents.blocks.*.self.weights",),
+            "cross_attentions": ("latents.blocks.*.cross.weights", "outputs.blocks.*.cross.weights"),
+        },
+    )
+    return Model("perceiver", config, stages, {config.head: head}, report)
+
+
+def init(config: Perceiver) -> InitConfig:
+    return InitConfig(std=0.02)
+
+
+SIZES = {
+    "perceiver-tiny": Perceiver(
+        n_latents=8, d_latents=32, d_model=24, n_layers=2, n_heads=4, n_cross_heads=4, max_length=64
+    ),
+    "perceiver-language": Perceiver(),
+    "perceiver-image": Perceiver(
+        head="classify-image",
+        n_latents=512,
+        d_latents=1024,
+        n_layers=6,
+        n_rounds=8,
+        n_heads=8,
+        n_cross_heads=1,
+    ),
+}
+
+register(Family("perceiver", Perceiver, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,176 @@
+"""The original Transformer (Vaswani et al. 2017): an encoder, and a decoder that attends to it. Norms after the
+sublayers, sinusoidal positions, ReLU, one table for the source words, the target words and the output.
+
+Marian's published translators are the same with SiLU and a fixed bias on the output.
+
+Published: base 27.3 BLEU, big 28.4 BLEU on WMT 2014 English-German (table 2 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.masks import Causal
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer(Settings):
+    n_layers: int = 6  # of the encoder
+    n_decoder_layers: int | None = None  # None: n_layers
+    d_model: int = 512
+    n_heads: int = 8
+    n_decoder_heads: int | None = None
+    d_hidden: int = 2048
+    d_decoder_hidden: int | None = None
+    vocab_size: int = 37000
+    target_vocab_size: int | None = None  # None: one vocabulary for both sides
+    max_length: int = 1024
+    activation: str = "relu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    layer_drop: float = 0.0
+    decoder_layer_drop: float = 0.0
+    scale_embedding: bool = True  # multiply word vectors by √d_model
+    shared: bool = True  # one table for source and target words
+    tied: bool = True  # and for the output
+    init_std: float = 0.02
+    padding: int | None = 0
+    decoder_start: int = 0
+    end: int = 1
+
+    def check(self) -> None:
+        for name, heads in (("n_heads", self.n_heads), ("n_decoder_heads", self.decoder_heads)):
+            self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {name} {heads}.")
+        both = self.target_vocab_size in (None, self.vocab_size)
+        self.require(both or not (self.shared and self.tied), "a shared table needs one vocabulary for both sides.")
+
+    @property
+    def decoder_heads(self) -> int:
+        return self.n_decoder_heads if self.n_decoder_heads is not None else self.n_heads
+
+    @property
+    def decoder_layers(self) -> int:
+        return self.n_decoder_layers if self.n_decoder_layers is not None else self.n_layers
+
+    @property
+    def target_words(self) -> int:
+        return self.target_vocab_size if self.target_vocab_size is not None else self.vocab_size
+
+
+def _feedforward(config: Transformer, d_hidden: int) -> FeedForwardConfig:
+    return FeedForwardConfig(
+        d_model=config.d_model, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
+    )
+
+
+def _block(config: Transformer, **parts: AttentionConfig | FeedForwardConfig) -> BlockConfig:
+    return BlockConfig(
+        sublayers=tuple(
+            SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
+        )
+    )
+
+
+def _encoder_block(config: Transformer) -> BlockConfig:
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
+    return _block(config, **{"self": attention, "feedforward": _feedforward(config, config.d_hidden)})
+
+
+def _decoder_block(config: Transformer) -> BlockConfig:
+    attention = AttentionConfig(
+        d_query=config.d_model, n_heads=config.decoder_heads, dropout=config.attention_dropout, mask=Causal()
+    )
+    cross = AttentionConfig(
+        d_query=config.d_model,
+        d_context=config.d_model,
+        n_heads=config.decoder_heads,
+        dropout=config.attention_dropout,
+    )
+    d_hidden = config.d_decoder_hidden if config.d_decoder_hidden is not None else config.d_hidden
+    return _block(config, **{"self": attention, "cross": cross, "feedforward": _feedforward(config, d_hidden)})
+
+
+def _inputs(config: Transformer, prefix: str, vocab_size: int) -> TextInput:
+    return TextInput(
+        TextInputConfig(
+            vocab_size=vocab_size,
+            d_model=config.d_model,
+            prefix=prefix,
+            position_ids=False,
+            scale=config.d_model**0.5 if config.scale_embedding else 1.0,
+            scale_given=prefix == "decoder_",  # as the published code does
+            dropout=config.dropout,
+            padding=config.padding,
+        ),
+        Table(config.max_length, config.d_model, fixed="halves"),
+    )
+
+
+def build(config: Transformer) -> Model:
+    source = _inputs(config, "", config.vocab_size)
+    target = _inputs(config, "decoder_", config.target_words)
+    if config.shared and config.tied:
+        target.words.weight = source.words.weight
+    encoder = StackConfig(blocks=(_encoder_block(config),) * config.n_layers, layer_drop=config.layer_drop)
+    decoder = StackConfig(
+        blocks=(_decoder_block(config),) * config.decoder_layers, layer_drop=config.decoder_layer_drop
+    )
+    head = LanguageHead(
+        LanguageConfig(d_model=config.d_model, vocab_size=config.target_words, reads="decoder", fixed_bias=True),
+        target.words if config.tied else None,
+    )
+    stages = [
+        Stage("encoder", source, Stack(encoder, config.d_model)),
+        Stage("decoder", target, Stack(decoder, config.d_model), attends="encoder"),
+    ]
+    report = Report(
+        hidden={
+            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
+            "decoder_hidden_states": ("decoder", tuple(range(config.decoder_layers + 1))),
+        },
+        attentions={
+            "encoder_attentions": ("encoder.blocks.*.self.weights",),
+            "decoder_attentions": ("decoder.blocks.*.self.weights",),
+            "cross_attentions": ("decoder.blocks.*.cross.weights",),
+        },
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+    return Model(
+        "transformer",
+        config,
+        stages,
+        {"language": head},
+        report,
+        decoder_start=config.decoder_start,
+        padding=config.padding,
+    )
+
+
+def init(config: Transformer) -> InitConfig:
+    # Word vectors are multiplied by √d_model on the way in, so they start that much smaller (as in the authors' code).
+    embedding_std = config.d_model**-0.5 if config.scale_embedding else config.init_std
+    return InitConfig(linear="xavier", embedding_std=embedding_std)
+
+
+SIZES = {
+    "transformer-tiny": Transformer(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "transformer-base": Transformer(),
+    "transformer-big": Transformer(d_model=1024, n_heads=16, d_hidden=4096, dropout=0.3),
+    "marian-opus": Transformer(
+        vocab_size=58101, max_length=512, activation="silu", padding=58100, decoder_start=58100, end=0
+    ),
+}
+
+register(Family("transformer", Transformer, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,144 @@
+"""Vision Transformer (Dosovitskiy et al. 2021): as BERT's encoder, except that the tokens are patches of a picture
+behind a class token, norms come before the sublayers and once at the end, and nothing is normalised at the bottom.
+
+Published: B/16 77.9% on ImageNet from scratch, 84.0% after ImageNet-21k (tables 5 and 6 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig, Problem
+from anyformer.heads.embed import EmbedHead
+from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViT(Settings):
+    n_layers: int = 12
+    d_model: int = 768
+    n_heads: int = 12
+    d_hidden: int = 3072
+    image_size: tuple[int, ...] = (224, 224)
+    patch_size: tuple[int, ...] = (16, 16)
+    n_channels: int = 3
+    activation: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    qkv_bias: bool = True
+    head: Literal["base", "classify"] = "classify"
+    n_labels: int = 1000
+    problem: Problem | None = None
+    d_pool: int | None = None  # None: d_model
+    pool_activation: str = "tanh"
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+        self.require(len(self.image_size) == len(self.patch_size) == 2, "image_size and patch_size are (rows, columns).")
+
+
+def encoder_block(
+    *,
+    d_model: int,
+    n_heads: int,
+    d_hidden: int,
+    activation: str,
+    norm_eps: float,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    drop_path: float = 0.0,
+    qkv_bias: bool = True,
+) -> BlockConfig:
+    """The pre-norm block that ViT, MAE and their kin share."""
+    attention = AttentionConfig(d_query=d_model, n_heads=n_heads, bias=qkv_bias, dropout=attention_dropout)
+    feedforward = FeedForwardConfig(d_model=d_model, d_hidden=d_hidden, activation=activation)
+    norm = NormConfig(eps=norm_eps)
+    return BlockConfig(
+        sublayers=(
+            SublayerConfig(name="self", part=attention, norm=norm, dropout=dropout),
+            SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=dropout),
+        ),
+        drop_path=drop_path,
+    )
+
+
+def build(config: ViT) -> Model:
+    inputs = ImageInput(
+        ImageInputConfig(
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            n_channels=config.n_channels,
+            d_model=config.d_model,
+            dropout=config.dropout,
+        )
+    )
+    block = encoder_block(
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_hidden=config.d_hidden,
+        activation=config.activation,
+        norm_eps=config.norm_eps,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        drop_path=config.drop_path,
+        qkv_bias=config.qkv_bias,
+    )
+    norm = NormConfig(eps=config.norm_eps)
+    stack = Stack(StackConfig.repeat(block, config.n_layers, norm), config.d_model)
+    head: Head
+    if config.head == "base":
+        pool = PoolConfig(d_model=config.d_model, d_out=config.d_pool, activation=config.pool_activation)
+        head = EmbedHead("encoder", pool)
+    else:
+        head = ClassifyHead(
+            ClassifyConfig(
+                d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem
+            )
+        )
+    report = Report(
+        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
+        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
+    )
+    return Model("vit", config, [Stage("encoder", inputs, stack)], {config.head: head}, report)
+
+
+def init(config: ViT) -> InitConfig:
+    return InitConfig(std=0.02)
+
+
+def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViT:
+    return ViT(
+        n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, patch_size=(patch, patch)
+    )
+
+
+SIZES = {
+    "vit-tiny": ViT(
+        n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(32, 32), patch_size=(8, 8), n_labels=10
+    ),
+    #                layers  width  heads  patch
+    "vit-ti16": _size(12, 192, 3),
+    "vit-s16": _size(12, 384, 6),
+    "vit-b16": _size(12, 768, 12),
+    "vit-b32": _size(12, 768, 12, 32),
+    "vit-l16": _size(24, 1024, 16),
+    "vit-l32": _size(24, 1024, 16, 32),
+    "vit-h14": _size(32, 1280, 16, 14),
+}
+
+register(Family("vit", ViT, build, init, __doc__ or ""), SIZES)

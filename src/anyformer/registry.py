@@ -1,0 +1,93 @@
+"""Names -> recipes. A family registers itself with its settings, its build function and a table of sizes."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from anyformer.config import Settings
+from anyformer.core.init import InitConfig, initialise, materialise
+from anyformer.errors import ConfigError, nearest
+from anyformer.model import Model
+
+
+@dataclass(frozen=True)
+class Family:
+    """`build` makes the model, its parameters not yet drawn; `init` says how they are."""
+
+    name: str
+    config: type[Settings]
+    build: Callable[[Any], Model]
+    init: Callable[[Any], InitConfig]
+    about: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    family: Family
+    config: Settings
+
+
+FAMILIES: dict[str, Family] = {}
+RECIPES: dict[str, Recipe] = {}
+
+
+def register(family: Family, sizes: dict[str, Settings]) -> None:
+    """Add a family and its published sizes; a name that is taken is an error."""
+    if family.name in FAMILIES:
+        raise ConfigError(f'The family "{family.name}" is registered twice.')
+    FAMILIES[family.name] = family
+    for name, config in sizes.items():
+        if name in RECIPES:
+            raise ConfigError(f'The recipe "{name}" is registered twice.')
+        RECIPES[name] = Recipe(name, family, config)
+
+
+@cache
+def load_recipes() -> None:
+    """Import every module of `recipes/`; each registers itself."""
+    package = importlib.import_module("anyformer.recipes")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"anyformer.recipes.{module.name}")
+
+
+def recipes() -> list[str]:
+    """The names that `build` takes, sorted."""
+    load_recipes()
+    return sorted(RECIPES)
+
+
+def recipe(name: str) -> Recipe:
+    load_recipes()
+    if name not in RECIPES:
+        raise ConfigError(f'There is no recipe "{name}".{nearest(name, RECIPES)} There are: {", ".join(recipes())}.')
+    return RECIPES[name]
+
+
+def family(name: str) -> Family:
+    load_recipes()
+    if name not in FAMILIES:
+        raise ConfigError(f'There is no family "{name}".{nearest(name, FAMILIES)} There are: {", ".join(FAMILIES)}.')
+    return FAMILIES[name]
+
+
+def build(name: str, **overrides: Any) -> Model:
+    """A model with fresh weights.  build("gpt2-124m", n_layers=2)"""
+    found = recipe(name)
+    return build_config(found.family, found.config.replace(**overrides), name)
+
+
+def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
+    with torch.device("meta"):
+        model = family.build(config)
+    materialise(model)
+    initialise(model, family.init(config))
+    model.origin.recipe = name
+    return model.eval()

@@ -1,0 +1,90 @@
+"""One pass through a model: the batch that came in, what the stages made of it, and what goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core.state import State
+from anyformer.errors import InputError
+from anyformer.tokens import Tokens
+
+# Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
+FIELDS = frozenset(
+    "loss logits last_hidden_state pooler_output hidden_states attentions cross_attentions past_key_values"
+    " encoder_last_hidden_state encoder_hidden_states encoder_attentions decoder_hidden_states decoder_attentions"
+    " prediction_logits seq_relationship_logits start_logits end_logits pred_boxes auxiliary_outputs loss_dict mask"
+    " ids_restore intermediate_hidden_states".split()
+)
+
+
+class Output(dict[str, Any]):
+    """What a model gives: `out.logits`, `out["logits"]` and `out[0]`, under the ecosystem's names."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        if name in FIELDS:
+            return None
+        raise AttributeError(f"this output has {', '.join(self)}; it has no {name}")
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        return tuple(self.values())
+
+
+class Run:
+    """The workspace of one pass. Inputs read from it, stages write their tokens to it, heads read those."""
+
+    def __init__(self, batch: dict[str, Any], state: State | None, training: bool) -> None:
+        self.batch = batch
+        self.state = state
+        self.training = training
+        self.tokens: dict[str, Tokens] = {}  # each stage's result
+        self.layers: dict[str, list[Tokens]] = {}  # and its tokens after every block
+        self.extras: dict[str, Tensor] = {}  # what inputs found on the way: MAE's mask and order
+
+    def tensor(self, name: str) -> Tensor | None:
+        value = self.batch.get(name)
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a tensor; it is a {type(value).__name__}.")
+        return value
+
+    def need(self, *names: str) -> tuple[str, Tensor]:
+        """The one of several alternatives that was given: input_ids or inputs_embeds."""
+        given = [name for name in names if self.batch.get(name) is not None]
+        if len(given) != 1:
+            how = "none" if not given else "more than one"
+            raise InputError(f"Give exactly one of {' and '.join(names)}; {how} was given.")
+        value = self.tensor(given[0])
+        assert value is not None
+        return given[0], value
+
+    def padded(self, stage: str) -> Tensor:
+        """A stage's tokens as [B, T, d], zeros at the padding."""
+        return blank(self.tokens[stage])
+
+
+def blank(tokens: Tokens) -> Tensor:
+    """Values at padded positions mean nothing: show zeros."""
+    if tokens.packed:
+        return tokens.pad().x
+    return tokens.x if tokens.mask is None else tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
+
+
+def real_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: str) -> Tensor | None:
+    """The ecosystem's mask (1 = a real token) as a boolean one; None where nothing is padded."""
+    if attention_mask is None:
+        return None
+    if attention_mask.dim() != 2 or tuple(attention_mask.shape) != shape:
+        raise InputError(f"{name} has shape {list(attention_mask.shape)}; it must be {list(shape)} (batch, tokens).")
+    mask = attention_mask.to(torch.bool)
+    return None if bool(mask.all()) else mask

@@ -1,0 +1,153 @@
+"""Tokens: the one currency. What inputs make, stacks transform and heads read.
+
+Padded, `x` is [B, T, d] with `mask` [B, T] (True = a real token). Packed, `x` is [N, d]: the real tokens of all rows,
+one after another, and `packing` knows where each came from. Everything between the inputs and the heads works on both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where packed tokens came from: `index` [N] into the flattened [B·T], `sizes` the real tokens of each row."""
+
+    index: Tensor
+    sizes: tuple[int, ...]
+    length: int  # T of the padded form
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Packing:
+        index = mask.flatten().nonzero().squeeze(1)
+        return cls(index, tuple(mask.sum(dim=1).tolist()), mask.shape[1])
+
+    @classmethod
+    def full(cls, batch: int, length: int, device: torch.device) -> Packing:
+        """Rows with nothing to drop, so that they can meet packed ones."""
+        return cls(torch.arange(batch * length, device=device), (length,) * batch, length)
+
+    @property
+    def batch(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The row each packed token belongs to.  sizes (2, 1) -> [0, 0, 1]"""
+        sizes = torch.tensor(self.sizes, device=self.index.device)
+        return torch.repeat_interleave(torch.arange(self.batch, device=self.index.device), sizes)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Where each row begins, and the end.  sizes (2, 1) -> [0, 2, 3]"""
+        sizes = torch.tensor((0, *self.sizes), device=self.index.device, dtype=torch.int32)
+        return sizes.cumsum(0, dtype=torch.int32)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        flat = torch.zeros(self.batch * self.length, dtype=torch.bool, device=self.index.device)
+        return flat.index_fill(0, self.index, True).view(self.batch, self.length)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """[B, T, ...] -> [N, ...]"""
+        return x.flatten(0, 1).index_select(0, self.index)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """[N, ...] -> [B, T, ...], zeros where nothing was."""
+        flat = x.new_zeros(self.batch * self.length, *x.shape[1:]).index_copy(0, self.index, x)
+        return flat.view(self.batch, self.length, *x.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A batch of sequences of vectors.
+
+    `positions` index the position encodings of the real tokens. `code` is an encoding that attention adds to queries
+    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of a picture.
+    """
+
+    x: Tensor
+    mask: Tensor | None = None
+    positions: Tensor | None = None
+    code: Tensor | None = None
+    grid: tuple[int, int] | None = None
+    packing: Packing | None = None
+
+    @property
+    def packed(self) -> bool:
+        return self.packing is not None
+
+    def replace(self, x: Tensor) -> Tokens:
+        return dataclasses.replace(self, x=x)
+
+    def pack(self) -> Tokens:
+        """Drop the padding: [B, T, d] -> [N, d]."""
+        if self.packing is not None:
+            return self
+        batch, length = self.x.shape[:2]
+        packing = Packing.full(batch, length, self.x.device) if self.mask is None else Packing.of(self.mask)
+        return dataclasses.replace(
+            self,
+            x=packing.pack(self.x),
+            mask=None,
+            positions=None if self.positions is None else packing.pack(self.positions.expand(batch, length)),
+            code=None if self.code is None else packing.pack(self.code.expand(batch, -1, -1)),
+            packing=packing,
+        )
+
+    def pad(self) -> Tokens:
+        """Back to [B, T, d], zeros at the padding."""
+        if self.packing is None:
+            return self
+        return dataclasses.replace(
+            self,
+            x=self.packing.unpack(self.x),
+            mask=self.packing.mask,
+            positions=None if self.positions is None else self.packing.unpack(self.positions),
+            code=None if self.code is None else self.packing.unpack(self.code),
+            packing=None,
+        )
+
+    def take(self, index: Tensor) -> Tokens:
+        """Keep only some tokens of each row, in the order given: index [B, K] (MAE drops most patches)."""
+
+        def pick(field: Tensor | None) -> Tensor | None:
+            if field is None:
+                return None
+            field = field.expand(index.shape[0], *field.shape[1:])
+            return field.gather(1, index.view(*index.shape, *[1] * (field.dim() - 2)).expand(-1, -1, *field.shape[2:]))
+
+        x = pick(self.x)
+        assert x is not None
+        return Tokens(x, pick(self.mask), pick(self.positions), pick(self.code))
+
+    def restore(self, index: Tensor, fill: Tensor) -> Tokens:
+        """Undo `take`: `index` [B, T] says which kept token stands where; past the kept ones stands `fill` [d]."""
+        batch, kept, width = self.x.shape
+        missing = fill.expand(batch, index.shape[1] - kept, width).to(self.x.dtype)
+        everything = torch.cat([self.x, missing], dim=1)
+        return Tokens(everything.gather(1, index.unsqueeze(-1).expand(-1, -1, width)))
+
+    @staticmethod
+    def cat(pieces: Sequence[Tokens]) -> Tokens:
+        """Join sequences of the same batch end to end (a class token and patches, an image and a text)."""
+        batch = max(piece.x.shape[0] for piece in pieces)
+
+        def whole(field: str, default: object) -> Tensor | None:
+            values = [getattr(piece, field) for piece in pieces]
+            if all(value is None for value in values):
+                return None
+            filled = [
+                value if value is not None else torch.full(piece.x.shape[:2], default, device=piece.x.device)  # type: ignore[call-overload]
+                for value, piece in zip(values, pieces, strict=True)
+            ]
+            return torch.cat([value.expand(batch, *value.shape[1:]) for value in filled], dim=1)
+
+        x = torch.cat([piece.x.expand(batch, -1, -1) for piece in pieces], dim=1)
+        return Tokens(x, whole("mask", True), whole("positions", 0))

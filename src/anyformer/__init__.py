@@ -7,5 +7,7 @@ from anyformer.model import Model
 from anyformer.registry import build, recipes
 from anyformer.run import Output
 from anyformer.tokens import Tokens
+from anyformer.weights.folder import load
 
-__version__ = "0.1.0"
+
+from anyformer.version import __version__

@@ -25,6 +25,7 @@ class MAE(Settings):
     n_layers: int = 12
     d_model: int = 768
     n_heads: int = 12
+    d_head: int | None = None  # None: d_model / n_heads
     d_hidden: int = 3072
     n_decoder_layers: int = 8
     d_decoder: int = 512
@@ -56,6 +57,7 @@ def _stack(config: MAE, n_layers: int, d_model: int, n_heads: int, d_hidden: int
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         qkv_bias=config.qkv_bias,
+        d_head=config.d_head,
     )
     return Stack(StackConfig.repeat(block, n_layers, NormConfig(eps=config.norm_eps)), d_model)
 

@@ -29,6 +29,7 @@ class ViT(Settings):
     n_layers: int = 12
     d_model: int = 768
     n_heads: int = 12
+    d_head: int | None = None  # None: d_model / n_heads
     d_hidden: int = 3072
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
@@ -63,9 +64,16 @@ def encoder_block(
     attention_dropout: float = 0.0,
     drop_path: float = 0.0,
     qkv_bias: bool = True,
+    d_head: int | None = None,
 ) -> BlockConfig:
     """The pre-norm block that ViT, MAE and their kin share."""
-    attention = AttentionConfig(d_query=d_model, n_heads=n_heads, bias=qkv_bias, dropout=attention_dropout)
+    attention = AttentionConfig(
+        d_query=d_model,
+        n_heads=n_heads,
+        d_qk=None if d_head is None else n_heads * d_head,
+        bias=qkv_bias,
+        dropout=attention_dropout,
+    )
     feedforward = FeedForwardConfig(d_model=d_model, d_hidden=d_hidden, activation=activation)
     norm = NormConfig(eps=norm_eps)
     return BlockConfig(
@@ -97,6 +105,7 @@ def build(config: ViT) -> Model:
         attention_dropout=config.attention_dropout,
         drop_path=config.drop_path,
         qkv_bias=config.qkv_bias,
+        d_head=config.d_head,
     )
     norm = NormConfig(eps=config.norm_eps)
     stack = Stack(StackConfig.repeat(block, config.n_layers, norm), config.d_model)

@@ -1,0 +1,99 @@
+"""A model folder, whichever form it has: af.load and model.save."""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.version import __version__
+from anyformer import registry
+from anyformer.errors import ConfigError, FolderError, nearest
+from anyformer.model import Model
+from anyformer.weights.files import list_tensors, read_json, whole_folder, write_tensors
+from anyformer.weights.hf import fill, load_hf, read_companions, save_hf, write_companions
+from anyformer.weights.table import Key, addresses, short
+
+FORMATS = ("anyformer", "hf")
+
+
+def load(
+    folder: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> Model:
+    """A model from an anyformer folder or a Hugging Face one, on `device`, as stored or as `dtype`."""
+    path = Path(folder)
+    if not path.is_dir():
+        what = "is a file, not a folder" if path.exists() else "does not exist"
+        raise FolderError(f"{path} {what}; give a model folder (config.json and safetensors).")
+    if not (path / "config.json").exists():
+        raise FolderError(f"{path} has no config.json, so it is no model folder.")
+    config = read_json(path / "config.json")
+    if "anyformer" in config:
+        return load_own(path, config, device, dtype)
+    return load_hf(path, config, device, dtype)
+
+
+def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -> None:
+    if format not in FORMATS:
+        raise ConfigError(f'There is no format "{format}".{nearest(format, FORMATS)} There are: {", ".join(FORMATS)}.')
+    with whole_folder(Path(folder)) as draft:
+        if format == "hf":
+            save_hf(model, draft)
+        else:
+            save_own(model, draft)
+
+
+def save_own(model: Model, folder: Path) -> None:
+    names = {}
+    seen: set[int] = set()
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if id(tensor) not in seen:  # tied ones once
+            names[short(path)] = tensor.detach().contiguous().cpu()
+            seen.add(id(tensor))
+    write_tensors(folder, names)
+    config = {
+        "anyformer": __version__,
+        "family": model.family,
+        "recipe": model.origin.recipe,
+        "model": model.config.to_json(),  # type: ignore[union-attr, operator]
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "hf": model.origin.hf_config,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_companions(model, folder)
+
+
+def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    family = registry.family(str(config.get("family")))
+    try:
+        settings = family.config.from_json(config.get("model", {}))
+    except ConfigError as error:
+        raise ConfigError(f"{folder / 'config.json'}: {error}") from None
+    with torch.device("meta"):
+        model = family.build(settings)
+    stored = list_tensors(folder)
+    own = {short(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
+    keys = [Key(name, name) for name in addresses(model) if name in own]
+    check_names(set(own), set(stored), folder)
+    fill(model, keys, stored, folder, device, dtype)
+    model.origin.recipe = config.get("recipe")
+    model.origin.hf_config = config.get("hf", {})
+    generation = folder / "generation_config.json"
+    model.origin.generation = read_json(generation) if generation.exists() else {}
+    model.origin.files = read_companions(folder)
+    return model.eval()
+
+
+def check_names(wanted: set[str], stored: set[str], folder: Path) -> None:
+    from anyformer.errors import WeightsError
+
+    missing, extra = sorted(wanted - stored), sorted(stored - wanted)
+    if missing or extra:
+        raise WeightsError(
+            f"The weights in {folder} do not fit its config."
+            + (f" Missing ({len(missing)}): {', '.join(missing)}." if missing else "")
+            + (f" Not expected ({len(extra)}): {', '.join(extra)}." if extra else "")
+        )

@@ -1,0 +1,180 @@
+"""What a family's table says about the Hugging Face form of it: fields, tensor names, and what to leave aside.
+
+A table is data and runs both ways. Our names are short forms of the model's own:
+"encoder.blocks.0.self.query.weight" is a part of the matrix stages.encoder.stack.blocks.0.sublayers.self.part.qkv.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.linear import Fused
+from anyformer.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Key:
+    """One tensor under both names. "reshape": theirs has `shape`, ours the same numbers in another one."""
+
+    ours: str
+    theirs: str
+    op: Literal["same", "transpose", "reshape"] = "same"
+    shape: tuple[int, ...] = ()
+    optional: bool = False  # may be absent, and is not written: a formula fills it
+    also: tuple[str, ...] = ()  # other names under which files hold the same tensor (tied weights)
+
+    def expected(self, ours: Tensor) -> tuple[int, ...]:
+        if self.op == "reshape":
+            return self.shape
+        return tuple(reversed(ours.shape)) if self.op == "transpose" else tuple(ours.shape)
+
+    def read(self, theirs: Tensor, ours: Tensor) -> Tensor:
+        return theirs.T if self.op == "transpose" else theirs.reshape(ours.shape)
+
+    def write(self, ours: Tensor) -> Tensor:
+        return ours.T if self.op == "transpose" else ours.reshape(self.expected(ours))
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Field:
+    """A setting under both names, with the value that Hugging Face assumes where a config leaves it out."""
+
+    ours: str
+    theirs: str
+    default: Any
+    read: Callable[[Any], Any] = same
+    write: Callable[[Any], Any] = same
+
+
+_ACTIVATION_NAMES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+}
+
+
+def read_activation(name: Any) -> str:
+    ours = _ACTIVATION_NAMES.get(name, name)
+    if ours not in ACTIVATIONS or name == "gelu_tanh":
+        known = sorted({*ACTIVATIONS, *_ACTIVATION_NAMES} - {"gelu_tanh"})
+        raise ConfigError(f'"{name}" is not a supported activation.{nearest(str(name), known)}')
+    return str(ours)
+
+
+def write_activation(name: str) -> str:
+    return "gelu_new" if name == "gelu_tanh" else name
+
+
+LABELS = Field(
+    "n_labels",
+    "id2label",
+    {"0": "LABEL_0", "1": "LABEL_1"},
+    read=len,
+    write=lambda n: {str(i): f"LABEL_{i}" for i in range(n)},
+)
+PROBLEM = Field("problem", "problem_type", None)
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """224 -> (224, 224)"""
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def unpair(value: tuple[int, int]) -> int | list[int]:
+    return value[0] if value[0] == value[1] else list(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """`architectures`: Hugging Face class -> our fields that follow from it.
+
+    `fixed`: fields that would change numbers, with the values that are supported. `inert`: fields that do not change
+    the numbers of these classes. `aliases`: regular expressions that turn older or newer tensor names into `Key.theirs`.
+    `leftovers`: tensors of other heads or old versions that a file may hold and this architecture does not use.
+    `rename`: the last step when writing, for classes that leave out a prefix.
+    """
+
+    family: str
+    model_type: str
+    architectures: Mapping[str, Mapping[str, Any]]
+    fields: tuple[Field, ...]
+    keys: Callable[[Any], list[Key]]
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    inert: frozenset[str] = frozenset()
+    aliases: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = ()
+    leftovers: Callable[[Any], tuple[str, ...]] = lambda config: ()
+    rename: Callable[[Any, str], str] = lambda config, name: name
+    adjust: Callable[[dict[str, Any]], dict[str, Any]] = same  # theirs, brought to today's form
+    extras: Callable[[Any], dict[str, Any]] = lambda config: {}  # fields to write that follow from ours
+    copies: Callable[[Any], Mapping[str, str]] = lambda config: {}  # written name -> the name whose tensor it repeats
+
+    def canonical(self, name: str) -> str:
+        for pattern, replacement in self.aliases:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+# Fields of every Hugging Face config that say nothing about the numbers of a forward pass, or that only set how
+# `generate` behaves (those are kept and written back).
+GENERAL = frozenset(
+    """_name_or_path _num_labels _commit_hash _attn_implementation architectures bad_words_ids begin_suppress_tokens
+    bos_token_id chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample
+    dtype early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range is_encoder_decoder
+    label2id length_penalty max_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_labels
+    num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id prefix
+    problem_type remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
+    suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
+    transformers_version typical_p use_bfloat16 use_cache attn_implementation""".split()
+)
+
+
+def short(path: str) -> str:
+    """The short form of a parameter's path.  stages.encoder.stack.blocks.0.sublayers.self.part.out.weight -> …"""
+    for long, brief in ((".stack.", "."), (".sublayers.", "."), (".part.", ".")):
+        path = path.replace(long, brief)
+    return re.sub(r"^(stages|heads)\.", "", path)
+
+
+def addresses(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer by its short name; fused ones by the names of their roles too."""
+    found: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None:
+                continue
+            found[short(f"{path}.{name}")] = tensor
+            if isinstance(module, Fused):
+                parent = path.rpartition(".")[0]
+                for role in module.roles:
+                    found[short(f"{parent}.{role}.{name}")] = tensor.detach()[module.slice(role)]
+    return found
+
+
+def each_layer(n: int, keys: Iterable[Key]) -> list[Key]:
+    """Rows written once with {i}, for every layer."""
+    return [
+        replace(key, ours=key.ours.format(i=i), theirs=key.theirs.format(i=i))
+        for i in range(n)
+        for key in keys
+    ]
+
+
+def both(ours: str, theirs: str, op: Literal["same", "transpose"] = "same") -> list[Key]:
+    """weight and bias"""
+    return [Key(f"{ours}.weight", f"{theirs}.weight", op), Key(f"{ours}.bias", f"{theirs}.bias")]

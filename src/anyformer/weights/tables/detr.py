@@ -1,0 +1,244 @@
+"""DETR. Its residual network comes in two spellings: transformers' own, and timm's, as in the files on the hub."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from anyformer.errors import ConfigError
+from anyformer.inputs.backbone import ResNetConfig
+from anyformer.recipes.detr import DETR
+from anyformer.weights.table import LABELS, Field, Key, Table, both, each_layer, read_activation, write_activation
+
+_BACKBONE = "model.backbone.conv_encoder.model"
+_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+_TIMM = {
+    "resnet18": ResNetConfig(kind="basic", widths=(64, 128, 256, 512), depths=(2, 2, 2, 2)),
+    "resnet34": ResNetConfig(kind="basic", widths=(64, 128, 256, 512), depths=(3, 4, 6, 3)),
+    "resnet50": ResNetConfig(),
+    "resnet101": ResNetConfig(depths=(3, 4, 23, 3)),
+    "resnet152": ResNetConfig(depths=(3, 8, 36, 3)),
+}
+
+
+def _convolution(ours: str, theirs: str) -> list[Key]:
+    norm = [
+        Key(f"{ours}.norm.{name}", f"{theirs}.normalization.{name}")
+        for name in ("weight", "bias", "running_mean", "running_var")
+    ]
+    return [Key(f"{ours}.filter.weight", f"{theirs}.convolution.weight"), *norm]
+
+
+def _resnet(config: ResNetConfig) -> list[Key]:
+    ours = "encoder.inputs.resnet"
+    rows = _convolution(f"{ours}.stem", f"{_BACKBONE}.embedder.embedder")
+    d_in = config.d_stem
+    for stage, (width, depth) in enumerate(zip(config.widths[: config.used], config.depths, strict=False)):
+        for block in range(depth):
+            mine, theirs = f"{ours}.stages.{stage}.{block}", f"{_BACKBONE}.encoder.stages.{stage}.layers.{block}"
+            for layer in range(2 if config.kind == "basic" else 3):
+                rows += _convolution(f"{mine}.layers.{layer}", f"{theirs}.layer.{layer}")
+            strides = stage > 0 and not (config.dilate_last and stage == len(config.depths) - 1)
+            if block == 0 and (d_in != width or strides or (stage == 0 and config.downsample_first)):
+                rows += _convolution(f"{mine}.shortcut", f"{theirs}.shortcut")
+        d_in = width
+    return rows
+
+
+def _layer(side: str) -> list[Key]:
+    block, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
+    parts = {"self": "self_attn", **({"cross": "encoder_attn"} if side == "decoder" else {})}
+    rows = []
+    for ours, name in parts.items():
+        for role, projection in _ATTENTION.items():
+            rows += both(f"{block}.{ours}.{role}", f"{theirs}.{name}.{projection}")
+        rows += both(f"{block}.{ours}.norm", f"{theirs}.{name}_layer_norm")
+    return [
+        *rows,
+        *both(f"{block}.feedforward.up", f"{theirs}.fc1"),
+        *both(f"{block}.feedforward.down", f"{theirs}.fc2"),
+        *both(f"{block}.feedforward.norm", f"{theirs}.final_layer_norm"),
+    ]
+
+
+def keys(config: DETR) -> list[Key]:
+    places = []
+    if config.positions == "learned":
+        tables = "model.position_embedding"
+        places = [
+            Key("encoder.inputs.positions.row", f"{tables}.row_embeddings.weight"),
+            Key("encoder.inputs.positions.column", f"{tables}.column_embeddings.weight"),
+        ]
+    width = config.d_model
+    return [
+        *_resnet(config.backbone),
+        *places,
+        Key(
+            "encoder.inputs.project.weight",
+            "model.input_projection.weight",
+            "reshape",
+            (width, config.backbone.d_out, 1, 1),
+        ),
+        Key("encoder.inputs.project.bias", "model.input_projection.bias"),
+        Key("decoder.inputs.vectors.weight", "model.query_position_embeddings.weight"),
+        *each_layer(config.n_layers, _layer("encoder")),
+        *each_layer(config.n_decoder_layers, _layer("decoder")),
+        *both("decoder.final_norm", "model.decoder.layernorm"),
+        *both("boxes.classes", "class_labels_classifier"),
+        *[key for i in range(3) for key in both(f"boxes.boxes.{i}", f"bbox_predictor.layers.{i}")],
+    ]
+
+
+def _from_timm(found: re.Match[str]) -> str:
+    """layer2.0.bn1.weight -> encoder.stages.1.layers.0.layer.0.normalization.weight"""
+    stage, block, kind, number, rest = found.groups()
+    layer = f"{_BACKBONE}.encoder.stages.{int(stage) - 1}.layers.{block}"
+    if kind == "downsample.":
+        return f"{layer}.shortcut.{'convolution' if number == '0' else 'normalization'}.{rest}"
+    return f"{layer}.layer.{int(number) - 1}.{'convolution' if kind == 'conv' else 'normalization'}.{rest}"
+
+
+def _to_timm(name: str) -> str:
+    """The way back."""
+    name = re.sub(r"\.embedder\.embedder\.convolution\.", ".conv1.", name)
+    name = re.sub(r"\.embedder\.embedder\.normalization\.", ".bn1.", name)
+
+    def spell(found: re.Match[str]) -> str:
+        stage, block, part, number, kind = found.groups()
+        layer = f".layer{int(stage) + 1}.{block}"
+        if part == "shortcut":
+            return f"{layer}.downsample.{0 if kind == 'convolution' else 1}."
+        return f"{layer}.{'conv' if kind == 'convolution' else 'bn'}{int(number) + 1}."
+
+    pattern = r"\.encoder\.stages\.(\d+)\.layers\.(\d+)\.(shortcut|layer)\.?(\d+)?\.(convolution|normalization)\."
+    return re.sub(pattern, spell, name)
+
+
+def adjust(config: dict[str, Any]) -> dict[str, Any]:
+    """Every way of naming a backbone, as the one dictionary that says all of it."""
+    backbone = config.get("backbone_config")
+    if backbone is None:
+        if config.get("use_timm_backbone", True) is False:
+            backbone = {"model_type": "resnet"}
+        else:
+            given = config.get("backbone_kwargs") or {}
+            backbone = {
+                "model_type": "timm_backbone",
+                "backbone": config.get("backbone") or "resnet50",
+                "num_channels": given.get("in_chans", config.get("num_channels", 3)),
+                "output_stride": given.get("output_stride", 16 if config.get("dilation") else None),
+            }
+    return {**config, "backbone_config": backbone}
+
+
+def read_backbone(config: dict[str, Any]) -> ResNetConfig:
+    if config.get("model_type") == "timm_backbone":
+        name = config.get("backbone")
+        if name not in _TIMM:
+            raise ConfigError(f"the backbone {name} is not one of {', '.join(_TIMM)}.")
+        stride = config.get("output_stride")
+        if stride not in (None, 16, 32):
+            raise ConfigError(f"an output_stride of {stride} is not 16 or 32.")
+        return _TIMM[name].replace(n_channels=config.get("num_channels", 3), dilate_last=stride == 16)
+    if config.get("model_type") != "resnet":
+        raise ConfigError(f"a backbone of type {config.get('model_type')} is not a resnet.")
+    depths = tuple(config.get("depths", (3, 4, 6, 3)))
+    names = ["stem", *(f"stage{i + 1}" for i in range(len(depths)))]
+    wanted = config.get("out_features") or [names[i] for i in config.get("out_indices") or [len(depths)]]
+    return ResNetConfig(
+        kind=config.get("layer_type", "bottleneck"),
+        n_channels=config.get("num_channels", 3),
+        d_stem=config.get("embedding_size", 64),
+        widths=tuple(config.get("hidden_sizes", (256, 512, 1024, 2048))),
+        depths=depths,
+        activation=read_activation(config.get("hidden_act", "relu")),
+        downsample_first=config.get("downsample_in_first_stage", False),
+        stride_early=config.get("downsample_in_bottleneck", False),
+        n_stages=max(names.index(name) for name in wanted),
+    )
+
+
+def _same_net(a: ResNetConfig, b: ResNetConfig) -> bool:
+    return a.replace(n_stages=a.used, dilate_last=False) == b.replace(n_stages=b.used, n_channels=a.n_channels)
+
+
+def write_backbone(config: DETR) -> dict[str, Any]:
+    """transformers' own form where it can say it; a dilated network only timm's can."""
+    net = config.backbone
+    if net.dilate_last:
+        names = [name for name, known in _TIMM.items() if _same_net(net, known)]
+        if not names:
+            raise ConfigError("A dilated backbone has a Hugging Face form only as timm's resnet18, 34, 50, 101 or 152.")
+        return {
+            "backbone_config": None,
+            "backbone": names[0],
+            "use_timm_backbone": True,
+            "use_pretrained_backbone": False,
+            "num_channels": net.n_channels,
+            "dilation": True,
+        }
+    form = {
+        "model_type": "resnet",
+        "layer_type": net.kind,
+        "num_channels": net.n_channels,
+        "embedding_size": net.d_stem,
+        "hidden_sizes": list(net.widths),
+        "depths": list(net.depths),
+        "hidden_act": write_activation(net.activation),
+        "downsample_in_first_stage": net.downsample_first,
+        "downsample_in_bottleneck": net.stride_early,
+        "out_features": [("stem", *(f"stage{i + 1}" for i in range(len(net.depths))))[net.used]],
+    }
+    return {
+        "backbone_config": form,
+        "backbone": None,
+        "backbone_kwargs": None,
+        "use_timm_backbone": False,
+        "use_pretrained_backbone": False,
+    }
+
+
+TABLE = Table(
+    family="detr",
+    model_type="detr",
+    architectures={"DetrForObjectDetection": {}},
+    fields=(
+        Field("backbone", "backbone_config", None, read_backbone, lambda net: None),
+        Field("n_layers", "encoder_layers", 6),
+        Field("n_decoder_layers", "decoder_layers", 6),
+        Field("d_model", "d_model", 256),
+        Field("n_heads", "encoder_attention_heads", 8),
+        Field("n_decoder_heads", "decoder_attention_heads", 8),
+        Field("d_hidden", "encoder_ffn_dim", 2048),
+        Field("d_decoder_hidden", "decoder_ffn_dim", 2048),
+        Field("n_queries", "num_queries", 100),
+        Field("positions", "position_embedding_type", "sine"),
+        Field("activation", "activation_function", "relu", read_activation, write_activation),
+        Field("dropout", "dropout", 0.1),
+        Field("attention_dropout", "attention_dropout", 0.0),
+        Field("hidden_dropout", "activation_dropout", 0.0),
+        Field("every_layer", "auxiliary_loss", False),
+        LABELS,
+    ),
+    keys=keys,
+    # The costs and coefficients weigh the set loss; initial spreads and layer drop do not touch a trained model.
+    # `dilation` has a meaning only for timm's networks, where `adjust` reads it.
+    inert=frozenset(
+        "backbone backbone_kwargs use_timm_backbone use_pretrained_backbone num_channels dilation init_std"
+        " init_xavier_std encoder_layerdrop decoder_layerdrop class_cost bbox_cost giou_cost mask_loss_coefficient"
+        " dice_loss_coefficient bbox_loss_coefficient giou_loss_coefficient eos_coefficient classifier_dropout"
+        " max_position_embeddings num_hidden_layers scale_embedding".split()
+    ),
+    aliases=(
+        (r"^model\.backbone\.model\.", f"{_BACKBONE}."),
+        (rf"^{re.escape(_BACKBONE)}\.conv1\.", f"{_BACKBONE}.embedder.embedder.convolution."),
+        (rf"^{re.escape(_BACKBONE)}\.bn1\.", f"{_BACKBONE}.embedder.embedder.normalization."),
+        (rf"^{re.escape(_BACKBONE)}\.layer(\d+)\.(\d+)\.(conv|bn|downsample\.)(\d+)\.(.*)$", _from_timm),
+        (r"\.o_proj\.", ".out_proj."),
+        (r"\.mlp\.(fc[12])\.", r".\1."),
+    ),
+    leftovers=lambda config: (r"num_batches_tracked$",),
+    rename=lambda config, name: _to_timm(name) if config.backbone.dilate_last else name,
+    adjust=adjust,
+    extras=write_backbone,
+)

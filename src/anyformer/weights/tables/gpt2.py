@@ -1,0 +1,67 @@
+"""GPT-2. Its matrices lie transposed; the files on the hub leave out the prefix and keep the causal mask as a buffer."""
+
+from __future__ import annotations
+
+from anyformer.recipes.gpt2 import GPT2
+from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
+
+
+def keys(config: GPT2) -> list[Key]:
+    block, theirs = "decoder.blocks.{i}", "transformer.h.{i}"
+    layer = [
+        *both(f"{block}.self.norm", f"{theirs}.ln_1"),
+        *both(f"{block}.self.qkv", f"{theirs}.attn.c_attn", "transpose"),
+        *both(f"{block}.self.out", f"{theirs}.attn.c_proj", "transpose"),
+        *both(f"{block}.feedforward.norm", f"{theirs}.ln_2"),
+        *both(f"{block}.feedforward.up", f"{theirs}.mlp.c_fc", "transpose"),
+        *both(f"{block}.feedforward.down", f"{theirs}.mlp.c_proj", "transpose"),
+    ]
+    if config.cross_attention:
+        layer += [
+            *both(f"{block}.cross.norm", f"{theirs}.ln_cross_attn"),
+            *both(f"{block}.cross.query", f"{theirs}.crossattention.q_attn", "transpose"),
+            *both(f"{block}.cross.kv", f"{theirs}.crossattention.c_attn", "transpose"),
+            *both(f"{block}.cross.out", f"{theirs}.crossattention.c_proj", "transpose"),
+        ]
+    words = Key(
+        "decoder.inputs.words.weight", "transformer.wte.weight", also=("lm_head.weight",) if config.tied else ()
+    )
+    return [
+        words,
+        Key("decoder.inputs.positions.weight", "transformer.wpe.weight"),
+        *each_layer(config.n_layers, layer),
+        *both("decoder.final_norm", "transformer.ln_f"),
+        *([] if config.tied else [Key("language.words.weight", "lm_head.weight")]),
+    ]
+
+
+TABLE = Table(
+    family="gpt2",
+    model_type="gpt2",
+    architectures={"GPT2LMHeadModel": {}},
+    fields=(
+        Field("n_layers", "n_layer", 12),
+        Field("d_model", "n_embd", 768),
+        Field("n_heads", "n_head", 12),
+        Field("d_hidden", "n_inner", None),
+        Field("vocab_size", "vocab_size", 50257),
+        Field("max_length", "n_positions", 1024),
+        Field("activation", "activation_function", "gelu_new", read_activation, write_activation),
+        Field("norm_eps", "layer_norm_epsilon", 1e-5),
+        Field("dropout", "resid_pdrop", 0.1),
+        Field("embedding_dropout", "embd_pdrop", 0.1),
+        Field("attention_dropout", "attn_pdrop", 0.1),
+        Field("scale_by_width", "scale_attn_weights", True),
+        Field("scale_by_depth", "scale_attn_by_inverse_layer_idx", False),
+        Field("cross_attention", "add_cross_attention", False),
+        Field("tied", "tie_word_embeddings", True),
+    ),
+    keys=keys,
+    # reorder_and_upcast_attn only raises the precision of half-precision scores; the summary fields are of another head.
+    inert=frozenset(
+        "reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels"
+        " summary_first_dropout".split()
+    ),
+    aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
+    leftovers=lambda config: (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$"),
+)

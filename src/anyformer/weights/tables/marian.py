@@ -1,0 +1,107 @@
+"""Marian, the Hugging Face form of the original Transformer. Old files also hold the sinusoids and every tied copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.recipes.transformer import Transformer
+from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
+
+_SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+
+
+def _layer(side: str) -> list[Key]:
+    block, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
+    parts = {"self": "self_attn", **({"cross": "encoder_attn"} if side == "decoder" else {})}
+    rows = []
+    for ours, name in parts.items():
+        for role, projection in _ATTENTION.items():
+            rows += both(f"{block}.{ours}.{role}", f"{theirs}.{name}.{projection}")
+        rows += both(f"{block}.{ours}.norm", f"{theirs}.{name}_layer_norm")
+    return [
+        *rows,
+        *both(f"{block}.feedforward.up", f"{theirs}.fc1"),
+        *both(f"{block}.feedforward.down", f"{theirs}.fc2"),
+        *both(f"{block}.feedforward.norm", f"{theirs}.final_layer_norm"),
+    ]
+
+
+def _words(config: Transformer) -> list[Key]:
+    source, target = "encoder.inputs.words.weight", "decoder.inputs.words.weight"
+    if config.tied and config.shared:
+        return [Key(source, "model.shared.weight", also=(_SOURCE, _TARGET, "lm_head.weight"))]
+    if config.tied:
+        return [Key(source, _SOURCE), Key(target, _TARGET, also=("lm_head.weight",))]
+    return [Key(source, _SOURCE), Key(target, _TARGET), Key("language.words.weight", "lm_head.weight")]
+
+
+def keys(config: Transformer) -> list[Key]:
+    return [
+        *_words(config),
+        Key("encoder.inputs.positions.weight", "model.encoder.embed_positions.weight", optional=True),
+        Key("decoder.inputs.positions.weight", "model.decoder.embed_positions.weight", optional=True),
+        *each_layer(config.n_layers, _layer("encoder")),
+        *each_layer(config.decoder_layers, _layer("decoder")),
+        Key("language.bias", "final_logits_bias", "reshape", (1, config.target_words)),
+    ]
+
+
+def copies(config: Transformer) -> Mapping[str, str]:
+    """With nothing tied, the class still has the shared table, and does not use it."""
+    return {"model.shared.weight": _SOURCE} if config.shared and not config.tied else {}
+
+
+def adjust(config: dict[str, Any]) -> dict[str, Any]:
+    """Old configs leave decoder_start_token_id to the padding id."""
+    pad = config.get("pad_token_id", 58100)
+    return {**config, "decoder_start_token_id": config.get("decoder_start_token_id", pad)}
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value
+
+
+TABLE = Table(
+    family="transformer",
+    model_type="marian",
+    architectures={"MarianMTModel": {}},
+    fields=(
+        Field("n_layers", "encoder_layers", 12),
+        Field("n_decoder_layers", "decoder_layers", 12),
+        Field("d_model", "d_model", 1024),
+        Field("n_heads", "encoder_attention_heads", 16),
+        Field("n_decoder_heads", "decoder_attention_heads", 16),
+        Field("d_hidden", "encoder_ffn_dim", 4096),
+        Field("d_decoder_hidden", "decoder_ffn_dim", 4096),
+        Field("vocab_size", "vocab_size", 58101),
+        Field("target_vocab_size", "decoder_vocab_size", None),
+        Field("max_length", "max_position_embeddings", 1024),
+        Field("activation", "activation_function", "gelu", read_activation, write_activation),
+        Field("dropout", "dropout", 0.1),
+        Field("attention_dropout", "attention_dropout", 0.0),
+        Field("hidden_dropout", "activation_dropout", 0.0),
+        Field("layer_drop", "encoder_layerdrop", 0.0),
+        Field("decoder_layer_drop", "decoder_layerdrop", 0.0),
+        Field("scale_embedding", "scale_embedding", False),
+        Field("shared", "share_encoder_decoder_embeddings", True),
+        Field("tied", "tie_word_embeddings", True),
+        Field("init_std", "init_std", 0.02),
+        Field("padding", "pad_token_id", 58100),
+        Field("decoder_start", "decoder_start_token_id", 58100),
+        Field("end", "eos_token_id", 0, read=_first),
+    ),
+    keys=keys,
+    fixed={
+        "normalize_before": (False,),
+        "normalize_embedding": (False,),
+        "add_final_layer_norm": (False,),
+        "static_position_embeddings": (True,),
+        "extra_pos_embeddings": (0,),
+    },
+    inert=frozenset("is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits".split()),
+    leftovers=lambda config: (r"^model\.shared\.weight$",),
+    adjust=adjust,
+    copies=copies,
+)

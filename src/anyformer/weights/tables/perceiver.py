@@ -1,0 +1,108 @@
+"""Perceiver: masked bytes, and pictures with learned positions."""
+
+from __future__ import annotations
+
+from anyformer.recipes.perceiver import D_PIXEL, Perceiver
+from anyformer.weights.table import (
+    LABELS,
+    PROBLEM,
+    Field,
+    Key,
+    Table,
+    both,
+    each_layer,
+    read_activation,
+    write_activation,
+)
+
+
+def _layer(block: str, name: str, theirs: str) -> list[Key]:
+    inner = f"{theirs}.attention.self"
+    rows = both(f"{block}.{name}.norm", f"{inner}.layernorm1")
+    if name == "cross":
+        rows += both(f"{block}.cross.context_norm", f"{inner}.layernorm2")
+    for role in ("query", "key", "value"):
+        rows += both(f"{block}.{name}.{role}", f"{inner}.{role}")
+    return [
+        *rows,
+        *both(f"{block}.{name}.out", f"{theirs}.attention.output.dense"),
+        *both(f"{block}.feedforward.norm", f"{theirs}.layernorm"),
+        *both(f"{block}.feedforward.up", f"{theirs}.mlp.dense1"),
+        *both(f"{block}.feedforward.down", f"{theirs}.mlp.dense2"),
+    ]
+
+
+def _words(config: Perceiver) -> list[Key]:
+    reader = "perceiver.input_preprocessor"
+    return [
+        Key("inputs.inputs.words.weight", f"{reader}.embeddings.weight"),
+        Key("inputs.inputs.positions.weight", f"{reader}.position_embeddings.weight"),
+        Key("outputs.inputs.vectors.weight", "perceiver.decoder.output_position_encodings.position_embeddings"),
+        *_layer("outputs.blocks.0", "cross", "perceiver.decoder.decoding_cross_attention"),
+        Key("masked.bias", "embedding_decoder.bias"),
+    ]
+
+
+def _pixels(config: Perceiver) -> list[Key]:
+    reader, writer = "perceiver.input_preprocessor", "perceiver.decoder.decoder"
+    return [
+        Key("inputs.inputs.patches.weight", f"{reader}.convnet_1x1.weight", "reshape", (D_PIXEL, 3, 1, 1)),
+        Key("inputs.inputs.patches.bias", f"{reader}.convnet_1x1.bias"),
+        Key("inputs.inputs.positions.weight", f"{reader}.position_embeddings.position_embeddings"),
+        *both("inputs.inputs.project", f"{reader}.positions_projection"),
+        Key("outputs.inputs.vectors.weight", f"{writer}.output_position_encodings.position_embeddings"),
+        *_layer("outputs.blocks.0", "cross", f"{writer}.decoding_cross_attention"),
+        *both("classify-image.classes", f"{writer}.final_layer"),
+    ]
+
+
+def keys(config: Perceiver) -> list[Key]:
+    shifted = [
+        Key(key.ours.replace("blocks.#", f"blocks.{i + 1}"), key.theirs.replace("#", str(i)))
+        for i in range(config.n_layers)
+        for key in _layer("latents.blocks.#", "self", "perceiver.encoder.self_attends.#")
+    ]
+    return [
+        Key("latents.inputs.vectors.weight", "perceiver.embeddings.latents"),
+        *_layer("latents.blocks.0", "cross", "perceiver.encoder.cross_attention"),
+        *shifted,
+        *(_words(config) if config.head == "masked" else _pixels(config)),
+    ]
+
+
+TABLE = Table(
+    family="perceiver",
+    model_type="perceiver",
+    architectures={
+        "PerceiverForMaskedLM": {"head": "masked"},
+        "PerceiverForImageClassificationLearned": {"head": "classify-image"},
+    },
+    fields=(
+        Field("n_latents", "num_latents", 256),
+        Field("d_latents", "d_latents", 1280),
+        Field("d_model", "d_model", 768),
+        Field("n_layers", "num_self_attends_per_block", 26),
+        Field("n_rounds", "num_blocks", 1),
+        Field("n_heads", "num_self_attention_heads", 8),
+        Field("n_cross_heads", "num_cross_attention_heads", 8),
+        Field("d_qk", "qk_channels", None),
+        Field("d_value", "v_channels", None),
+        Field("cross_width", "cross_attention_shape_for_attention", "kv"),
+        Field("widen", "self_attention_widening_factor", 1),
+        Field("cross_widen", "cross_attention_widening_factor", 1),
+        Field("activation", "hidden_act", "gelu", read_activation, write_activation),
+        Field("attention_dropout", "attention_probs_dropout_prob", 0.1),
+        Field("query_residual", "use_query_residual", True),
+        Field("vocab_size", "vocab_size", 262),
+        Field("max_length", "max_position_embeddings", 2048),
+        Field("image_size", "image_size", 56),
+        LABELS,
+        PROBLEM,
+    ),
+    keys=keys,
+    # Its norms have a fixed epsilon whatever layer_norm_eps says; the rest belongs to flow, video and sound.
+    inert=frozenset(
+        "layer_norm_eps train_size num_frames audio_samples_per_frame samples_per_patch output_shape"
+        " output_num_channels".split()
+    ),
+)

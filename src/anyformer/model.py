@@ -263,9 +263,7 @@ class Model(nn.Module):
                     out[name] = tuple(_blank(final if pick < 0 else layers[pick]) for pick in picks)
         if attentions:
             for name, globs in self.report.attentions.items():
-                found = tuple(value for glob in globs for value in seen(glob))
-                if found:
-                    out[name] = found
+                out[name] = tuple(value for glob in globs for value in seen(glob))
 
     @torch.inference_mode()
     def generate(self, *args: Tensor, **options: Any) -> Tensor:

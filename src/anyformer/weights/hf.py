@@ -224,11 +224,12 @@ def write_config(table: Table, architecture: str, model: Model) -> dict[str, Any
     today = table.adjust({**config, "architectures": [architecture]}) if config else {}
     for entry in table.fields:
         ours = getattr(model.config, entry.ours)
-        if entry.theirs not in today or entry.read(today[entry.theirs]) != ours:
+        unsaid = entry.theirs not in today and ours is None and entry.default is None
+        if not unsaid and (entry.theirs not in today or entry.read(today[entry.theirs]) != ours):
             config[entry.theirs] = entry.write(ours)
     if "id2label" in config:
         config["label2id"] = {label: int(index) for index, label in config["id2label"].items()}
-    config.update(table.extras(model.config))
+    config.update(table.extras(model.config, today))
     config["architectures"] = [architecture]
     config["model_type"] = table.model_type
     config.pop("torch_dtype", None)

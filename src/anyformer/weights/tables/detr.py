@@ -162,9 +162,12 @@ def _same_net(a: ResNetConfig, b: ResNetConfig) -> bool:
     return a.replace(n_stages=a.used, dilate_last=False) == b.replace(n_stages=b.used, n_channels=a.n_channels)
 
 
-def write_backbone(config: DETR) -> dict[str, Any]:
+def write_backbone(config: DETR, today: dict[str, Any]) -> dict[str, Any]:
     """transformers' own form where it can say it; a dilated network only timm's can."""
     net = config.backbone
+    given = today.get("backbone_config")
+    if given and read_backbone(given) == net and (given["model_type"] == "resnet") != net.dilate_last:
+        return {}
     if net.dilate_last:
         names = [name for name, known in _TIMM.items() if _same_net(net, known)]
         if not names:
@@ -177,7 +180,7 @@ def write_backbone(config: DETR) -> dict[str, Any]:
             "num_channels": net.n_channels,
             "dilation": True,
         }
-    form = {
+    own = {
         "model_type": "resnet",
         "layer_type": net.kind,
         "num_channels": net.n_channels,
@@ -190,7 +193,7 @@ def write_backbone(config: DETR) -> dict[str, Any]:
         "out_features": [("stem", *(f"stage{i + 1}" for i in range(len(net.depths))))[net.used]],
     }
     return {
-        "backbone_config": form,
+        "backbone_config": own,
         "backbone": None,
         "backbone_kwargs": None,
         "use_timm_backbone": False,

@@ -1,0 +1,131 @@
+"""Real checkpoint folders of seven families load, run and save back with the numbers of Hugging Face transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import anyformer as af
+
+from .compare import compare
+from .oracles import ARCHITECTURES, LABELS, hf_class, make_case, make_oracle, save_oracle
+
+EVERYTHING = {"output_hidden_states": True, "output_attentions": True}
+
+
+def eager(model: Any) -> Any:
+    """Only transformers' slow attention shows its weights."""
+    model.set_attn_implementation("eager")
+    return model
+
+
+def config_of(model: Any) -> dict[str, Any]:
+    return {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_outputs(architecture: str, tmp_path: Path) -> None:
+    """Every output field, hidden states and attentions among them, on padded rows."""
+    oracle = make_oracle(architecture)
+    case = make_case(architecture)
+    model = af.load(save_oracle(oracle, tmp_path))
+    with torch.no_grad():
+        theirs = eager(oracle)(**case.batch, **EVERYTHING)
+        ours = model(**case.batch, **EVERYTHING)
+    names = compare(ours, theirs, case)
+    assert any("attentions" in name for name in names) and any("hidden_states" in name for name in names)
+
+
+@pytest.mark.parametrize("architecture", sorted(LABELS))
+def test_loss(architecture: str, tmp_path: Path) -> None:
+    """Labels give the same loss."""
+    oracle = make_oracle(architecture)
+    case = make_case(architecture)
+    batch = {**case.batch, **LABELS[architecture](case.batch)}
+    model = af.load(save_oracle(oracle, tmp_path))
+    with torch.no_grad():
+        theirs, ours = oracle(**batch), model(**batch)
+    assert theirs.loss is not None
+    torch.testing.assert_close(ours.loss, theirs.loss, rtol=2e-5, atol=1e-6)
+    compare(ours, theirs, case)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_saved_back(architecture: str, tmp_path: Path) -> None:
+    """The folder that anyformer writes loads in transformers without a complaint, and gives the same."""
+    oracle = make_oracle(architecture)
+    case = make_case(architecture)
+    af.load(save_oracle(oracle, tmp_path / "theirs")).save(tmp_path / "ours", format="hf")
+    back, info = hf_class(architecture).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    expected, found = oracle.state_dict(), back.state_dict()
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, found[name]), name
+    assert config_of(back) == config_of(hf_class(architecture).from_pretrained(tmp_path / "theirs"))
+    with torch.no_grad():
+        compare(af.load(tmp_path / "ours")(**case.batch), oracle(**case.batch), case)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_own_folder(architecture: str, tmp_path: Path) -> None:
+    """anyformer's own folder holds the same model, bit for bit, and leads back to Hugging Face."""
+    oracle = make_oracle(architecture)
+    model = af.load(save_oracle(oracle, tmp_path / "theirs"))
+    model.save(tmp_path / "own")
+    again = af.load(tmp_path / "own")
+    case = make_case(architecture)
+    with torch.no_grad():
+        for name, value in model(**case.batch).items():
+            assert torch.equal(value, again(**case.batch)[name]), name
+    again.save(tmp_path / "back", format="hf")
+    back = hf_class(architecture).from_pretrained(tmp_path / "back")
+    assert all(torch.equal(tensor, back.state_dict()[name]) for name, tensor in oracle.state_dict().items())
+
+
+@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"])
+def test_gradients(architecture: str, tmp_path: Path) -> None:
+    """Gradients agree, parameter by parameter."""
+    from anyformer.weights.hf import table_for
+    from anyformer.weights.table import addresses
+
+    oracle = make_oracle(architecture)
+    case = make_case(architecture)
+    batch = {**case.batch, **LABELS[architecture](case.batch)}
+    model = af.load(save_oracle(oracle, tmp_path))
+    oracle(**batch).loss.backward()
+    model(**batch).loss.backward()
+    table, _ = table_for(model)
+    theirs = {name: parameter.grad for name, parameter in oracle.named_parameters()}
+    for parameter in model.parameters():  # gradients take the place of the weights, and go through the key table
+        parameter.data = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+    places = addresses(model)
+    checked = 0
+    for key in table.keys(model.config):
+        name = _memory_name(table.rename(model.config, key.theirs))
+        expected = theirs[name]
+        assert expected is not None
+        found = key.write(places[key.ours])
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5 * float(expected.abs().max()) + 1e-7)
+        checked += 1
+    assert checked == len(theirs)
+
+
+def _memory_name(name: str) -> str:
+    """transformers names ViT's layers one way in files and another in memory."""
+    if not name.startswith("vit.encoder"):
+        return name
+    for old, new in (
+        ("vit.encoder.layer.", "vit.layers."),
+        ("attention.attention.query", "attention.q_proj"),
+        ("attention.attention.key", "attention.k_proj"),
+        ("attention.attention.value", "attention.v_proj"),
+        ("attention.output.dense", "attention.o_proj"),
+        ("intermediate.dense", "mlp.fc1"),
+        ("output.dense", "mlp.fc2"),
+    ):
+        name = name.replace(old, new)
+    return name

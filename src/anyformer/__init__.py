@@ -1,5 +1,8 @@
 """anyformer: one library for every transformer, from text to images to anything."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import anyformer.recipes  # once, before the function of the same name: a later import would put the package over it
 from anyformer.core.taps import look
 from anyformer.errors import ConfigError, Error, FolderError, InputError, WeightsError
@@ -7,7 +10,39 @@ from anyformer.model import Model
 from anyformer.registry import build, recipes
 from anyformer.run import Output
 from anyformer.tokens import Tokens
+from anyformer.version import __version__
 from anyformer.weights.folder import load
 
+if TYPE_CHECKING:
+    import anyformer.explore.plots as plot
+    from anyformer.text.tokenizer import Tokenizer
 
-from anyformer.version import __version__
+# Names whose libraries load when they are first used: importing anyformer takes little longer than importing torch.
+_LATER = {"Tokenizer": ("anyformer.text.tokenizer", "Tokenizer"), "plot": ("anyformer.explore.plots", None)}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'anyformer' has no attribute '{name}'")
+    path, attribute = _LATER[name]
+    module = importlib.import_module(path)
+    return module if attribute is None else getattr(module, attribute)
+
+
+__all__ = [
+    "ConfigError",
+    "Error",
+    "FolderError",
+    "InputError",
+    "Model",
+    "Output",
+    "Tokenizer",
+    "Tokens",
+    "WeightsError",
+    "__version__",
+    "build",
+    "load",
+    "look",
+    "plot",
+    "recipes",
+]

@@ -156,9 +156,9 @@ class Model(nn.Module):
     def forward(self, *args: Tensor, **batch: Any) -> Output:
         batch = self._prepare(args, batch)
         state = self._state(batch)
-        want_attentions = bool(batch.pop("output_attentions", False))
-        want_hidden = bool(batch.pop("output_hidden_states", False))
-        as_dict = batch.pop("return_dict", None) is not False
+        want_attentions = self._wish(batch, "output_attentions", False)
+        want_hidden = self._wish(batch, "output_hidden_states", False)
+        as_dict = self._wish(batch, "return_dict", True)
         run = Run(batch, state, self.training)
         globs = [glob for globs in self.report.attentions.values() for glob in globs] if want_attentions else []
         globs = [glob for glob in globs if any(re.fullmatch(_regex(glob), point) for point in self.points)]
@@ -173,6 +173,11 @@ class Model(nn.Module):
         if state is not None:
             out["past_key_values"] = state
         return out if as_dict else out.to_tuple()  # type: ignore[return-value]
+
+    def _wish(self, batch: dict[str, Any], name: str, default: bool) -> bool:
+        """What the caller asks for, or else the config that the model came with."""
+        given = batch.pop(name, None)
+        return bool(self.origin.hf_config.get(name, default) if given is None else given)
 
     def encode(self, **batch: Any) -> State:
         """Run every stage that does not decode, and remember what they made: the start of step-by-step decoding."""

@@ -50,6 +50,17 @@ class Packing:
         return sizes.cumsum(0, dtype=torch.int32)
 
     @cached_property
+    def places(self) -> Tensor:
+        """The place of each packed token within its row.  sizes (2, 1) -> [0, 1, 0]"""
+        return torch.arange(len(self.index), device=self.index.device) - self.starts[self.rows]
+
+    @cached_property
+    def flush(self) -> Packing:
+        """The same rows padded on the right, and no further than the longest: a token's slot is its place."""
+        length = max(self.sizes, default=0)
+        return Packing(self.rows * length + self.places, self.sizes, length)
+
+    @cached_property
     def mask(self) -> Tensor:
         flat = torch.zeros(self.batch * self.length, dtype=torch.bool, device=self.index.device)
         return flat.index_fill(0, self.index, True).view(self.batch, self.length)

@@ -100,7 +100,16 @@ def weigh(
     """The attention weights [B, H, Q, K], differentiable; exactly zero where forbidden. Packed rows come back padded."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     call = Call(query, key, key, mask, scale, bias, 0.0, offset, score)
-    return _weights(call if call.packed is None else _padded(call, call.packed))
+    packed = call.packed
+    return _weights(call) if packed is None else _spread_rows(_weights(_padded(call, packed)), packed)
+
+
+def _spread_rows(weights: Tensor, packed: Packed) -> Tensor:
+    """Weights of flush rows [B, H, q, k] at the slots that queries and keys had before packing [B, H, Q, K]."""
+    query, key = packed.query, packed.key
+    spread = query.unpack(query.flush.pack(weights.transpose(1, 2)))  # [B, Q, H, k]
+    spread = key.unpack(key.flush.pack(spread.permute(0, 3, 1, 2)))  # [B, K, Q, H]
+    return spread.permute(0, 3, 2, 1)
 
 
 def _weights(call: Call) -> Tensor:
@@ -127,17 +136,18 @@ def _spread(x: Tensor, n_heads: int) -> Tensor:
 
 
 def _padded(call: Call, packed: Packed) -> Call:
-    """The same question with the rows padded again."""
+    """The same question with the rows padded again, flush left, so that masks count within the row."""
+    queries, keys = packed.query.flush, packed.key.flush
 
     def pad(x: Tensor, packing: Packing) -> Tensor:  # [1, H, N, d] -> [B, H, T, d]
         return packing.unpack(x[0].transpose(0, 1)).transpose(1, 2)
 
     return replace(
         call,
-        query=pad(call.query, packed.query),
-        key=pad(call.key, packed.key),
-        value=pad(call.value, packed.key),
-        mask=Padding(packed.key.mask) & call.rest,
+        query=pad(call.query, queries),
+        key=pad(call.key, keys),
+        value=pad(call.value, keys),
+        mask=Padding(keys.mask) & call.rest,
     )
 
 
@@ -220,10 +230,9 @@ def _each(call: Call) -> Tensor:
     rows = zip(call.query.split(sizes[0], dim=2), call.key.split(sizes[1], 2), call.value.split(sizes[1], 2), strict=True)
     outputs = [
         attend(query, key, value, call.rest, scale=call.scale, dropout=call.dropout)
-        if key.shape[2]
+        if query.shape[2] and key.shape[2]
         else query.new_zeros(*query.shape[:3], value.shape[3])
         for query, key, value in rows
-        if query.shape[2]
     ]
     return torch.cat(outputs, dim=2)
 
@@ -233,7 +242,7 @@ def _repad(call: Call) -> Tensor:
     packed = call.packed
     assert packed is not None
     out = _sdpa(_padded(call, packed))  # [B, H, T, v]
-    return packed.query.pack(out.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
+    return packed.query.flush.pack(out.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
 
 
 def _varlen(call: Call) -> Tensor:
@@ -265,7 +274,14 @@ def _can_varlen(call: Call) -> bool:
     plain = call.packed is not None and call.bias is None and call.score is None and call.dropout == 0
     width = call.query.shape[-1]
     fits = width == call.value.shape[-1] and width % 8 == 0 and width <= 256
-    return _HAS_VARLEN and half and plain and fits and all(isinstance(part, Causal) for part in call.rest.parts)
+    return _HAS_VARLEN and half and plain and fits and _flash_causal(call)
+
+
+def _flash_causal(call: Call) -> bool:
+    """Flash attention lines causal rows up at their ends, we at their beginnings: the same where lengths are."""
+    packed = call.packed
+    same = packed is not None and packed.query.sizes == packed.key.sizes
+    return not call.rest.parts or (same and all(isinstance(part, Causal) for part in call.rest.parts))
 
 
 def _has_varlen() -> bool:

@@ -87,7 +87,7 @@ class Sublayer(nn.Module):
                     context = memory.replace(normalise(self.context_norm, memory.x, memory.mask))
             x = self.part(tokens.replace(x), context, state)
         else:
-            x = self.part(x)
+            x = self.part(x, tokens.packing)
         if self.after is not None:
             x = normalise(self.after, x, tokens.mask)
         x = F.dropout(x, self.config.dropout, self.training)

@@ -14,6 +14,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import Fused, Linear
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import nearest
+from anyformer.tokens import Packing
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -60,11 +61,12 @@ class FeedForward(nn.Module):
         self.down = Linear(config.d_hidden, config.d_model, config.bias, residual=True)
         self.activation = ACTIVATIONS[config.activation]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, packing: Packing | None = None) -> Tensor:
+        """`packing`, where the tokens are packed, lets a watcher see them padded."""
         if self.config.gated:
             gate, up = self.up(x)
             hidden = self.activation(gate) * up
         else:
             hidden = self.activation(self.up(x))
-        hidden = self.taps.see("hidden", hidden)
+        hidden = self.taps.see("hidden", hidden, packing)
         return self.down(F.dropout(hidden, self.config.dropout, self.training))

@@ -77,13 +77,21 @@ class All(Mask):
     def parts(self) -> tuple[Mask, ...]:
         return self.members
 
+    @property
+    def packed(self) -> Packed | None:
+        return next((member for member in self.members if isinstance(member, Packed)), None)
+
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        result = self.members[0].allowed(q, k)
+        packed = self.packed
+        within = (q, k) if packed is None else (packed.query.places[q], packed.key.places[k])
+        result = self.members[0].allowed(*((q, k) if self.members[0] is packed else within))
         for member in self.members[1:]:
-            result = result & member.allowed(q, k)
+            result = result & member.allowed(*((q, k) if member is packed else within))
         return result
 
     def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        if self.packed is not None:  # the other parts count within the rows
+            return self.packed.reach(first, last, n_keys)
         ranges = [member.reach(first, last, n_keys) for member in self.members]
         low = max(low for low, _ in ranges)
         return low, max(low, min(high for _, high in ranges))

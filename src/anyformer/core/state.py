@@ -126,6 +126,7 @@ class State:
         other.layers = {path: copy.copy(layer) for path, layer in self.layers.items()}
         for layer in other.layers.values():
             layer.apply(torch.Tensor.clone)
+        other.memory = dict(self.memory)
         return other
 
     def _apply(self, change: Callable[[Tensor], Tensor]) -> None:

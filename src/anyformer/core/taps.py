@@ -37,11 +37,10 @@ class Watch:
     """The watchers of one model, shared by all of its taps."""
 
     def __init__(self) -> None:
-        self.patterns: list[tuple[str, Seen]] = []
-        self.packing: Packing | None = None
+        self.patterns: list[tuple[tuple[str, ...], Seen]] = []
 
     def seekers(self, point: str) -> list[Seen]:
-        return [seen for pattern, seen in self.patterns if fnmatch.fnmatchcase(point, pattern)]
+        return [seen for globs, seen in self.patterns if any(fnmatch.fnmatchcase(point, glob) for glob in globs)]
 
 
 class Taps:
@@ -101,10 +100,8 @@ def look(model: nn.Module, *patterns: str) -> Iterator[Seen]:
                 f" It has {len(points)} points; model.points lists them, {points[0]} among them."
             )
     seen = Seen()
-    added = [(pattern, seen) for pattern in patterns]
-    watch.patterns += added
+    watch.patterns += [(patterns, seen)] if patterns else []
     try:
         yield seen
-    finally:
-        for entry in added:
-            watch.patterns.remove(entry)
+    finally:  # by identity: two watchers of the same points hold equal dictionaries
+        watch.patterns = [entry for entry in watch.patterns if entry[1] is not seen]

@@ -29,7 +29,7 @@ class ResNetConfig(Settings):
     downsample_first: bool = False  # halve the picture in the first stage too
     stride_early: bool = False  # a bottleneck strides in its first convolution instead of its second
     dilate_last: bool = False  # DC5: the last stage keeps its resolution and spreads its kernels instead
-    n_stages: int | None = None  # stop after this many; 0: the stem alone
+    n_stages: int | None = None  # read the features after this many; 0: the stem's
 
     def check(self) -> None:
         self.require(len(self.widths) == len(self.depths), "widths and depths must have one entry a stage each.")
@@ -113,7 +113,7 @@ class ResNet(nn.Module):
         self.stem = Convolution(config.n_channels, config.d_stem, 7, 2, activation=config.activation)
         self.stages = nn.ModuleList()
         d_in = config.d_stem
-        for index, (width, depth) in enumerate(zip(config.widths[: config.used], config.depths, strict=False)):
+        for index, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
             dilate = config.dilate_last and index == len(config.depths) - 1
             stride = (2 if config.downsample_first else 1) if index == 0 else (1 if dilate else 2)
             later = 2 if dilate else 1
@@ -125,7 +125,7 @@ class ResNet(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = F.max_pool2d(self.stem(pixels), kernel_size=3, stride=2, padding=1)
-        for stage in self.stages:
+        for stage in self.stages[: self.config.used]:
             x = stage(x)
         return x
 

@@ -65,6 +65,10 @@ class Transformer(Settings):
         return self.n_decoder_layers if self.n_decoder_layers is not None else self.n_layers
 
     @property
+    def decoder_hidden(self) -> int:
+        return self.d_decoder_hidden if self.d_decoder_hidden is not None else self.d_hidden
+
+    @property
     def target_words(self) -> int:
         return self.target_vocab_size if self.target_vocab_size is not None else self.vocab_size
 
@@ -98,8 +102,8 @@ def _decoder_block(config: Transformer) -> BlockConfig:
         n_heads=config.decoder_heads,
         dropout=config.attention_dropout,
     )
-    d_hidden = config.d_decoder_hidden if config.d_decoder_hidden is not None else config.d_hidden
-    return _block(config, **{"self": attention, "cross": cross, "feedforward": _feedforward(config, d_hidden)})
+    feedforward = _feedforward(config, config.decoder_hidden)
+    return _block(config, **{"self": attention, "cross": cross, "feedforward": feedforward})
 
 
 def _inputs(config: Transformer, prefix: str, vocab_size: int) -> TextInput:

@@ -33,7 +33,7 @@ def _resnet(config: ResNetConfig) -> list[Key]:
     ours = "encoder.inputs.resnet"
     rows = _convolution(f"{ours}.stem", f"{_BACKBONE}.embedder.embedder")
     d_in = config.d_stem
-    for stage, (width, depth) in enumerate(zip(config.widths[: config.used], config.depths, strict=False)):
+    for stage, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
         for block in range(depth):
             mine, theirs = f"{ours}.stages.{stage}.{block}", f"{_BACKBONE}.encoder.stages.{stage}.layers.{block}"
             for layer in range(2 if config.kind == "basic" else 3):

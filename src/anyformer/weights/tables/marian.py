@@ -59,6 +59,16 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "decoder_start_token_id": config.get("decoder_start_token_id", pad)}
 
 
+def extras(config: Transformer, today: dict[str, Any]) -> dict[str, Any]:
+    """Where our decoder says "as the encoder", theirs wants the number."""
+    return {
+        "decoder_layers": config.decoder_layers,
+        "decoder_attention_heads": config.decoder_heads,
+        "decoder_ffn_dim": config.decoder_hidden,
+        "decoder_vocab_size": config.target_words,
+    }
+
+
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
@@ -103,5 +113,6 @@ TABLE = Table(
     inert=frozenset("is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits".split()),
     leftovers=lambda config: (r"^model\.shared\.weight$",),
     adjust=adjust,
+    extras=extras,
     copies=copies,
 )

@@ -1,0 +1,77 @@
+"""Pictures of what attention does, for notebooks and papers. matplotlib loads when the first one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from anyformer.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, PAPER = "#1b2a41", "white"
+
+
+def alignment(
+    weights: Tensor,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    path: str | PathLike[str] | None = None,
+    *,
+    title: str = "Which source word each target word looks at",
+) -> Figure:
+    """Cross-attention as a picture: a row for each target word, dark where it looks.
+
+    `weights` is [target, source], or [heads, target, source], of which the mean is drawn. With `path` the picture is
+    written there (.png, .svg, .pdf); the figure comes back either way.
+    """
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
+
+    grid = weights.detach().float().cpu()
+    grid = grid.mean(dim=0) if grid.dim() == 3 else grid
+    expected = (len(target_tokens), len(source_tokens))
+    if grid.dim() != 2 or tuple(grid.shape) != expected:
+        raise InputError(f"weights have shape {list(weights.shape)}; the tokens need {list(expected)} (target, source).")
+    figure = Figure(figsize=(2.6 + 0.5 * expected[1], 2.2 + 0.38 * expected[0]), layout="constrained", facecolor=PAPER)
+    axes = figure.add_subplot()
+    image = axes.imshow(grid.numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+    _label(axes, source_tokens, target_tokens)
+    _write_values(axes, grid)
+    figure.suptitle(title, fontsize=13, color=INK)
+    bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
+    bar.set_label("attention weight", color=INK)
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    return figure
+
+
+def _label(axes: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> None:
+    axes.set_xticks(range(len(source_tokens)), source_tokens, rotation=45, ha="left", rotation_mode="anchor", fontsize=11)
+    axes.set_yticks(range(len(target_tokens)), target_tokens, fontsize=11)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("source", color=INK)
+    axes.set_ylabel("target", color=INK)
+    axes.tick_params(length=0, colors=INK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    # White lines between the cells, so that rows and columns can be followed with the eye.
+    axes.set_xticks([i - 0.5 for i in range(1, len(source_tokens))], minor=True)
+    axes.set_yticks([i - 0.5 for i in range(1, len(target_tokens))], minor=True)
+    axes.grid(which="minor", color=PAPER, linewidth=1.5)
+    axes.tick_params(which="minor", length=0)
+
+
+def _write_values(axes: Any, grid: Tensor) -> None:
+    """The weight itself, where it is large enough to matter."""
+    for row, values in enumerate(grid.tolist()):
+        for column, value in enumerate(values):
+            if value >= 0.1:
+                colour = PAPER if value > 0.5 else INK
+                axes.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=8, color=colour)

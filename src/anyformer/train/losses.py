@@ -1,0 +1,32 @@
+"""What training makes small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.heads.base import IGNORED
+from anyformer.model import Model
+
+
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.1) -> Tensor:
+    """Cross entropy against labels that give `smoothing` of their weight to all words alike (Vaswani 2017, §5.4).
+
+    logits [..., vocabulary], labels [...]; the mean over the labels that count (-100 does not). With smoothing 0 it is
+    the plain cross entropy.
+    """
+    flat = logits.reshape(-1, logits.shape[-1])
+    return F.cross_entropy(flat.float(), labels.reshape(-1), ignore_index=IGNORED, label_smoothing=smoothing)
+
+
+def next_token_loss(model: Model, batch: Mapping[str, Any], smoothing: float = 0.0) -> Tensor:
+    """Teacher forcing: an encoder-decoder reads `decoder_input_ids` and must say `labels`, place by place."""
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    logits: Tensor = model(**inputs).logits
+    if logits.shape[:-1] != batch["labels"].shape:
+        raise InputError(f"labels have shape {list(batch['labels'].shape)}; they must be {list(logits.shape[:-1])}.")
+    return smoothed_cross_entropy(logits, batch["labels"], smoothing)

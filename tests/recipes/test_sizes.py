@@ -1,0 +1,125 @@
+"""The published sizes have the parameter counts of the Hugging Face class at the published config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.registry import recipe
+
+from ..weights.oracles import hf_class
+
+_BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+_BASE = {
+    "d_model": 512,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "decoder_ffn_dim": 2048,
+}
+_BIG = {
+    **_BASE,
+    "d_model": 1024,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+}
+
+
+def vit(n_layers: int, width: int, heads: int, patch: int = 16) -> dict[str, Any]:
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": n_layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+        "patch_size": patch,
+        "num_labels": 1000,
+    }
+
+
+def detr(depths: tuple[int, ...] = (3, 4, 6, 3)) -> dict[str, Any]:
+    return {"resnet": {"depths": depths, "out_features": ["stage4"]}, "num_labels": 91}
+
+
+# recipe -> (class, config class, config)
+PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gpt2-124m": ("GPT2LMHeadModel", "GPT2Config", {}),
+    "gpt2-355m": ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
+    "gpt2-774m": ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
+    "gpt2-1.5b": ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
+    "bert-base": ("BertForPreTraining", "BertConfig", {}),
+    "bert-large": ("BertForPreTraining", "BertConfig", _BERT_LARGE),
+    "transformer-base": ("MarianMTModel", "MarianConfig", {**_BASE, "vocab_size": 37000, "pad_token_id": 0}),
+    "transformer-big": ("MarianMTModel", "MarianConfig", {**_BIG, "vocab_size": 37000, "pad_token_id": 0}),
+    "marian-opus": ("MarianMTModel", "MarianConfig", {**_BASE, "max_position_embeddings": 512}),
+    "vit-ti16": ("ViTForImageClassification", "ViTConfig", vit(12, 192, 3)),
+    "vit-s16": ("ViTForImageClassification", "ViTConfig", vit(12, 384, 6)),
+    "vit-b16": ("ViTForImageClassification", "ViTConfig", vit(12, 768, 12)),
+    "vit-b32": ("ViTForImageClassification", "ViTConfig", vit(12, 768, 12, 32)),
+    "vit-l16": ("ViTForImageClassification", "ViTConfig", vit(24, 1024, 16)),
+    "vit-l32": ("ViTForImageClassification", "ViTConfig", vit(24, 1024, 16, 32)),
+    "vit-h14": ("ViTForImageClassification", "ViTConfig", vit(32, 1280, 16, 14)),
+    "mae-b16": ("ViTMAEForPreTraining", "ViTMAEConfig", vit(12, 768, 12)),
+    "mae-l16": ("ViTMAEForPreTraining", "ViTMAEConfig", vit(24, 1024, 16)),
+    "mae-h14": ("ViTMAEForPreTraining", "ViTMAEConfig", vit(32, 1280, 16, 14)),
+    "detr-r50": ("DetrForObjectDetection", "DetrConfig", detr()),
+    "detr-r50-dc5": ("DetrForObjectDetection", "DetrConfig", detr()),
+    "detr-r101": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
+    "detr-r101-dc5": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
+    "perceiver-language": ("PerceiverForMaskedLM", "PerceiverConfig", {}),
+    "perceiver-image": (
+        "PerceiverForImageClassificationLearned",
+        "PerceiverConfig",
+        {
+            "num_latents": 512,
+            "d_latents": 1024,
+            "num_blocks": 8,
+            "num_self_attends_per_block": 6,
+            "num_cross_attention_heads": 1,
+            "image_size": 224,
+            "num_labels": 1000,
+        },
+    ),
+}
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def theirs(name: str) -> int:
+    architecture, config_class, values = PUBLISHED[name]
+    resnet = values.get("resnet")
+    values = {key: value for key, value in values.items() if key != "resnet"}
+    if resnet is not None:
+        values |= {"use_timm_backbone": False, "backbone_config": hf_class("ResNetConfig")(**resnet)}
+    with torch.device("meta"):
+        return count(hf_class(architecture)(hf_class(config_class)(**values)))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_parameter_count(name: str) -> None:
+    found = recipe(name)
+    with torch.device("meta"):
+        ours = count(found.family.build(found.config))
+    assert ours == theirs(name)
+
+
+def test_every_published_size_is_checked() -> None:
+    assert {name for name in af.recipes() if not name.endswith("-tiny")} == set(PUBLISHED)
+
+
+def test_the_papers_own_figures() -> None:
+    """The counts that the papers print, where they print them: BERT 110M and 340M, GPT-2 1.5B, DETR-R50 41M."""
+    figures = {"bert-base": 110e6, "bert-large": 340e6, "gpt2-1.5b": 1.54e9, "vit-b16": 86e6, "detr-r50": 41e6}
+    for name, published in figures.items():
+        found = recipe(name)
+        with torch.device("meta"):
+            ours = count(found.family.build(found.config))
+        assert abs(ours - published) / published < 0.02, (name, ours)

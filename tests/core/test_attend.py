@@ -5,7 +5,6 @@ A new kernel needs no line here: it is found in KERNELS and asked for every ques
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,13 +34,9 @@ CUDA_ONLY = {"varlen"}  # torch has this kernel for no other device
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of four queries, so that twelve of them cross blocks."""
     monkeypatch.setattr(module, "BLOCK", 4)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

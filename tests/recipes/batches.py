@@ -1,0 +1,37 @@
+"""A training batch for every tiny recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def training_batch(name: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    words = torch.randint(1, 250, (2, 8))
+    mask = torch.ones(2, 8, dtype=torch.long)
+    mask[1, 5:] = 0
+    labels = words.masked_fill(mask == 0, -100)
+    pictures = torch.randn(2, 3, 32, 32)
+    family = name.removesuffix("-tiny")
+    if family == "gpt2":
+        return {"input_ids": words, "attention_mask": mask, "labels": labels}
+    if family == "bert":
+        return {
+            "input_ids": words,
+            "attention_mask": mask,
+            "labels": labels,
+            "next_sentence_label": torch.tensor([0, 1]),
+        }
+    if family == "transformer":
+        return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
+    if family == "vit":
+        return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "mae":
+        return {"pixel_values": pictures, "noise": torch.rand(2, 16)}
+    if family == "detr":
+        return {"pixel_values": torch.randn(2, 3, 64, 64)}
+    said = torch.full((2, 64), -100)
+    said[:, :8] = words
+    return {"input_ids": torch.randint(0, 256, (2, 8)), "labels": said}

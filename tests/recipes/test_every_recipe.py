@@ -1,0 +1,117 @@
+"""What every recipe must do: build, learn, save, load, and show its inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import anyformer as af
+
+from .batches import training_batch
+
+TINY = [name for name in af.recipes() if name.endswith("-tiny")]
+
+
+def loss_of(model: af.Model, name: str, batch: dict[str, Any]) -> Tensor:
+    out = model(**batch)
+    if name != "detr-tiny":
+        return out.loss
+    boxes = torch.linspace(0.2, 0.8, 40).view(1, 10, 4)  # its set loss comes with its task; a fixed target will do
+    return (out.pred_boxes - boxes).square().mean() + out.logits[..., 0].square().mean()
+
+
+def test_there_is_a_tiny_one_of_each_family() -> None:
+    from anyformer.registry import FAMILIES
+
+    assert {name.removesuffix("-tiny") for name in TINY} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_one_step(name: str) -> None:
+    """Every trainable parameter gets a finite gradient, and a step along it lowers the loss."""
+    torch.manual_seed(0)
+    model = af.build(name)
+    batch = training_batch(name)
+    loss = loss_of(model, name, batch)
+    loss.backward()
+    trainable = {path: p for path, p in model.named_parameters() if p.requires_grad}
+    without = [path for path, p in trainable.items() if p.grad is None or not bool(torch.isfinite(p.grad).all())]
+    assert not without
+    with torch.no_grad():
+        squared = sum(float(p.grad.square().sum()) for p in trainable.values())  # type: ignore[union-attr]
+        for p in trainable.values():
+            p -= 1e-4 / max(squared**0.5, 1e-6) * p.grad  # type: ignore[operator]
+        assert float(loss_of(model, name, batch)) < float(loss)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_overfits_one_batch(name: str) -> None:
+    """A model that cannot learn two rows by heart is wired wrongly."""
+    torch.manual_seed(0)
+    model = af.build(name)
+    batch = training_batch(name)
+    start = float(loss_of(model, name, batch))
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
+    for _ in range(250):
+        loss = loss_of(model, name, batch)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert float(loss_of(model, name, batch)) < 0.2 * start
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_saves_and_loads(name: str, tmp_path: Path) -> None:
+    """The saved folder is the same model, tied parameters still tied."""
+    model = af.build(name)
+    model.save(tmp_path / "folder")
+    again = af.load(tmp_path / "folder")
+    assert again.config == model.config and again.origin.recipe == name
+    batch = training_batch(name)
+    with torch.no_grad():
+        for field, value in model(**batch).items():
+            assert torch.equal(value, again(**batch)[field]), field
+    assert len(list(model.parameters())) == len(list(again.parameters()))
+    assert [p.requires_grad for p in model.parameters()] == [p.requires_grad for p in again.parameters()]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_has_its_taps(name: str) -> None:
+    """Every attention shows its weights, and each row of them is a distribution."""
+    model = af.build(name)
+    batch = training_batch(name)
+    with torch.no_grad(), af.look(model, "*.weights", "*.blocks.*.output") as seen:
+        model(**batch)
+    weights = [point for point in model.points if point.endswith(".weights")]
+    assert weights and all(point in seen for point in weights)
+    for point in weights:
+        rows = seen[point].sum(dim=-1)
+        assert bool(((rows - 1).abs() < 1e-5).logical_or(rows == 0).all()), point
+    assert any(point.endswith(".output") for point in seen)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_dropout_only_in_training(name: str) -> None:
+    """A built model is in eval mode and repeats itself; in training mode it does not."""
+    model = af.build(name)
+    batch = training_batch(name)
+    with torch.no_grad():
+        a, b = loss_of(model, name, batch), loss_of(model, name, batch)
+        assert torch.equal(a, b)
+        model.train()
+        if name not in ("vit-tiny", "mae-tiny"):  # published without dropout
+            assert not torch.equal(loss_of(model, name, batch), loss_of(model, name, batch))
+
+
+@pytest.mark.parametrize("name", af.recipes())
+def test_docstring(name: str) -> None:
+    """A family says what it is like and what is different, and what was published."""
+    from anyformer.registry import recipe
+
+    about = recipe(name).family.about
+    assert "Published:" in about
+    assert "as " in about.lower() or "original Transformer" in about

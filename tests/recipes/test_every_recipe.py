@@ -56,7 +56,7 @@ def test_overfits_one_batch(name: str) -> None:
     batch = training_batch(name)
     start = float(loss_of(model, name, batch))
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
-    for _ in range(250):
+    for _ in range(150):
         loss = loss_of(model, name, batch)
         optimiser.zero_grad()
         loss.backward()

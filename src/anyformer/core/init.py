@@ -15,15 +15,20 @@ from anyformer.core.linear import Linear
 
 @dataclass(frozen=True, kw_only=True)
 class InitConfig(Settings):
-    linear: Literal["normal", "xavier"] = "normal"
+    linear: Literal["normal", "xavier", "fan_in"] = "normal"  # "fan_in": std 1 / √(inputs)
     std: float = 0.02
     embedding_std: float | None = None  # None: std
     residual_depth: int = 0  # divide the std of what writes into the residual stream by √(this) (GPT-2: 2 a layer)
 
 
 def initialise(model: nn.Module, config: InitConfig) -> None:
-    """Draw every parameter of `model` anew."""
+    """Draw every parameter of `model` anew; a tied one where it stands first, which is the input table."""
+    drawn: set[int] = set()
     for module in model.modules():
+        own = {id(parameter) for parameter in module._parameters.values() if parameter is not None}
+        if own & drawn:
+            continue
+        drawn |= own
         if isinstance(module, Linear):
             _linear(module, config)
         elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -40,8 +45,9 @@ def _linear(module: Linear, config: InitConfig) -> None:
     if config.linear == "xavier":
         nn.init.xavier_uniform_(module.weight)
     else:
+        std = module.weight.shape[1] ** -0.5 if config.linear == "fan_in" else config.std
         shrink = math.sqrt(config.residual_depth) if module.residual and config.residual_depth else 1.0
-        nn.init.normal_(module.weight, std=config.std / shrink)
+        nn.init.normal_(module.weight, std=std / shrink)
     if module.bias is not None:
         nn.init.zeros_(module.bias)
 

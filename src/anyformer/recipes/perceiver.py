@@ -177,7 +177,7 @@ def build(config: Perceiver) -> Model:
 
 
 def init(config: Perceiver) -> InitConfig:
-    return InitConfig(std=0.02)
+    return InitConfig(linear="fan_in", embedding_std=0.02)
 
 
 SIZES = {

@@ -1,0 +1,152 @@
+"""What decoding remembers: appended, reordered, forgotten, copied and cut off."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.core.state import GROWTH, KeyValues, State
+from anyformer.tokens import Tokens
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _filled(length: int = 5, batch: int = 3) -> tuple[State, Tensor, Tensor]:
+    """A state with one self-attention, one cross-attention, a mask and an encoder's tokens."""
+    state = State()
+    key, value = _normal(batch, 2, length, 4), _normal(batch, 2, length, 6, seed=1)
+    state.keys("self").append(key, value)
+    fixed = state.fixed("cross")
+    fixed.key, fixed.value = _normal(batch, 2, 7, 4, seed=2), _normal(batch, 2, 7, 6, seed=3)
+    mask = torch.ones(batch, length, dtype=torch.bool)
+    mask[0, 0] = False
+    state.advance(mask, batch, length, key.device)
+    memory = torch.arange(batch).view(batch, 1, 1).expand(batch, 7, 2).float()
+    state.memory["encoder"] = Tokens(memory, memory[..., 0] >= 1)
+    return state, key, value
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["buffers", "graph"])
+def test_append_gives_everything_so_far(grad: bool) -> None:
+    """Whatever the pieces, past the first growth too, the memory is their concatenation."""
+    memory, keys, values = KeyValues(), [], []
+    for step, n in enumerate([3, 1, 1, GROWTH, 1, 2 * GROWTH, 1]):
+        key, value = _normal(2, 1, n, 4, seed=step), _normal(2, 1, n, 3, seed=100 + step)
+        keys.append(key.requires_grad_(grad))
+        values.append(value.requires_grad_(grad))
+        got = memory.append(keys[-1], values[-1])
+        assert torch.equal(got[0], torch.cat(keys, dim=2))
+        assert torch.equal(got[1], torch.cat(values, dim=2))
+        assert memory.length == got[0].shape[2]
+
+
+def test_appending_one_token_copies_no_past() -> None:
+    """Buffers grow in blocks: a step inside a block writes in place."""
+    memory = KeyValues()
+    memory.append(_normal(1, 1, 3, 4), _normal(1, 1, 3, 4))
+    before = memory.key
+    memory.append(_normal(1, 1, 1, 4), _normal(1, 1, 1, 4))
+    assert memory.key is before
+
+
+def test_gradient_flows_through_the_past() -> None:
+    """A loss at a later step reaches the keys of an earlier one, unless the state was detached between them."""
+    for cut in (False, True):
+        state = State()
+        first = _normal(1, 1, 2, 4).requires_grad_()
+        later = _normal(1, 1, 1, 4, seed=1).requires_grad_()
+        state.keys("self").append(first * 2, first * 3)
+        if cut:
+            state.detach()
+        key, value = state.keys("self").append(later * 5, later)
+        (key.sum() + value.sum()).backward()
+        assert torch.equal(later.grad, torch.full_like(later, 6.0))
+        assert (first.grad is None) if cut else torch.equal(first.grad, torch.full_like(first, 5.0))
+
+
+def test_select_reorders_and_repeats_rows() -> None:
+    """Beam search keeps, drops and doubles hypotheses: every memory, the mask and the encoder's tokens follow."""
+    state, key, value = _filled()
+    real, fixed, encoder = state.real, state.fixed("cross").key, state.memory["encoder"]
+    rows = torch.tensor([2, 0, 0, 1])
+    state.select(rows)
+    got = state.keys("self").append(_normal(4, 2, 1, 4, seed=9), _normal(4, 2, 1, 6, seed=9))
+    assert torch.equal(got[0][:, :, :5], key[rows])
+    assert torch.equal(got[1][:, :, :5], value[rows])
+    assert torch.equal(state.fixed("cross").key, fixed[rows])
+    assert torch.equal(state.real, real[rows])
+    assert torch.equal(state.memory["encoder"].x, encoder.x[rows])
+    assert torch.equal(state.memory["encoder"].mask, encoder.mask[rows])
+
+
+def test_repeated_rows_go_their_own_ways() -> None:
+    """Two copies of a row do not share memory: what one appends the other does not see."""
+    state, key, _ = _filled(batch=1)
+    state.select(torch.tensor([0, 0]))
+    new = _normal(2, 2, 1, 4, seed=7)
+    got, _ = state.keys("self").append(new, _normal(2, 2, 1, 6))
+    assert torch.equal(got[:, :, -1:], new)
+    assert torch.equal(got[:, :, :-1], key.expand(2, -1, -1, -1))
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["buffers", "graph"])
+def test_rewind_forgets_what_came_after_the_mark(grad: bool) -> None:
+    """After a rewind the state goes on as if the rejected tokens had never come (speculative decoding)."""
+    state, key, _ = _filled()
+    mark = state.mark()
+    fixed = state.fixed("cross").key
+    wrong = _normal(3, 2, 4, 4, seed=5)
+    state.keys("self").append(wrong.requires_grad_(grad), _normal(3, 2, 4, 6, seed=5).requires_grad_(grad))
+    state.advance(torch.zeros(3, 4, dtype=torch.bool), 3, 4, key.device)
+    assert state.length == 9
+    state.rewind(mark)
+    assert state.length == 5
+    assert state.real.shape == (3, 5)
+    new = _normal(3, 2, 1, 4, seed=6).requires_grad_(grad)
+    got, _ = state.keys("self").append(new, _normal(3, 2, 1, 6, seed=6).requires_grad_(grad))
+    assert torch.equal(got, torch.cat([key, new], dim=2))
+    assert torch.equal(state.fixed("cross").key, fixed)
+
+
+def test_a_fork_is_independent() -> None:
+    """A copy and its original go their own ways: neither sees what the other appends, selects or encodes."""
+    state, key, value = _filled()
+    other = state.fork()
+    mine, theirs = _normal(3, 2, 1, 4, seed=1), _normal(3, 2, 1, 4, seed=2)
+    a, _ = state.keys("self").append(mine, value[:, :, :1])
+    b, _ = other.keys("self").append(theirs, value[:, :, :1])
+    assert torch.equal(a, torch.cat([key, mine], dim=2))
+    assert torch.equal(b, torch.cat([key, theirs], dim=2))
+    other.advance(None, 3, 1, key.device)
+    other.memory["second"] = Tokens(_normal(3, 1, 2))
+    other.select(torch.tensor([0]))
+    assert (state.length, other.length) == (5, 6)
+    assert state.real.shape == (3, 5)
+    assert state.fixed("cross").key.shape[0] == 3
+    assert set(state.memory) == {"encoder"}
+    assert state.memory["encoder"].x.shape[0] == 3
+
+
+def test_a_fork_of_an_empty_state_learns_nothing_from_its_twin() -> None:
+    """What one encodes after the fork is not taken for the other's encoder output."""
+    state = State()
+    other = state.fork()
+    other.memory["encoder"] = Tokens(_normal(1, 2, 3))
+    other.keys("self").append(_normal(1, 1, 1, 2), _normal(1, 1, 1, 2))
+    assert not state.memory
+    assert not state.layers
+
+
+def test_advance_notes_which_tokens_are_real() -> None:
+    """No mask is kept while all are real; the first padded token makes one for the whole past."""
+    state, device = State(), torch.device("cpu")
+    state.advance(None, 2, 3, device)
+    assert state.real is None
+    now = torch.tensor([[True], [False]])
+    state.advance(now, 2, 1, device)
+    state.advance(None, 2, 2, device)
+    assert state.length == 6
+    assert state.real.tolist() == [[True] * 6, [True, True, True, False, True, True]]

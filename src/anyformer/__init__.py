@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import anyformer.recipes  # once, before the function of the same name: a later import would put the package over it
+import anyformer.recipes  # noqa: F401 - once, before the function of that name, which a later import would cover
 from anyformer.core.taps import look
 from anyformer.errors import ConfigError, Error, FolderError, InputError, WeightsError
 from anyformer.model import Model

@@ -1,16 +1,15 @@
 """Settings: frozen, keyword-only dataclasses, checked when they are made, to JSON and back.
 
-    @dataclass(frozen=True, kw_only=True)
-    class GPT2(Settings):
-        n_layers: int = 12
+@dataclass(frozen=True, kw_only=True)
+class GPT2(Settings):
+    n_layers: int = 12
 
-    GPT2(n_layers=2).replace(n_heads=4).to_json()
+GPT2(n_layers=2).replace(n_heads=4).to_json()
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -65,10 +64,15 @@ class Settings:
             raise ConfigError(f"{type(self).__name__}: {why}")
 
 
-@functools.cache
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
 def _hints(cls: type) -> dict[str, Any]:
-    types_of = typing.get_type_hints(cls)
-    return {field.name: types_of[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    """The types of a class's fields, looked up once."""
+    if cls not in _HINTS:
+        types_of = typing.get_type_hints(cls)
+        _HINTS[cls] = {field.name: types_of[field.name] for field in dataclasses.fields(cls)}
+    return _HINTS[cls]
 
 
 def _plain(value: Any) -> Any:

@@ -9,45 +9,49 @@ num2words; the model never sees the numbers that it is tested on.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import anyformer as af
 from anyformer.config import Settings
-from anyformer.errors import Error
+from anyformer.errors import FolderError
 from anyformer.heads.base import IGNORED
 from anyformer.model import Model
 from anyformer.text.tokenizer import Tokenizer, pad
 from anyformer.train.data import even_batches
 from anyformer.train.engine import Progress, TrainSettings, train
 from anyformer.train.losses import next_token_loss
-from anyformer.train.optim import paper_peak
 
 LIMIT = 1_000_000
 LONGEST = 64  # tokens; the longest number has 14
+PADDING, END = 0, 1  # of every vocabulary that Tokenizer.train makes; decoding starts from the padding
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings(Settings):
+    """transformer-base, smaller. On one core the whole demo takes under a minute, so a slow machine has time to spare."""
+
     numbers: int = 20_000  # to learn from
     tests: int = 1_000
-    steps: int = 900
-    batch_size: int = 128
-    d_model: int = 128
+    steps: int = 1_000
+    batch_size: int = 64
+    d_model: int = 96
+    d_hidden: int = 256
     n_layers: int = 2
     n_heads: int = 4
     dropout: float = 0.1
     smoothing: float = 0.1
-    warmup: int = 300
+    warmup: int = 200
     lr: float = 0.002
     seed: int = 1
 
@@ -94,3 +98,206 @@ def split_german(text: str) -> str:
 def join_german(text: str) -> str:
     """German writes a number below a million as one word."""
     return text.replace(" ", "")
+
+
+class Corpus:
+    """The pairs as ids: a vocabulary learned from them, and batches without end for teacher forcing."""
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        sides = [split_english(pair.english) for pair in pairs], [split_german(pair.german) for pair in pairs]
+        self.tokenizer = Tokenizer.train([*sides[0], *sides[1]], kind="word", vocab_size=1000, end=True)
+        self.source, self.target = ([self.tokenizer.encode(text) for text in side] for side in sides)
+
+    def batches(self, batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:
+        for rows in even_batches([len(ids) for ids in self.source], batch_size, seed):
+            said = pad([self.target[row] for row in rows], PADDING)
+            yield {
+                "input_ids": torch.tensor([self.source[row] for row in rows]),
+                "decoder_input_ids": teacher(said["input_ids"]),
+                "labels": said["input_ids"].masked_fill(said["attention_mask"] == 0, IGNORED),
+            }
+
+
+def teacher(target: Tensor) -> Tensor:
+    """What the decoder reads while it learns to say `target`: the start token, then every word one place later."""
+    return torch.nn.functional.pad(target[:, :-1], (1, 0), value=PADDING)
+
+
+def make_model(settings: DemoSettings, vocab_size: int) -> Model:
+    torch.manual_seed(settings.seed)
+    model = af.build(
+        "transformer-base",
+        n_layers=settings.n_layers,
+        d_model=settings.d_model,
+        n_heads=settings.n_heads,
+        d_hidden=settings.d_hidden,
+        vocab_size=vocab_size,
+        max_length=LONGEST,
+        dropout=settings.dropout,
+    )
+    model.origin.generation = {
+        "eos_token_id": END,
+        "pad_token_id": PADDING,
+        "decoder_start_token_id": PADDING,
+        "max_length": LONGEST,
+    }
+    return model
+
+
+def translate(model: Model, tokenizer: Tokenizer, english: list[str]) -> list[str]:
+    ids = model.generate(**tokenizer([split_english(text) for text in english]))
+    return [join_german(tokenizer.decode(row)) for row in ids]
+
+
+@dataclass(frozen=True)
+class Result:
+    pairs: list[Pair]  # the test
+    answers: list[str]
+    folder: Path  # the model, for af.load
+    picture: Path | None  # None where no number of the test has what the picture is to show
+
+    @property
+    def exact(self) -> float:
+        return sum(self.right) / len(self.right)
+
+    @property
+    def right(self) -> list[bool]:
+        return [pair.german == answer for pair, answer in zip(self.pairs, self.answers, strict=True)]
+
+
+def run(out: str | Path = "demo-output", settings: DemoSettings | None = None) -> Result:
+    """The whole demo: write out numbers, train, test, print, and leave a model folder and a picture in `out`."""
+    settings = settings if settings is not None else DemoSettings()
+    out = make_folder(Path(out))
+    started = time.perf_counter()
+    with one_thread():
+        learn, test = write_pairs(settings)
+        corpus = Corpus(learn)
+        model = make_model(settings, len(corpus.tokenizer))
+        print(describe(settings, model, corpus))
+        learn_to_translate(model, corpus, settings)
+        answers = translate(model, corpus.tokenizer, [pair.english for pair in test])
+        model.save(out / "model")
+        corpus.tokenizer.save(out / "model")
+        result = Result(
+            test, answers, out / "model", draw(model, corpus.tokenizer, test, answers, out / "alignment.png")
+        )
+    print(report(result, time.perf_counter() - started))
+    return result
+
+
+def make_folder(out: Path) -> Path:
+    """Before the work, not after it: a folder that cannot be written should cost nobody a minute."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK):
+            raise PermissionError(None, "permission denied")
+    except OSError as error:
+        raise FolderError(
+            f"The demo cannot write to {out}: {error.strerror}; choose another folder with --out."
+        ) from None
+    return out
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """These matrices are so small that a second thread gains little on an idle machine and waits on a busy one.
+
+    It also keeps the order of every sum, so that the same seed gives the same model however many cores there are.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def write_pairs(settings: DemoSettings) -> tuple[list[Pair], list[Pair]]:
+    learn, test = draw_numbers(settings.numbers, settings.tests, settings.seed)
+    with progress_bar("Writing numbers", len(learn) + len(test)) as show:
+        pairs = []
+        for number in (*learn, *test):
+            pairs.append(write_out(number))
+            show(len(pairs), f"{number:,}")
+    return pairs[: len(learn)], pairs[len(learn) :]
+
+
+def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> None:
+    with progress_bar("Training", settings.steps) as show:
+
+        def on_step(progress: Progress) -> None:
+            speed, left = progress.tokens_per_second, progress.seconds_left
+            show(progress.step, f"loss {progress.loss:.3f}  {speed:,.0f} tokens/s  {left:.0f} s left")
+
+        train(
+            model,
+            corpus.batches(settings.batch_size, settings.seed),
+            partial(next_token_loss, smoothing=settings.smoothing),
+            TrainSettings(steps=settings.steps, lr=settings.lr, warmup=settings.warmup, seed=settings.seed),
+            on_step,
+        )
+
+
+def draw(model: Model, tokenizer: Tokenizer, pairs: list[Pair], answers: list[str], path: Path) -> Path | None:
+    """The cross-attention of the last decoder layer, mean of its heads, for a number whose tens and units flip twice."""
+    right = (pair for pair, answer in zip(pairs, answers, strict=True) if pair.german == answer)
+    pair = next((pair for pair in right if pair.german.count("und") - pair.german.count("hundert") == 2), None)
+    if pair is None:
+        return None
+    source = tokenizer([split_english(pair.english)])
+    target = tokenizer([split_german(pair.german)])["input_ids"]
+    with torch.inference_mode(), af.look(model, "decoder.blocks.*.cross.weights") as seen:
+        model(**source, decoder_input_ids=teacher(target))
+    weights = list(seen.values())[-1][0]  # [heads, target, source]
+    labels = tokenizer.pieces(source["input_ids"][0]), tokenizer.pieces(target[0])
+    title = f"{pair.number:,}: which English word each German word looks at"
+    af.plot.alignment(weights, *labels, path, title=title)
+    return path
+
+
+def describe(settings: DemoSettings, model: Model, corpus: Corpus) -> str:
+    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return (
+        f"The original Transformer, {settings.n_layers} + {settings.n_layers} layers of width {settings.d_model}:"
+        f" {size:,} parameters, {len(corpus.tokenizer)} words.\n"
+        f"It learns from {len(corpus.source):,} numbers and is tested on {settings.tests:,} that it never sees."
+    )
+
+
+def report(result: Result, seconds: float) -> str:
+    lines = ["", f"Exact match on {len(result.pairs):,} unseen numbers: {result.exact:.1%}", ""]
+    for pair, answer in list(zip(result.pairs, result.answers, strict=True))[:10]:
+        mark = "" if answer == pair.german else f"   (wrong: {pair.german})"
+        lines += [f"{pair.number:>9,}  {pair.english}", f"{'':>9}  {answer}{mark}"]
+    lines += ["", f"The model: {result.folder}  (af.load reads it)"]
+    if result.picture is not None:
+        lines += [f"The alignment of one of them: {result.picture}"]
+    return "\n".join([*lines, f"It took {seconds:.0f} seconds."])
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yields show(done, note). Live in a terminal; elsewhere (a log, a pipe) a plain line for every tenth."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    console = Console()
+    if not console.is_terminal:
+        yield partial(_print_tenths, label, total)
+        return
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task(label, total=total, note="")
+        yield lambda done, note: bar.update(task, completed=done, note=note)
+
+
+def _print_tenths(label: str, total: int, done: int, note: str) -> None:
+    if done == total or done * 10 // total > (done - 1) * 10 // total:
+        print(f"{label:<16} {done / total:4.0%}  {note}", flush=True)

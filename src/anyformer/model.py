@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +13,14 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
+from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
-from anyformer.core.taps import NO_TAPS, Watch, look, name_taps
+from anyformer.core.taps import NO_TAPS, Watch, name_taps, watching
 from anyformer.errors import InputError, nearest
 from anyformer.heads.base import IGNORED, Head
-from anyformer.run import Output, Run, real_mask
+from anyformer.inputs.base import Input
+from anyformer.run import Output, Run, blank, real_mask
 from anyformer.tokens import Tokens
 
 PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
@@ -29,18 +30,21 @@ class Stage(nn.Module):
     """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at."""
 
     def __init__(
-        self, name: str, inputs: nn.Module, stack: Stack | None, attends: str | None = None, memory: str | None = None
+        self, name: str, inputs: Input, stack: Stack | None, attends: str | None = None, memory: str | None = None
     ) -> None:
         super().__init__()
         self.name, self.attends, self.memory = name, attends, memory
         self.inputs = inputs
         self.stack = stack
         self.taps = NO_TAPS
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        own: tuple[str, ...] = self.inputs.names  # type: ignore[assignment]
-        return (*own, self.memory, "encoder_attention_mask") if self.memory is not None else own
+        self.names: tuple[str, ...] = (
+            (*inputs.names, memory, "encoder_attention_mask") if memory is not None else inputs.names
+        )
+        masks = [part for config in _attentions(stack) for part in config.mask.parts]
+        self.remembers = any(isinstance(mask, Causal) for mask in masks)  # it decodes step by step
+        # Packing must not change what masks and positions mean.
+        biased = stack is not None and stack.positions is not None and stack.positions.biases
+        self.packable = not biased and all(mask.relative for mask in masks)
 
     def forward(self, run: Run, pack: bool = True) -> None:
         state = run.state if self.remembers else None
@@ -64,26 +68,23 @@ class Stage(nn.Module):
         if self.attends is not None:
             return run.tokens[self.attends]
         given = run.tensor(self.memory) if self.memory is not None else None
-        if given is None:
-            return None
-        shape = (given.shape[0], given.shape[1])
-        return Tokens(given, real_mask(run.tensor("encoder_attention_mask"), shape, "encoder_attention_mask"))
+        return None if given is None else handed_in(run, given, "encoder_attention_mask")
 
-    @property
-    def attentions(self) -> list[AttentionConfig]:
-        blocks = self.stack.config.blocks if self.stack is not None else ()
-        return [s.part for block in blocks for s in block.sublayers if isinstance(s.part, AttentionConfig)]
 
-    @property
-    def remembers(self) -> bool:
-        """Does the stage decode step by step?"""
-        return any(type(part).__name__ == "Causal" for config in self.attentions for part in config.mask.parts)
+def handed_in(run: Run, x: Tensor, mask_name: str) -> Tokens:
+    """Tokens that the caller has already, with the mask that belongs to them."""
+    return Tokens(x, real_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
 
-    @property
-    def packable(self) -> bool:
-        """Packing must not change what masks and positions mean."""
-        biased = self.stack is not None and self.stack.positions is not None and self.stack.positions.biases
-        return not biased and all(part.relative for config in self.attentions for part in config.mask.parts)
+
+def _attentions(stack: Stack | None) -> list[AttentionConfig]:
+    blocks = stack.config.blocks if stack is not None else ()
+    return [s.part for block in blocks for s in block.sublayers if isinstance(s.part, AttentionConfig)]
+
+
+def _wasteful(tokens: Tokens) -> bool:
+    if tokens.mask is None or torch.compiler.is_compiling():
+        return False
+    return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ class Model(nn.Module):
         self.heads = nn.ModuleDict(heads)
         self.origin = Origin()
         self.watch = Watch()
-        names = {path: _tap_path(path) for path, _ in self.named_modules()}
-        self.points: list[str] = name_taps(self, self.watch, names)
+        self.points: list[str] = name_taps(self, self.watch)
+        self.names = self._names(stages, heads)  # every keyword that `model(**batch)` takes
 
     @property
     def device(self) -> torch.device:
@@ -142,15 +143,12 @@ class Model(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(p.dtype for p in self.parameters() if p.is_floating_point())
 
-    @property
-    def names(self) -> list[str]:
-        """Every keyword that `model(**batch)` takes."""
-        found = [name for part in (*self.stages.values(), *self.heads.values()) for name in part.names]  # type: ignore[union-attr]
+    @staticmethod
+    def _names(stages: list[Stage], heads: dict[str, Head]) -> list[str]:
+        found = [name for names in (*(s.names for s in stages), *(h.names for h in heads.values())) for name in names]
         found += ["output_hidden_states", "output_attentions", "return_dict"]
-        if any(stage.remembers for stage in self.stages.values()):  # type: ignore[union-attr]
-            found += ["use_cache", "past_key_values"]
-        if len(self.stages) > 1 and "decoder_input_ids" in found:
-            found += ["encoder_outputs"]
+        found += ["use_cache", "past_key_values"] if any(stage.remembers for stage in stages) else []
+        found += ["encoder_outputs"] if "decoder_input_ids" in found else []
         return list(dict.fromkeys(found))
 
     def forward(self, *args: Tensor, **batch: Any) -> Output:
@@ -160,9 +158,7 @@ class Model(nn.Module):
         want_hidden = self._wish(batch, "output_hidden_states", False)
         as_dict = self._wish(batch, "return_dict", True)
         run = Run(batch, state, self.training)
-        globs = [glob for globs in self.report.attentions.values() for glob in globs] if want_attentions else []
-        globs = [glob for glob in globs if any(re.fullmatch(_regex(glob), point) for point in self.points)]
-        with look(self, *globs) as seen:
+        with watching(self.watch, *(self._attention_globs() if want_attentions else ())) as seen:
             self._stages(run)
         out = Output()
         for head in self.heads.values():
@@ -172,7 +168,10 @@ class Model(nn.Module):
         self._add_fields(out, run, want_hidden, want_attentions, seen.matching)
         if state is not None:
             out["past_key_values"] = state
-        return out if as_dict else out.to_tuple()  # type: ignore[return-value]
+        return out if as_dict else cast("Output", out.to_tuple())
+
+    def _attention_globs(self) -> list[str]:
+        return [glob for globs in self.report.attentions.values() for glob in globs]
 
     def _wish(self, batch: dict[str, Any], name: str, default: bool) -> bool:
         """What the caller asks for, or else the config that the model came with."""
@@ -183,10 +182,10 @@ class Model(nn.Module):
         """Run every stage that does not decode, and remember what they made: the start of step-by-step decoding."""
         state = State()
         run = Run(self._prepare((), batch), state, self.training)
-        for stage in self.stages.values():
-            if not stage.remembers:  # type: ignore[union-attr]
+        for name, stage in self.stages.items():
+            if not stage.remembers:
                 stage(run)
-                state.memory[stage.name] = run.tokens[stage.name].pad()  # type: ignore[index, union-attr]
+                state.memory[name] = run.tokens[name].pad()
         return state
 
     def _prepare(self, args: tuple[Tensor, ...], batch: dict[str, Any]) -> dict[str, Any]:
@@ -240,21 +239,18 @@ class Model(nn.Module):
             if run.state is not None and name in run.state.memory:
                 run.tokens[name] = run.state.memory[name]
             elif given is not None and name == "encoder":
-                mask = run.tensor("attention_mask")
-                x = given if isinstance(given, Tensor) else given[0]
-                run.tokens[name] = Tokens(x, real_mask(mask, (x.shape[0], x.shape[1]), "attention_mask"))
+                run.tokens[name] = handed_in(run, given if isinstance(given, Tensor) else given[0], "attention_mask")
             else:
                 stage(run, pack)
-            if run.state is not None and not stage.remembers:  # type: ignore[union-attr]
+            if run.state is not None and not stage.remembers:
                 run.state.memory[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: Run) -> bool:
         """Padded positions are computed only where labels ask for them."""
-        for head in self.heads.values():
-            stage = self.stages[head.reads]  # type: ignore[union-attr, index]
-            prefix = getattr(getattr(stage.inputs, "config", None), "prefix", None)
-            mask = run.batch.get(f"{prefix or ''}attention_mask")
-            if isinstance(mask, Tensor) and head.asks_padding(run, mask.to(torch.bool)):  # type: ignore[operator, union-attr]
+        for head in cast("Iterable[Head]", self.heads.values()):
+            name = cast("Stage", self.stages[head.reads]).inputs.mask_name
+            mask = run.tensor(name) if name is not None else None
+            if mask is not None and head.asks_padding(run, mask.to(torch.bool)):
                 return True
         return False
 
@@ -265,7 +261,7 @@ class Model(nn.Module):
             for name, (stage, picks) in self.report.hidden.items():
                 if stage in run.layers:
                     final, layers = run.tokens[stage], run.layers[stage]
-                    out[name] = tuple(_blank(final if pick < 0 else layers[pick]) for pick in picks)
+                    out[name] = tuple(blank(final if pick < 0 else layers[pick]) for pick in picks)
         if attentions:
             for name, globs in self.report.attentions.items():
                 out[name] = tuple(value for glob in globs for value in seen(glob))
@@ -281,27 +277,3 @@ class Model(nn.Module):
         from anyformer.weights.folder import save
 
         save(self, folder, format)
-
-
-def _blank(tokens: Tokens) -> Tensor:
-    from anyformer.run import blank
-
-    return blank(tokens)
-
-
-def _wasteful(tokens: Tokens) -> bool:
-    if tokens.mask is None or torch.compiler.is_compiling():
-        return False
-    return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
-
-
-def _tap_path(path: str) -> str:
-    """stages.encoder.stack.blocks.0.sublayers.self.part -> encoder.blocks.0.self"""
-    path = re.sub(r"^stages\.", "", path)
-    return re.sub(r"\.part$", "", path.replace(".stack.blocks.", ".blocks.").replace(".sublayers.", "."))
-
-
-def _regex(glob: str) -> str:
-    import fnmatch
-
-    return fnmatch.translate(glob)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -39,7 +39,7 @@ FAMILIES: dict[str, Family] = {}
 RECIPES: dict[str, Recipe] = {}
 
 
-def register(family: Family, sizes: dict[str, Settings]) -> None:
+def register(family: Family, sizes: Mapping[str, Settings]) -> None:
     """Add a family and its published sizes; a name that is taken is an error."""
     if family.name in FAMILIES:
         raise ConfigError(f'The family "{family.name}" is registered twice.')

@@ -134,7 +134,10 @@ MASKS = [
     ),
     Case("dense", Dense(ANY), lambda b, i, j: bool(ANY[b, 0, i, j]), (Dense,)),
     Case(
-        "dense & window", Dense(ANY) & Window(5, 1), _both(lambda b, i, j: bool(ANY[b, 0, i, j]), _window(5, 1)), (Dense,)
+        "dense & window",
+        Dense(ANY) & Window(5, 1),
+        _both(lambda b, i, j: bool(ANY[b, 0, i, j]), _window(5, 1)),
+        (Dense,),
     ),
 ]
 

@@ -5,7 +5,7 @@ A new kernel needs no line here: it is found in KERNELS and asked for every ques
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -54,9 +54,7 @@ class Question:
 
     def to(self, dtype: torch.dtype) -> Question:
         bias = None if self.bias is None else self.bias.to(dtype)
-        return replace(
-            self, query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype), bias=bias
-        )
+        return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype), bias=bias)
 
     def call(self) -> Call:
         scale = self.query.shape[-1] ** -0.5
@@ -105,9 +103,7 @@ def _normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def _question(
-    mask: Mask, allowed: Tensor, n_query: int, n_key: int, offset: int = 0, batch: int = BATCH
-) -> Question:
+def _question(mask: Mask, allowed: Tensor, n_query: int, n_key: int, offset: int = 0, batch: int = BATCH) -> Question:
     return Question(
         2 * _normal(batch, HEADS, n_query, D_QK, seed=1),
         _normal(batch, GROUPS, n_key, D_QK, seed=2),
@@ -221,26 +217,69 @@ def test_every_kernel_was_asked() -> None:
     assert asked == set(KERNELS) - CUDA_ONLY
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the varlen kernel needs CUDA")
-@pytest.mark.parametrize("case", PACKED, ids=[case.name for case in PACKED])
-def test_half_precision_on_a_gpu(case: PackedCase) -> None:
-    """Every kernel that can run in bfloat16 on a GPU agrees with float64 there as far as bfloat16 goes."""
-    table = case.table().cuda()
-    width = 16
-    query, key, value = (
-        _normal(1, heads, n, width, seed=6).cuda()
-        for heads, n in ((HEADS, table.shape[0]), (GROUPS, table.shape[1]), (GROUPS, table.shape[1]))
-    )
-    packed = Packed(Packing.of(case.query.cuda()), Packing.of(case.key.cuda()))
-    exact = Question(query, key, value, case.rest & packed, table.unsqueeze(0)).to(torch.bfloat16)
-    expected = brute(exact.to(torch.float64))
-    for kernel in exact.kernels():
-        out = exact.ask(kernel)
-        assert torch.isfinite(out).all(), kernel
-        assert _worst(out, expected) < 0.03, kernel
-        assert (out.transpose(1, 2)[~exact.allowed.any(-1)] == 0).all(), kernel
-    if table.numel() and case.rest in (EVERYTHING,):
-        assert "varlen" in exact.kernels()
+def _on_gpu(name: str, dtype: torch.dtype) -> Question:
+    """The same question with heads as wide as the fused kernels like them, on the GPU."""
+    question, packed = ALL[name], next((case for case in PACKED if case.name == name), None)
+    (batch, _, n_query, _), n_key = question.query.shape, question.key.shape[2]
+    mask = _moved(question.mask) if packed is None else packed.rest & _moved(packed.packed)
+    bias = None if question.bias is None else question.bias.cuda()
+    heads = ((HEADS, n_query), (GROUPS, n_key), (GROUPS, n_key))
+    query, key, value = (_normal(batch, n_heads, n, 16, seed=6).cuda() for n_heads, n in heads)
+    return Question(query, key, value, mask, question.allowed.cuda(), question.offset, bias).to(dtype)
+
+
+def _moved(mask: Any) -> Any:
+    """A mask, or a part of one, with its tensors on the GPU."""
+    if isinstance(mask, Tensor):
+        return mask.cuda()
+    if isinstance(mask, tuple):
+        return tuple(_moved(part) for part in mask)
+    if mask is EVERYTHING or not is_dataclass(mask):
+        return mask
+    return type(mask)(**{field.name: _moved(getattr(mask, field.name)) for field in fields(mask)})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.bfloat16, 0.03), (torch.float16, 0.005), (torch.float32, 1e-5)], ids=str
+)
+@pytest.mark.parametrize("name", list(ALL) if torch.cuda.is_available() else ["everything: self"])
+def test_kernels_of_a_gpu(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    """There too: near the formula, zeros for a query without keys, no leak, finite gradients that agree."""
+    question = _on_gpu(name, dtype)
+    exact = replace(question, value=question.value.double()).to(torch.float64)
+    leaves = [exact.query.requires_grad_(), exact.key.requires_grad_(), exact.value.requires_grad_()]
+    expected = brute(exact)
+    slopes = torch.autograd.grad(expected.sum(), leaves, allow_unused=True) if expected.requires_grad else ()
+    blind = ~question.allowed.any(dim=-1)
+    for kernel in question.kernels():
+        inputs = [x.detach().clone().requires_grad_() for x in (question.query, question.key, question.value)]
+        asked = replace(question, query=inputs[0], key=inputs[1], value=inputs[2])
+        out = asked.ask(kernel)
+        assert _worst(out, expected) < tolerance, kernel
+        assert (out.transpose(1, 2)[blind] == 0).all(), kernel
+        if out.requires_grad and slopes:
+            found = torch.autograd.grad(out.sum(), inputs, allow_unused=True)
+            for ours, theirs in zip(found, slopes, strict=True):
+                if ours is not None and theirs is not None:
+                    assert torch.isfinite(ours).all(), kernel
+                    assert _worst(ours, theirs) < 5 * tolerance, kernel
+        if question.key.shape[2]:
+            wild = [x.detach().clone() for x in inputs]
+            wild[1][:, :, 0] += 50.0
+            wild[2][:, :, 0] -= 1000.0
+            after = replace(question, query=wild[0], key=wild[1], value=wild[2]).ask(kernel).transpose(1, 2)
+            sees = question.allowed[:, :, 0]
+            assert torch.equal(after[~sees], out.transpose(1, 2)[~sees]), f"{kernel}: key 0 leaks"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_packed_rows_go_to_the_varlen_kernel() -> None:
+    """On a GPU in half precision packed rows take one launch; causal ones too, where both sides are the same rows."""
+    for name in ("packed right, alone", "packed left, causal", "packed crossed, alone"):
+        assert choose(_on_gpu(name, torch.bfloat16).call()).name == "varlen"
+    for name in ("packed crossed, causal", "packed right, window"):
+        assert choose(_on_gpu(name, torch.bfloat16).call()).name == "repad"
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -283,7 +322,9 @@ def test_dropout_keeps_the_expectation() -> None:
         assert torch.allclose(dropped, (plain / (1 - share)).expand_as(dropped).masked_fill(gone, 0.0)), kernel
 
 
-@pytest.mark.parametrize("name", ["everything: self", "causal & padding: self", "padding, a row of nothing else: cross"])
+@pytest.mark.parametrize(
+    "name", ["everything: self", "causal & padding: self", "padding, a row of nothing else: cross"]
+)
 def test_additive_score(name: str) -> None:
     """Bahdanau's vᵀ tanh(W q + U k) takes the place of the dot product, under the same masks."""
     question = PLAIN[name]

@@ -165,7 +165,9 @@ def test_a_code_is_added_to_query_and_key_and_never_to_the_value(cross: bool) ->
     attention = _make(d_context=WIDTH if cross else None)
     x, code = _normal(2, 4, WIDTH), _normal(1, 4, WIDTH, seed=1)
     tokens = Tokens(x, code=code)
-    context = Tokens(_normal(2, LENGTH, WIDTH, seed=2), RIGHT, code=_normal(2, LENGTH, WIDTH, seed=3)) if cross else tokens
+    context = (
+        Tokens(_normal(2, LENGTH, WIDTH, seed=2), RIGHT, code=_normal(2, LENGTH, WIDTH, seed=3)) if cross else tokens
+    )
     assert context.code is not None
     ignore = None if context.mask is None else ~context.mask
     expected, _ = _oracle(attention)(x + code, context.x + context.code, context.x, ignore, need_weights=False)

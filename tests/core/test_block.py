@@ -156,7 +156,7 @@ def test_drop_path_drops_whole_rows(packed: bool) -> None:
     torch.manual_seed(0)
     out = block.train()(tokens.pack() if packed else tokens).pad()
     got = (out.x - x) / branch  # 0 where the row skipped, 1/(1-p) where it did not
-    share = got[:, 0, 0]
+    share = got[:, 0, 0].detach()
     real = mask.unsqueeze(-1).expand_as(got)
     assert torch.allclose(got[real], share.view(-1, 1, 1).expand_as(got)[real], atol=1e-9), "rows go as a whole"
     assert torch.allclose(share, torch.where(share.abs() < 0.5, 0.0, 1 / 0.7).double(), atol=1e-9)

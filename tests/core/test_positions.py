@@ -153,7 +153,8 @@ def test_alibi_gives_blooms_attention() -> None:
     theirs = build_alibi_tensor(torch.ones(1, length, dtype=torch.long), n_heads, torch.float64).unsqueeze(0)
     future = torch.ones(length, length).triu(1).bool()
     ours, expected = (
-        (query @ key.transpose(-1, -2) * 0.5 + term).masked_fill(future, -torch.inf).softmax(-1) for term in (bias, theirs)
+        (query @ key.transpose(-1, -2) * 0.5 + term).masked_fill(future, -torch.inf).softmax(-1)
+        for term in (bias, theirs)
     )
     assert torch.allclose(ours, expected, atol=1e-7)  # their slopes are float32
 

@@ -144,7 +144,9 @@ def make_oracle(architecture: str, seed: int = 0, **changes: Any) -> Any:
             if not parameter.requires_grad and "normalization" not in name:
                 continue  # tables that a formula filled
             fan_in = parameter[0].numel()
-            noise = torch.randn_like(parameter) * ((1.0 if parameter.dim() > 2 else 1.5) * fan_in**-0.5 if parameter.dim() > 1 else 0.1)
+            noise = torch.randn_like(parameter) * (
+                (1.0 if parameter.dim() > 2 else 1.5) * fan_in**-0.5 if parameter.dim() > 1 else 0.1
+            )
             parameter.copy_(noise + (1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0))
         for name, buffer in model.named_buffers():
             if "running_var" in name:

@@ -70,10 +70,17 @@ def test_bert(architecture: str, tmp_path: Path) -> None:
         spelled["bert.embeddings.position_ids"] = torch.arange(24).unsqueeze(0)
         if architecture != "BertModel":
             spelled["cls.predictions.decoder.weight"] = spelled["bert.embeddings.word_embeddings.weight"]
-        names = {n: n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta") for n in spelled}
+        names = {
+            n: n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            for n in spelled
+        }
         return {names[n]: t for n, t in spelled.items()}
 
-    config = {"position_embedding_type": "absolute", "gradient_checkpointing": False, "pooler_type": "first_token_transform"}
+    config = {
+        "position_embedding_type": "absolute",
+        "gradient_checkpointing": False,
+        "pooler_type": "first_token_transform",
+    }
     oracle = make_oracle(architecture)
     folder = rewrite(save_oracle(oracle, tmp_path), old, config, ("dtype", "classifier_dropout"))
     check(oracle, folder, make_case(architecture))
@@ -102,7 +109,10 @@ def test_marian(tmp_path: Path) -> None:
         copies = dict.fromkeys(
             ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"), table
         )
-        sines = {f"model.{side}.embed_positions.weight": oracle.model.encoder.embed_positions.weight.data for side in ("encoder", "decoder")}
+        sines = {
+            f"model.{side}.embed_positions.weight": oracle.model.encoder.embed_positions.weight.data
+            for side in ("encoder", "decoder")
+        }
         return {**tensors, **copies, **sines}
 
     config = {
@@ -135,7 +145,9 @@ def test_vit(architecture: str, tmp_path: Path) -> None:
         extra = {"vit.pooler.dense.weight": torch.ones(32, 32), "vit.pooler.dense.bias": torch.ones(32)}
         return {**oracle.state_dict(), **(extra if architecture == "ViTForImageClassification" else {})}
 
-    folder = rewrite(save_oracle(oracle, tmp_path), memory, {}, ("dtype", "pooler_act", "pooler_output_size", "qkv_bias"))
+    folder = rewrite(
+        save_oracle(oracle, tmp_path), memory, {}, ("dtype", "pooler_act", "pooler_output_size", "qkv_bias")
+    )
     check(oracle, folder, make_case(architecture))
 
 
@@ -211,7 +223,7 @@ def test_detr_timm(dilation: bool, tmp_path: Path) -> None:
 
 
 def dilate(stage: Any) -> None:
-    """What DC5 means, done to transformers' own network: no stride in the stage, kernels spread after its first block."""
+    """What DC5 means, done to transformers' own network: no stride, kernels spread after the first block."""
     for number, block in enumerate(stage.layers):
         for module in block.modules():
             if isinstance(module, torch.nn.Conv2d):

@@ -97,7 +97,7 @@ def weigh(
     offset: int = 0,
     score: nn.Module | None = None,
 ) -> Tensor:
-    """The attention weights [B, H, Q, K], differentiable; exactly zero where forbidden. Packed rows come back padded."""
+    """The weights [B, H, Q, K], differentiable, exactly zero where forbidden. Packed rows come back padded."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     call = Call(query, key, key, mask, scale, bias, 0.0, offset, score)
     packed = call.packed
@@ -167,10 +167,11 @@ def _sdpa(call: Call) -> Tensor:
             allowed = call.allowed()
     elif call.mask is not EVERYTHING:
         allowed = call.allowed()
+    sees = allowed.any(dim=-1, keepdim=True) if allowed is not None and call.query.is_cuda else None
     if call.bias is not None:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
-    return F.scaled_dot_product_attention(
+    out = F.scaled_dot_product_attention(
         call.query,
         call.key,
         call.value,
@@ -180,6 +181,8 @@ def _sdpa(call: Call) -> Tensor:
         scale=call.scale,
         enable_gqa=call.query.shape[1] != call.key.shape[1],
     )
+    # Where a query may see nothing, the fused kernels of CUDA average over all keys; those of the CPU give zeros.
+    return out if sees is None else out.masked_fill(~sees, 0.0)
 
 
 def _bounded(call: Call) -> bool:
@@ -227,7 +230,9 @@ def _each(call: Call) -> Tensor:
         )
         out = attend(query, key, value, call.rest, scale=call.scale, dropout=call.dropout)
         return out.transpose(0, 1).reshape(1, out.shape[1], -1, out.shape[3])
-    rows = zip(call.query.split(sizes[0], dim=2), call.key.split(sizes[1], 2), call.value.split(sizes[1], 2), strict=True)
+    rows = zip(
+        call.query.split(sizes[0], dim=2), call.key.split(sizes[1], 2), call.value.split(sizes[1], 2), strict=True
+    )
     outputs = [
         attend(query, key, value, call.rest, scale=call.scale, dropout=call.dropout)
         if query.shape[2] and key.shape[2]
@@ -255,17 +260,10 @@ def _varlen(call: Call) -> Tensor:
     query, key, value = (
         x[0].transpose(0, 1) for x in (call.query, _spread(call.key, n_heads), _spread(call.value, n_heads))
     )
-    out = varlen_attn(
-        query,
-        key,
-        value,
-        packed.query.starts,
-        packed.key.starts,
-        max(packed.query.sizes),
-        max(packed.key.sizes),
-        scale=call.scale,
-        **({"window_size": (-1, 0)} if call.rest.parts else {}),
-    )
+    lengths = (packed.query.starts, packed.key.starts, max(packed.query.sizes), max(packed.key.sizes))
+    window = (-1, 0) if call.rest.parts else (-1, -1)  # (-1, 0): all of the past, nothing of the future
+    out = varlen_attn(query, key, value, *lengths, scale=call.scale, window_size=window)
+    assert isinstance(out, Tensor)
     return out.transpose(0, 1).unsqueeze(0)
 
 

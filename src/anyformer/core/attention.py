@@ -92,23 +92,26 @@ class Attention(nn.Module):
         mask = self.config.mask & _visible(tokens, context, state)
         scale = self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
         bias = self.positions.bias(query, key, offset, scale) if self.positions else None
-        how = {"scale": scale, "bias": bias, "offset": offset, "score": self.score}
         if self.taps.watch.patterns:
             self._show(tokens, context, query, key, value)
             if self.taps.wants("weights"):
-                self.taps.see("weights", weigh(query, key, mask, **how))  # type: ignore[arg-type]
+                weights = weigh(query, key, mask, scale=scale, bias=bias, offset=offset, score=self.score)
+                self.taps.see("weights", weights)
         dropout = self.config.dropout if self.training else 0.0
-        heads = attend(query, key, value, mask, dropout=dropout, **how)  # type: ignore[arg-type]
+        heads = attend(
+            query, key, value, mask, scale=scale, bias=bias, dropout=dropout, offset=offset, score=self.score
+        )
         out = self.out(_join(heads, tokens.packed))
         return self.taps.see("output", out, tokens.packing)
 
     def _self(self, tokens: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
         if tokens.code is None:
-            parts = self.qkv(tokens.x)
+            query, key, value = self.qkv(tokens.x)
         else:
             coded = tokens.x + tokens.code
-            parts = (self.qkv.apart("query", coded), self.qkv.apart("key", coded), self.qkv.apart("value", tokens.x))
-        query, key, value = self._heads(*parts, packed=tokens.packed)
+            query, key = self.qkv.apart("query", coded), self.qkv.apart("key", coded)
+            value = self.qkv.apart("value", tokens.x)
+        query, key, value = self._heads(query, key, value, tokens.packed)
         if self.positions is not None:
             query, key = self.positions.rotate(query, key, _positions(tokens))
         if state is None:
@@ -128,7 +131,7 @@ class Attention(nn.Module):
             key, value = self.kv(context.x)
         else:
             key, value = self.kv.apart("key", context.x + context.code), self.kv.apart("value", context.x)
-        query, key, value = self._heads(query, key, value, packed=tokens.packed)
+        query, key, value = self._heads(query, key, value, tokens.packed)
         if memory is not None:
             memory.key, memory.value = key, value
         return query, key, value, 0

@@ -1,14 +1,15 @@
 """A block is an ordered list of residual sublayers. Every transformer is such a list.
 
-    Original decoder:  self, cross, feedforward, each normalised after ("post")
-    GPT-2:             self, feedforward, each normalised before ("pre")
-    GPT-NeoX:          the same two, side by side (parallel)
+Original decoder:  self, cross, feedforward, each normalised after ("post")
+GPT-2:             self, feedforward, each normalised before ("pre")
+GPT-NeoX:          the same two, side by side (parallel)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -121,9 +122,10 @@ class Block(nn.Module):
 
     def forward(self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None) -> Tokens:
         # Without anything to attend to, a decoder's cross-attention stands aside (GPT-2 with add_cross_attention).
-        active = [s for s in self.sublayers.values() if memory is not None or not s.crosses]  # type: ignore[union-attr, operator]
+        parts = cast("Iterable[Sublayer]", self.sublayers.values())
+        active = [sublayer for sublayer in parts if memory is not None or not sublayer.crosses]
         if self.config.parallel:
-            branches = [sublayer.branch(tokens, memory, state) for sublayer in active]  # type: ignore[operator]
+            branches = [sublayer.branch(tokens, memory, state) for sublayer in active]
             tokens = tokens.replace(tokens.x + sum(branches))
         else:
             for sublayer in active:

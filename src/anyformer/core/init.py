@@ -38,7 +38,7 @@ def initialise(model: nn.Module, config: InitConfig) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
-            module.reset(config.std if config.embedding_std is None else config.embedding_std)
+            module.reset(config.std if config.embedding_std is None else config.embedding_std)  # type: ignore[operator]
 
 
 def _linear(module: Linear, config: InitConfig) -> None:

@@ -73,7 +73,7 @@ class Sinusoidal(Positions):
 
 
 class Table(Positions):
-    """A learned vector for each of `n` positions; with `fixed` a table that a formula filled and training leaves alone."""
+    """A learned vector for each of `n` positions; `fixed`: filled by a formula, and training leaves it alone."""
 
     def __init__(self, n: int, d_model: int, fixed: Layout | None = None) -> None:
         super().__init__()
@@ -92,7 +92,9 @@ class Table(Positions):
         n = self.weight.shape[0]
         longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
         if longest > n:
-            raise InputError(f"The sequence reaches position {longest - 1}, but the model has a table of {n} positions.")
+            raise InputError(
+                f"The sequence reaches position {longest - 1}, but the model has a table of {n} positions."
+            )
         return F.embedding(at, self.weight)
 
 
@@ -255,7 +257,9 @@ class RelativeXL(Positions):
         codes = codes.view(len(far), n_heads, -1).transpose(0, 1)  # [H, distances, d_head]
         by_distance = (query + self.place) @ codes.transpose(-1, -2)  # [B, H, Q, distances]
         # Row i wants distances offset + i - j; the list above starts at the largest, offset + n_query - 1.
-        pick = n_query - 1 - torch.arange(n_query, device=query.device)[:, None] + torch.arange(n_key, device=query.device)
+        pick = (
+            n_query - 1 - torch.arange(n_query, device=query.device)[:, None] + torch.arange(n_key, device=query.device)
+        )
         by_place = by_distance.gather(-1, pick.expand(*query.shape[:2], -1, -1))
         keys = key if key.shape[1] == n_heads else key.repeat_interleave(n_heads // key.shape[1], dim=1)
         return (by_place + self.content @ keys.transpose(-1, -2)) * scale

@@ -72,14 +72,27 @@ POINTS = {
 }
 
 
-def name_taps(root: nn.Module, watch: Watch, names: dict[str, str]) -> list[str]:
-    """Give every part below `root` its taps; `names` maps module paths to tap paths. Returns all points."""
+def brief(path: str) -> str:
+    """The name of a part or a parameter as people say it, in taps, key tables and files.
+
+    stages.encoder.stack.blocks.0.sublayers.self.part.out.weight -> encoder.blocks.0.self.out.weight
+    """
+    words = path.split(".")
+    return ".".join(word for i, word in enumerate(words) if word not in _SCAFFOLD and (i or word not in _ROOMS))
+
+
+_SCAFFOLD = frozenset({"stack", "sublayers", "part"})
+_ROOMS = frozenset({"stages", "heads"})
+
+
+def name_taps(root: nn.Module, watch: Watch) -> list[str]:
+    """Give every part below `root` its taps. Returns all points."""
     points = []
     for path, part in root.named_modules():
-        if type(part).__name__ in POINTS and hasattr(part, "taps"):
-            tap = names.get(path, path)
-            part.taps = Taps(watch, tap)
-            points += [f"{tap}.{point}" for point in POINTS[type(part).__name__]]
+        kind = type(part).__name__
+        if kind in POINTS:
+            part.taps = Taps(watch, brief(path))
+            points += [f"{brief(path)}.{point}" for point in POINTS[kind]]
     return points
 
 
@@ -99,6 +112,13 @@ def look(model: nn.Module, *patterns: str) -> Iterator[Seen]:
                 f'No point of this model matches "{pattern}".{nearest(pattern, points)}'
                 f" It has {len(points)} points; model.points lists them, {points[0]} among them."
             )
+    with watching(watch, *patterns) as seen:
+        yield seen
+
+
+@contextmanager
+def watching(watch: Watch, *patterns: str) -> Iterator[Seen]:
+    """`look` without asking whether anything matches."""
     seen = Seen()
     watch.patterns += [(patterns, seen)] if patterns else []
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
     from anyformer.model import Model
 
 NEW_TOKENS = 20  # where nobody says how long
-CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, where looking waits for a GPU
+CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, on a GPU
 
 # Options this version has, and where the model's own settings say the same.
 SETTINGS = {"eos_token_id": "end", "pad_token_id": "padding", "decoder_start_token_id": "decoder_start"}
@@ -193,12 +193,17 @@ def choose(scores: Tensor, length: int, plan: Plan) -> Tensor:
     return scores.argmax(dim=-1)
 
 
+def check_every(device: torch.device) -> int:
+    """Looking whether all rows are finished is free on the CPU, and stops the queue of a GPU."""
+    return 1 if device.type == "cpu" else CHECK_EVERY
+
+
 def decode(model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan) -> Tensor:
     """Choose and step until every row has ended or is full."""
     end = torch.tensor(plan.end, dtype=torch.long, device=prompt.device)
     finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
     columns, lengths = [prompt], torch.full_like(finished, prompt.shape[1], dtype=torch.long)
-    every = CHECK_EVERY if prompt.is_cuda else 1
+    every = check_every(prompt.device)
     for length in range(prompt.shape[1], plan.max_length):
         token = choose(scores, length, plan).masked_fill(finished, plan.padding)
         columns.append(token[:, None])

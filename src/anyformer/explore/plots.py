@@ -43,8 +43,10 @@ def alignment(
     _label(axes, source_tokens, target_tokens)
     _write_values(axes, grid)
     figure.suptitle(title, fontsize=13, color=INK)
-    bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
-    bar.set_label("attention weight", color=INK)
+    bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02, aspect=30)
+    bar.set_label("attention weight", color=INK, labelpad=8)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.ax.tick_params(length=0, colors=INK)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -56,8 +58,8 @@ def _label(axes: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]
     axes.set_yticks(range(len(target_tokens)), target_tokens, fontsize=11)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.set_xlabel("source", color=INK)
-    axes.set_ylabel("target", color=INK)
+    axes.set_xlabel("source", color=INK, labelpad=8)
+    axes.set_ylabel("target", color=INK, labelpad=8)
     axes.tick_params(length=0, colors=INK)
     for spine in axes.spines.values():
         spine.set_visible(False)

@@ -41,13 +41,15 @@ class Pool(Linear):
 def first_token(tokens: Tokens) -> Tensor:
     """[B, d]: the first real token of each row; zeros for a row that has none."""
     if tokens.packing is not None:
-        sizes = tokens.packing.starts.diff().unsqueeze(-1)
-        first = tokens.packing.starts[:-1].long().clamp(max=max(len(tokens.x) - 1, 0))
-        return tokens.x.index_select(0, first) * (sizes > 0)
+        if not len(tokens.x):
+            return tokens.x.new_zeros(tokens.packing.batch, tokens.x.shape[1])
+        starts = tokens.packing.starts
+        first = starts[:-1].long().clamp(max=len(tokens.x) - 1)
+        return tokens.x.index_select(0, first) * (starts.diff() > 0).unsqueeze(-1)
     if tokens.mask is None:
         return tokens.x[:, 0]
     first = tokens.mask.to(torch.int8).argmax(dim=1)
-    return tokens.x[torch.arange(len(first), device=first.device), first]
+    return tokens.x[torch.arange(len(first), device=first.device), first] * tokens.mask.any(dim=1, keepdim=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from anyformer.core.feedforward import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Positions
 from anyformer.errors import InputError
+from anyformer.inputs.base import Input
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 
@@ -137,7 +138,7 @@ class BackboneInputConfig(Settings):
     dropout: float = 0.0
 
 
-class BackboneInput(nn.Module):
+class BackboneInput(Input):
     """Each cell of the feature grid is a token; its place is a code that attention adds in every layer."""
 
     names = ("pixel_values", "pixel_mask", "inputs_embeds")

@@ -13,6 +13,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Grid
 from anyformer.errors import InputError
+from anyformer.inputs.base import Input
 from anyformer.run import Run, real_mask
 from anyformer.tokens import Tokens
 
@@ -62,7 +63,9 @@ class ImageInputConfig(Settings):
         self.require(0 <= self.mask_ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
 
 
-class ImageInput(nn.Module):
+class ImageInput(Input):
+    mask_name = "attention_mask"
+
     def __init__(self, config: ImageInputConfig) -> None:
         super().__init__()
         self.config = config
@@ -73,12 +76,9 @@ class ImageInput(nn.Module):
         self.positions = Grid(*config.grid, d_position, extra, config.fixed_positions)
         self.project = Linear(d_position, d_position) if config.d_position is not None else None
         self.class_token = Vector(1, config.d_model) if config.class_token else None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        names = ["pixel_values", "attention_mask", "interpolate_pos_encoding"]
-        names += ["noise"] if self.config.mask_ratio else []
-        return (*names, *([self.config.alias] if self.config.alias else []))
+        names = ["pixel_values", self.mask_name, "interpolate_pos_encoding"]
+        names += ["noise"] if config.mask_ratio else []
+        self.names = (*names, *([config.alias] if config.alias else []))
 
     def forward(self, run: Run) -> Tokens:
         _, pixels = run.need("pixel_values", *([self.config.alias] if self.config.alias else []))
@@ -138,10 +138,8 @@ class RestoreInputConfig(Settings):
     grid: tuple[int, ...]
 
 
-class RestoreInput(nn.Module):
+class RestoreInput(Input):
     """MAE's decoder input: the encoder's tokens where they came from, a mask token everywhere else."""
-
-    names: tuple[str, ...] = ()
 
     def __init__(self, config: RestoreInputConfig) -> None:
         super().__init__()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from anyformer.config import Settings
 from anyformer.errors import InputError
+from anyformer.inputs.base import Input
 from anyformer.inputs.image import Vector
 from anyformer.run import Run, real_mask
 from anyformer.tokens import Tokens
@@ -23,16 +23,14 @@ class QueriesConfig(Settings):
     prefix: str | None = None  # lets the caller hand in tokens and a mask: "decoder_"
 
 
-class Queries(nn.Module):
+class Queries(Input):
     def __init__(self, config: QueriesConfig) -> None:
         super().__init__()
         self.config = config
         self.vectors = Vector(config.n, config.d_model)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        prefix = self.config.prefix
-        return () if prefix is None else (f"{prefix}inputs_embeds", f"{prefix}attention_mask")
+        if config.prefix is not None:
+            self.mask_name = f"{config.prefix}attention_mask"
+            self.names = (f"{config.prefix}inputs_embeds", self.mask_name)
 
     def forward(self, run: Run) -> Tokens:
         config = self.config
@@ -45,6 +43,6 @@ class Queries(nn.Module):
         if given is not None and given.shape != learned.shape:
             shape = list(learned.shape)
             raise InputError(f"{config.prefix}inputs_embeds has shape {list(given.shape)}; it must be {shape}.")
-        mask_name = f"{config.prefix}attention_mask"
-        mask = real_mask(run.tensor(mask_name), (batch, config.n), mask_name)
+        given_mask = run.tensor(self.mask_name) if self.mask_name is not None else None
+        mask = real_mask(given_mask, (batch, config.n), str(self.mask_name))
         return Tokens(torch.zeros_like(learned) if given is None else given, mask, code=learned)

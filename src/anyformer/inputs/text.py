@@ -13,6 +13,7 @@ from anyformer.config import Settings
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.errors import InputError
+from anyformer.inputs.base import Input
 from anyformer.run import Run, real_mask
 from anyformer.tokens import Tokens
 
@@ -51,7 +52,7 @@ class TextInputConfig(Settings):
     embeds: bool = True  # whether vectors may be given instead of ids
 
 
-class TextInput(nn.Module):
+class TextInput(Input):
     def __init__(self, config: TextInputConfig, positions: Positions | None = None) -> None:
         super().__init__()
         self.config = config
@@ -59,15 +60,12 @@ class TextInput(nn.Module):
         self.types = Embedding(config.n_types, config.d_model) if config.types == "own" else None
         self.positions = positions
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        config = self.config
-        names = [f"{config.prefix}input_ids", f"{config.prefix}attention_mask"]
+        self.mask_name = f"{config.prefix}attention_mask"
+        names = [f"{config.prefix}input_ids", self.mask_name]
         names += [f"{config.prefix}inputs_embeds"] if config.embeds else []
         names += ["token_type_ids"] if config.types != "none" else []
         names += ["position_ids"] if config.position_ids else []
-        return (*names, *([config.alias] if config.alias else []))
+        self.names = (*names, *([config.alias] if config.alias else []))
 
     def forward(self, run: Run) -> Tokens:
         x = self._vectors(run)

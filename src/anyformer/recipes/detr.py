@@ -79,8 +79,7 @@ def build(config: DETR) -> Model:
     )
     encoder = StackConfig.repeat(_block(config, config.n_heads, config.d_hidden, cross=False), config.n_layers)
     decoder = StackConfig(
-        blocks=(_block(config, config.n_decoder_heads, config.d_decoder_hidden, cross=True),)
-        * config.n_decoder_layers,
+        blocks=(_block(config, config.n_decoder_heads, config.d_decoder_hidden, cross=True),) * config.n_decoder_layers,
         final_norm=NormConfig(),
         norm_between=config.every_layer,
     )

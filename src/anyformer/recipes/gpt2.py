@@ -86,9 +86,7 @@ def build(config: GPT2) -> Model:
     stack = Stack(StackConfig(blocks=blocks, final_norm=NormConfig(eps=config.norm_eps)), config.d_model)
     memory = "encoder_hidden_states" if config.cross_attention else None
     head = LanguageHead(
-        LanguageConfig(
-            d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True
-        ),
+        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
         inputs.words if config.tied else None,
     )
     report = Report(

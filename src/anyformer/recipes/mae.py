@@ -72,13 +72,9 @@ def build(config: MAE) -> Model:
         fixed_positions=True,
         mask_ratio=config.mask_ratio,
     )
-    restore = RestoreInputConfig(
-        source="encoder", d_source=config.d_model, d_model=config.d_decoder, grid=images.grid
-    )
+    restore = RestoreInputConfig(source="encoder", d_source=config.d_model, d_model=config.d_decoder, grid=images.grid)
     encoder = _stack(config, config.n_layers, config.d_model, config.n_heads, config.d_hidden)
-    decoder = _stack(
-        config, config.n_decoder_layers, config.d_decoder, config.n_decoder_heads, config.d_decoder_hidden
-    )
+    decoder = _stack(config, config.n_decoder_layers, config.d_decoder, config.n_decoder_heads, config.d_decoder_hidden)
     stages = [
         Stage("encoder", ImageInput(images), encoder),
         Stage("decoder", RestoreInput(restore), decoder),

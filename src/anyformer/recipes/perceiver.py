@@ -68,9 +68,7 @@ class Perceiver(Settings):
         return self.d_model if self.head == "masked" else 2 * D_PIXEL
 
 
-def _block(
-    config: Perceiver, name: str, attention: AttentionConfig, widen: int, residual: bool = True
-) -> BlockConfig:
+def _block(config: Perceiver, name: str, attention: AttentionConfig, widen: int, residual: bool = True) -> BlockConfig:
     width = attention.d_query
     feedforward = FeedForwardConfig(d_model=width, d_hidden=widen * width, activation=config.activation)
     return BlockConfig(
@@ -120,9 +118,7 @@ def _words(config: Perceiver) -> tuple[TextInput, Queries, AttentionConfig, bool
         Table(config.max_length, config.d_model),
     )
     queries = Queries(QueriesConfig(n=config.max_length, d_model=config.d_model, source="latents"))
-    cross = _cross(
-        config, config.d_model, config.d_latents, N_WORD_HEADS, d_qk=D_WORD_QK, d_value=config.d_model
-    )
+    cross = _cross(config, config.d_model, config.d_latents, N_WORD_HEADS, d_qk=D_WORD_QK, d_value=config.d_model)
     return inputs, queries, cross, False
 
 
@@ -153,9 +149,7 @@ def build(config: Perceiver) -> Model:
     else:
         inputs, queries, cross, residual = _pixels(config)
         head = ClassifyHead(
-            ClassifyConfig(
-                d_model=config.d_latents, n_labels=config.n_labels, reads="outputs", problem=config.problem
-            )
+            ClassifyConfig(d_model=config.d_latents, n_labels=config.n_labels, reads="outputs", problem=config.problem)
         )
     latents = Queries(QueriesConfig(n=config.n_latents, d_model=config.d_latents, source="inputs"))
     answer = StackConfig(blocks=(_block(config, "cross", cross, 1, residual),))

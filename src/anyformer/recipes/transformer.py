@@ -79,7 +79,7 @@ def _feedforward(config: Transformer, d_hidden: int) -> FeedForwardConfig:
     )
 
 
-def _block(config: Transformer, **parts: AttentionConfig | FeedForwardConfig) -> BlockConfig:
+def _block(config: Transformer, parts: dict[str, AttentionConfig | FeedForwardConfig]) -> BlockConfig:
     return BlockConfig(
         sublayers=tuple(
             SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
@@ -89,7 +89,7 @@ def _block(config: Transformer, **parts: AttentionConfig | FeedForwardConfig) ->
 
 def _encoder_block(config: Transformer) -> BlockConfig:
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
-    return _block(config, **{"self": attention, "feedforward": _feedforward(config, config.d_hidden)})
+    return _block(config, {"self": attention, "feedforward": _feedforward(config, config.d_hidden)})
 
 
 def _decoder_block(config: Transformer) -> BlockConfig:
@@ -103,7 +103,7 @@ def _decoder_block(config: Transformer) -> BlockConfig:
         dropout=config.attention_dropout,
     )
     feedforward = _feedforward(config, config.decoder_hidden)
-    return _block(config, **{"self": attention, "cross": cross, "feedforward": feedforward})
+    return _block(config, {"self": attention, "cross": cross, "feedforward": feedforward})
 
 
 def _inputs(config: Transformer, prefix: str, vocab_size: int) -> TextInput:

@@ -50,7 +50,9 @@ class ViT(Settings):
         self.require(
             self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
         )
-        self.require(len(self.image_size) == len(self.patch_size) == 2, "image_size and patch_size are (rows, columns).")
+        self.require(
+            len(self.image_size) == len(self.patch_size) == 2, "image_size and patch_size are (rows, columns)."
+        )
 
 
 def encoder_block(
@@ -115,9 +117,7 @@ def build(config: ViT) -> Model:
         head = EmbedHead("encoder", pool)
     else:
         head = ClassifyHead(
-            ClassifyConfig(
-                d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem
-            )
+            ClassifyConfig(d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem)
         )
     report = Report(
         hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
@@ -131,9 +131,7 @@ def init(config: ViT) -> InitConfig:
 
 
 def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViT:
-    return ViT(
-        n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, patch_size=(patch, patch)
-    )
+    return ViT(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, patch_size=(patch, patch))
 
 
 SIZES = {

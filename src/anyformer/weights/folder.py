@@ -9,20 +9,19 @@ from typing import Any
 
 import torch
 
-from anyformer.version import __version__
 from anyformer import registry
-from anyformer.errors import ConfigError, FolderError, nearest
+from anyformer.core.taps import brief
+from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.model import Model
+from anyformer.version import __version__
 from anyformer.weights.files import list_tensors, read_json, whole_folder, write_tensors
 from anyformer.weights.hf import fill, load_hf, read_companions, save_hf, write_companions
-from anyformer.weights.table import Key, addresses, short
+from anyformer.weights.table import Key, addresses
 
 FORMATS = ("anyformer", "hf")
 
 
-def load(
-    folder: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None
-) -> Model:
+def load(folder: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
     """A model from an anyformer folder or a Hugging Face one, on `device`, as stored or as `dtype`."""
     path = Path(folder)
     if not path.is_dir():
@@ -51,14 +50,14 @@ def save_own(model: Model, folder: Path) -> None:
     seen: set[int] = set()
     for path, tensor in (*model.named_parameters(), *model.named_buffers()):
         if id(tensor) not in seen:  # tied ones once
-            names[short(path)] = tensor.detach().contiguous().cpu()
+            names[brief(path)] = tensor.detach().contiguous().cpu()
             seen.add(id(tensor))
     write_tensors(folder, names)
     config = {
         "anyformer": __version__,
         "family": model.family,
         "recipe": model.origin.recipe,
-        "model": model.config.to_json(),  # type: ignore[union-attr, operator]
+        "model": model.config.to_json(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "hf": model.origin.hf_config,
     }
@@ -75,7 +74,7 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
     with torch.device("meta"):
         model = family.build(settings)
     stored = list_tensors(folder)
-    own = {short(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
+    own = {brief(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
     keys = [Key(name, name) for name in addresses(model) if name in own]
     check_names(set(own), set(stored), folder)
     fill(model, keys, stored, folder, device, dtype)
@@ -88,8 +87,6 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
 
 
 def check_names(wanted: set[str], stored: set[str], folder: Path) -> None:
-    from anyformer.errors import WeightsError
-
     missing, extra = sorted(wanted - stored), sorted(stored - wanted)
     if missing or extra:
         raise WeightsError(

@@ -15,10 +15,11 @@ from torch import Tensor
 from anyformer import registry
 from anyformer.config import Settings
 from anyformer.core.init import materialise
+from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.model import Model
 from anyformer.weights.files import Stored, list_tensors, read_json, read_tensors, write_tensors
-from anyformer.weights.table import GENERAL, Key, Table, addresses, short
+from anyformer.weights.table import GENERAL, Key, Table, addresses
 from anyformer.weights.tables import TABLES
 
 # Small files that belong to a model and are carried along unchanged.
@@ -78,7 +79,9 @@ def read_config(table: Table, architecture: str, config: dict[str, Any], folder:
     for name, values in table.fixed.items():
         if name in config and config[name] not in values:
             wanted = " or ".join(repr(value) for value in values)
-            raise ConfigError(f'{where}: "{name}" is {config[name]!r}; anyformer supports only {wanted} for {architecture}.')
+            raise ConfigError(
+                f'{where}: "{name}" is {config[name]!r}; anyformer supports only {wanted} for {architecture}.'
+            )
     ours: dict[str, Any] = dict(table.architectures[architecture])
     for entry in table.fields:
         value = config.get(entry.theirs, entry.default)
@@ -89,7 +92,9 @@ def read_config(table: Table, architecture: str, config: dict[str, Any], folder:
     known = {entry.theirs for entry in table.fields} | set(table.fixed) | table.inert | GENERAL
     unknown = sorted(name for name in config if name not in known and not name.startswith("_"))
     if unknown:
-        warnings.warn(f"{where} has fields that anyformer does not know and leaves aside: {', '.join(unknown)}.", stacklevel=4)
+        warnings.warn(
+            f"{where} has fields that anyformer does not know and leaves aside: {', '.join(unknown)}.", stacklevel=4
+        )
     try:
         return registry.family(table.family).config(**ours)
     except ConfigError as error:
@@ -140,7 +145,9 @@ def fill(
         if key.theirs in found and found[key.theirs].shape != key.expected(shapes[key.ours])
     ]
     if wrong:
-        raise WeightsError(f"The weights in {folder} do not fit its config. Wrong shapes ({len(wrong)}): {'; '.join(wrong)}.")
+        raise WeightsError(
+            f"The weights in {folder} do not fit its config. Wrong shapes ({len(wrong)}): {'; '.join(wrong)}."
+        )
     materialise(model, device, dtype if dtype is not None else main_dtype(found))
     places = addresses(model)
     by_stored = {found[key.theirs]: key for key in keys if key.theirs in found}
@@ -154,8 +161,8 @@ def fill(
 def _fill_formulas(model: Model, absent: set[str]) -> None:
     """What the file leaves out because a formula gives it: fixed position tables, biases that are zero."""
     for path, module in model.named_modules():
-        if any(short(f"{path}.{name}") in absent for name in (*module._parameters, *module._buffers)):
-            module.reset(0.0)  # type: ignore[operator]
+        if any(brief(f"{path}.{name}") in absent for name in (*module._parameters, *module._buffers)):
+            module.reset(0.0)
 
 
 def main_dtype(found: dict[str, Stored]) -> torch.dtype:

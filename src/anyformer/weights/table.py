@@ -1,6 +1,6 @@
 """What a family's table says about the Hugging Face form of it: fields, tensor names, and what to leave aside.
 
-A table is data and runs both ways. Our names are short forms of the model's own:
+A table is data and runs both ways. Our names are the brief ones of the model's own parameters:
 "encoder.blocks.0.self.query.weight" is a part of the matrix stages.encoder.stack.blocks.0.sublayers.self.part.qkv.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from anyformer.config import Settings
 from anyformer.core.feedforward import ACTIVATIONS
 from anyformer.core.linear import Fused
+from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, nearest
 
 
@@ -104,7 +104,7 @@ class Table:
     """`architectures`: Hugging Face class -> our fields that follow from it.
 
     `fixed`: fields that would change numbers, with the values that are supported. `inert`: fields that do not change
-    the numbers of these classes. `aliases`: regular expressions that turn older or newer tensor names into `Key.theirs`.
+    the numbers of these classes. `aliases`: regular expressions that turn older or newer names into `Key.theirs`.
     `leftovers`: tensors of other heads or old versions that a file may hold and this architecture does not use.
     `rename`: the last step when writing, for classes that leave out a prefix.
     """
@@ -145,35 +145,24 @@ GENERAL = frozenset(
 )
 
 
-def short(path: str) -> str:
-    """The short form of a parameter's path.  stages.encoder.stack.blocks.0.sublayers.self.part.out.weight -> …"""
-    for long, brief in ((".stack.", "."), (".sublayers.", "."), (".part.", ".")):
-        path = path.replace(long, brief)
-    return re.sub(r"^(stages|heads)\.", "", path)
-
-
 def addresses(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer by its short name; fused ones by the names of their roles too."""
+    """Every parameter and buffer by its brief name; fused ones by the names of their roles too."""
     found: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is None:
                 continue
-            found[short(f"{path}.{name}")] = tensor
+            found[brief(f"{path}.{name}")] = tensor
             if isinstance(module, Fused):
                 parent = path.rpartition(".")[0]
                 for role in module.roles:
-                    found[short(f"{parent}.{role}.{name}")] = tensor.detach()[module.slice(role)]
+                    found[brief(f"{parent}.{role}.{name}")] = tensor.detach()[module.slice(role)]
     return found
 
 
 def each_layer(n: int, keys: Iterable[Key]) -> list[Key]:
     """Rows written once with {i}, for every layer."""
-    return [
-        replace(key, ours=key.ours.format(i=i), theirs=key.theirs.format(i=i))
-        for i in range(n)
-        for key in keys
-    ]
+    return [replace(key, ours=key.ours.format(i=i), theirs=key.theirs.format(i=i)) for i in range(n) for key in keys]
 
 
 def both(ours: str, theirs: str, op: Literal["same", "transpose"] = "same") -> list[Key]:

@@ -1,4 +1,4 @@
-"""GPT-2. Its matrices lie transposed; the files on the hub leave out the prefix and keep the causal mask as a buffer."""
+"""GPT-2. Its matrices lie transposed; files on the hub leave out the prefix and keep the causal mask as a buffer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TABLE = Table(
         Field("tied", "tie_word_embeddings", True),
     ),
     keys=keys,
-    # reorder_and_upcast_attn only raises the precision of half-precision scores; the summary fields are of another head.
+    # reorder_and_upcast_attn raises the precision of half-precision scores; the summary fields are of another head.
     inert=frozenset(
         "reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels"
         " summary_first_dropout".split()

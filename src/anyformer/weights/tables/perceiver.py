@@ -10,7 +10,6 @@ from anyformer.weights.table import (
     Key,
     Table,
     both,
-    each_layer,
     read_activation,
     write_activation,
 )

@@ -50,7 +50,9 @@ def vit_inputs(d_model: int, n_channels: int, patch: tuple[int, ...], n_cells: i
     projection = f"{embeddings}.patch_embeddings.projection"
     return [
         Key("encoder.inputs.class_token.weight", f"{embeddings}.cls_token", "reshape", (1, 1, d_model)),
-        Key("encoder.inputs.positions.weight", f"{embeddings}.position_embeddings", "reshape", (1, n_cells + 1, d_model)),
+        Key(
+            "encoder.inputs.positions.weight", f"{embeddings}.position_embeddings", "reshape", (1, n_cells + 1, d_model)
+        ),
         Key("encoder.inputs.patches.weight", f"{projection}.weight", "reshape", (d_model, n_channels, *patch)),
         Key("encoder.inputs.patches.bias", f"{projection}.bias"),
     ]

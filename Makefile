@@ -1,0 +1,48 @@
+# make demo   set up and run the main job on what comes with the package
+# make test   set up and run the tests
+# make check  formatter, linter, type checker
+# make slow   the tests that take longer;  make bench  the benchmarks;  make wheel  the package
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+ifneq ($(wildcard ../shared/data),)
+export ANYFORMER_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: demo test slow check format bench wheel clean
+
+demo: $(READY)
+	$(BIN)/anyformer demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/forward.py
+
+wheel: $(READY)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "anyformer needs Python 3.11 or newer; say make PYTHON=python3.11"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build dist demo-output .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

@@ -1,0 +1,5 @@
+"""python -m anyformer"""
+
+from anyformer.cli import main
+
+main()

@@ -1,0 +1,124 @@
+"""The command line: parse, call, print. Heavy things load in the command that needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """One library for every transformer, from text to images to anything.
+
+\b
+Start here:
+  anyformer demo
+      train a small translator in a minute, test it, draw what it looks at
+  anyformer recipes
+      the models that can be built
+  anyformer convert gpt2/ mine/ --to anyformer
+      a Hugging Face folder as anyformer's own
+  anyformer convert mine/ theirs/ --to hf
+      and back, for transformers
+
+\b
+In Python:
+  import anyformer as af
+  model = af.build("gpt2-124m")
+  model = af.load("folder")
+"""
+
+app = typer.Typer(
+    help=EXAMPLES, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+class Format(StrEnum):
+    hf = "hf"
+    anyformer = "anyformer"
+
+
+@app.command()
+def recipes() -> None:
+    """List the models that can be built: name, family, parameters, what it is.
+
+    Example: anyformer recipes
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column, side in (("name", "left"), ("family", "left"), ("parameters", "right")):
+        table.add_column(column, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("what it is")
+    for name, family, parameters, about in list_recipes():
+        table.add_row(name, family, f"{parameters:,}", about)
+    Console().print(table)
+
+
+def list_recipes() -> list[tuple[str, str, int, str]]:
+    """Parameters are counted on the meta device: nothing is allocated, tied ones count once."""
+    import torch
+
+    from anyformer import registry
+
+    rows = []
+    for name in registry.recipes():
+        recipe = registry.recipe(name)
+        with torch.device("meta"):
+            model = recipe.family.build(recipe.config)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        rows.append((name, recipe.family.name, parameters, heading(recipe.family.about)))
+    return rows
+
+
+def heading(text: str) -> str:
+    """BERT (Devlin et al. 2019): as the encoder of … -> BERT (Devlin et al. 2019)"""
+    return " ".join(text.split()).partition(":")[0]
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A model folder, anyformer's or Hugging Face's.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    to: Annotated[Format, typer.Option(help="The form to write it in.")],
+) -> None:
+    """Write a model folder in another form; the numbers it gives stay the same.
+
+    Example: anyformer convert gpt2/ mine/ --to anyformer
+    """
+    from anyformer.weights.folder import load
+
+    load(source).save(target, format=to.value)
+    print(f"{target} holds the model of {source}, as {to.value} has it.")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the model and the picture go.")] = Path("demo-output"),
+    seed: Annotated[int, typer.Option(help="Another seed draws other numbers and other first weights.")] = 1,
+) -> None:
+    """Train a small Transformer to translate number words, English to German, and show what it attends to.
+
+    Example: anyformer demo --out demo-output
+    """
+    from anyformer.demo import DemoSettings, run
+
+    run(out, DemoSettings(seed=seed))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """A mistake of the user's ends in one sentence and exit code 2; a mistake of ours in a traceback."""
+    from anyformer.errors import Error
+
+    try:
+        app(arguments, prog_name="anyformer")
+    except Error as error:
+        print(f"anyformer: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What every input has in common."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+
+class Input(nn.Module):
+    """Turns what the caller gives into Tokens. `names` are the keywords it takes, the main one first."""
+
+    names: tuple[str, ...] = ()
+    mask_name: str | None = None  # the keyword that says which tokens are real
+
+    def forward(self, run: Run) -> Tokens:
+        raise TypeError("an input says what it makes")

@@ -39,7 +39,7 @@ PADDING, END = 0, 1  # of every vocabulary that Tokenizer.train makes; decoding 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings(Settings):
-    """transformer-base, smaller. On one core the whole demo takes under a minute, so a slow machine has time to spare."""
+    """transformer-base, smaller. One core is done within a minute, so a slow machine has time to spare."""
 
     numbers: int = 20_000  # to learn from
     tests: int = 1_000
@@ -240,7 +240,7 @@ def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> 
 
 
 def draw(model: Model, tokenizer: Tokenizer, pairs: list[Pair], answers: list[str], path: Path) -> Path | None:
-    """The cross-attention of the last decoder layer, mean of its heads, for a number whose tens and units flip twice."""
+    """The cross-attention of the last decoder layer, mean of its heads, of a number whose tens and units flip twice."""
     right = (pair for pair, answer in zip(pairs, answers, strict=True) if pair.german == answer)
     pair = next((pair for pair in right if pair.german.count("und") - pair.german.count("hundert") == 2), None)
     if pair is None:

@@ -193,7 +193,7 @@ def test_a_generation_config_for_another_search_says_so(gpt2: tuple[Any, af.Mode
     model.save(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"num_beams": 4, "temperature": 0.6, "length_penalty": 2.0}')
     again = af.load(tmp_path)
-    with pytest.raises(af.InputError, match="num_beams=4.*pass num_beams=1"):
+    with pytest.raises(af.InputError, match=r"num_beams=4.*pass num_beams=1"):
         again.generate(ids)
     assert again.generate(ids, num_beams=1, eos_token_id=END).tolist() == model.generate(ids).tolist()
     (tmp_path / "generation_config.json").write_text('{"guidance_scale": 3.0}')

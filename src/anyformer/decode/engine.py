@@ -76,7 +76,7 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
     given = resolve(model, options)
     prompt = batch["input_ids"] if decoder.attends is None else start(model, batch["input_ids"], given)
     plan = make_plan(model, given, prompt.shape[1])
-    if "attention_mask" not in batch:
+    if "attention_mask" not in batch and decoder.attends is None:
         batch.update(infer_mask(batch["input_ids"], plan))
     state, scores = prefill(model, batch, None if decoder.attends is None else prompt)
     return decode(model, state, scores, prompt, plan)
@@ -113,7 +113,7 @@ def check_file(file: Mapping[str, Any]) -> None:
             continue
         if value not in GREEDY.get(name, (None, False)):
             way = f"; pass {name}={GREEDY[name][0]} to decode without it" if name in GREEDY else ""
-            raise InputError(f"The model's generation config asks for {name}={value!r}, which is not in this version{way}.")
+            raise InputError(f"The generation config asks for {name}={value!r}, which is not in this version{way}.")
 
 
 def make_plan(model: Model, given: Mapping[str, Any], prompt: int) -> Plan:
@@ -159,7 +159,7 @@ def start(model: Model, input_ids: Tensor, given: Mapping[str, Any]) -> Tensor:
 
 
 def infer_mask(input_ids: Tensor, plan: Plan) -> dict[str, Tensor]:
-    """Without a mask, padding ids are padding, unless they are also how a text ends."""
+    """Without a mask, padding ids in a prompt are padding, unless they are also how a text ends."""
     return {} if plan.padding in plan.end else {"attention_mask": input_ids != plan.padding}
 
 

@@ -36,7 +36,9 @@ def alignment(
     grid = grid.mean(dim=0) if grid.dim() == 3 else grid
     expected = (len(target_tokens), len(source_tokens))
     if grid.dim() != 2 or tuple(grid.shape) != expected:
-        raise InputError(f"weights have shape {list(weights.shape)}; the tokens need {list(expected)} (target, source).")
+        raise InputError(
+            f"weights have shape {list(weights.shape)}; the tokens want {list(expected)}, target by source."
+        )
     figure = Figure(figsize=(2.6 + 0.5 * expected[1], 2.2 + 0.38 * expected[0]), layout="constrained", facecolor=PAPER)
     axes = figure.add_subplot()
     image = axes.imshow(grid.numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
@@ -45,7 +47,7 @@ def alignment(
     figure.suptitle(title, fontsize=13, color=INK)
     bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02, aspect=30)
     bar.set_label("attention weight", color=INK, labelpad=8)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, colors=INK)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +56,8 @@ def alignment(
 
 
 def _label(axes: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> None:
-    axes.set_xticks(range(len(source_tokens)), source_tokens, rotation=45, ha="left", rotation_mode="anchor", fontsize=11)
+    slanted = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(source_tokens)), source_tokens, fontsize=11, **slanted)
     axes.set_yticks(range(len(target_tokens)), target_tokens, fontsize=11)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")

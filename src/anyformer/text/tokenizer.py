@@ -3,6 +3,8 @@
     tok = Tokenizer.train(["a line", "another"], kind="bpe", vocab_size=300)
     tok.decode(tok.encode("a line"))        # "a line"
     tok(["a line", "one more line"])        # {"input_ids": [2, T], "attention_mask": [2, T]}
+
+Padding is 0, the end of a text 1 and what is unknown 2 in every vocabulary trained here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Kind = Literal["bpe", "wordpiece", "unigram", "word", "char", "byte"]
 
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
-PAD, END, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<unk>")  # ids 0, 1 and 2 of every vocabulary trained here
+PAD, END, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<unk>")
 
 # What other people's vocabularies call the same things.
 SPELLINGS = {
@@ -51,7 +53,12 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, texts: str | PathLike[str] | Iterable[Any], kind: Kind = "bpe", vocab_size: int = 8000, *, end: bool = False
+        cls,
+        texts: str | PathLike[str] | Iterable[Any],
+        kind: Kind = "bpe",
+        vocab_size: int = 8000,
+        *,
+        end: bool = False,
     ) -> Tokenizer:
         """Learn a vocabulary from text files (one path or a list of them) or from any iterable of texts.
 
@@ -103,13 +110,12 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int] | Tensor) -> list[str]:
         """Each token by itself, readable, special ones too: the labels of a picture."""
-        tokens = [self.engine.id_to_token(i) for i in _plain(ids)]
-        return [token if token in self.names.values() else self.decode([i]) or token for i, token in zip(_plain(ids), tokens)]
+        return [self.decode([i]) or self.engine.id_to_token(i) or "" for i in _plain(ids)]
 
     def __call__(self, texts: str | Sequence[str], side: Literal["left", "right"] = "right") -> dict[str, Tensor]:
         """A padded batch; `side` is where the padding goes (left for prompts that a decoder continues)."""
-        rows = [encoding.ids for encoding in self.engine.encode_batch([texts] if isinstance(texts, str) else list(texts))]
-        return pad(rows, self.pad_id if self.pad_id is not None else 0, side)
+        encoded = self.engine.encode_batch([texts] if isinstance(texts, str) else list(texts))
+        return pad([row.ids for row in encoded], self.pad_id if self.pad_id is not None else 0, side)
 
 
 def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right") -> dict[str, Tensor]:
@@ -194,9 +200,8 @@ def _byte(vocab_size: int) -> Parts:
     """One token a byte: 256 and the special ones, with nothing to learn."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate((*SPECIAL, *alphabet))}
-    engine = _engine(
-        models.BPE(vocabulary, []), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), decoders.ByteLevel()
-    )
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine = _engine(models.BPE(vocabulary, []), cut, decoders.ByteLevel())
     engine.add_special_tokens(list(SPECIAL))
     return engine, None
 

@@ -78,7 +78,8 @@ def train(
     model.train()
     try:
         for step, batch in zip(range(1, settings.steps + 1), batches, strict=False):
-            value = train_step(model, batch, loss, optimizer, inverse_sqrt(step, settings.lr, settings.warmup), settings)
+            lr = inverse_sqrt(step, settings.lr, settings.warmup)
+            value = train_step(model, batch, loss, optimizer, lr, settings.clip)
             progress.advance(value, count_tokens(batch))
             if on_step is not None:
                 on_step(progress)
@@ -90,14 +91,14 @@ def train(
 
 
 def train_step(
-    model: Model, batch: Batch, loss: Loss, optimizer: torch.optim.Optimizer, lr: float, settings: TrainSettings
+    model: Model, batch: Batch, loss: Loss, optimizer: torch.optim.Optimizer, lr: float, clip: float
 ) -> float:
     for group in optimizer.param_groups:
         group["lr"] = lr
     value = loss(model, batch)
     optimizer.zero_grad()
     value.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
     return float(value.detach())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -36,8 +38,8 @@ def inverse_sqrt(step: int, peak: float, warmup: int) -> float:
 
     With peak = paper_peak(d_model, warmup) it is the paper's d_model^-½ · min(step^-½, step · warmup^-1½).
     """
-    return peak * min(step / warmup, (warmup / step) ** 0.5)
+    return peak * min(step / warmup, math.sqrt(warmup / step))
 
 
 def paper_peak(d_model: int, warmup: int) -> float:
-    return float((d_model * warmup) ** -0.5)
+    return 1.0 / math.sqrt(d_model * warmup)

@@ -95,11 +95,11 @@ def test_settings_do_not_change() -> None:
 
 def test_a_near_miss_gets_a_hint() -> None:
     """A name that no field has is an error with the nearest one, from code and from JSON."""
-    with pytest.raises(ConfigError, match='no field "n_layer". Did you mean "n_layers"'):
+    with pytest.raises(ConfigError, match=r'no field "n_layer". Did you mean "n_layers"'):
         Outer().replace(n_layer=3)
-    with pytest.raises(ConfigError, match='no field "siezs". Did you mean "sizes"'):
+    with pytest.raises(ConfigError, match=r'no field "siezs". Did you mean "sizes"'):
         Outer.from_json({"siezs": [1]})
-    with pytest.raises(ConfigError, match='Inner has no field "widht". Did you mean "width"'):
+    with pytest.raises(ConfigError, match=r'Inner has no field "widht". Did you mean "width"'):
         Outer.from_json({"inner": {"widht": 1}})
     assert nearest("zzz", ["width"]) == ""
 
@@ -131,9 +131,9 @@ def test_every_recipe_survives_json(name: str) -> None:
 
 def test_an_unknown_recipe_or_override_gets_a_hint() -> None:
     """`build` explains itself before it builds anything."""
-    with pytest.raises(ConfigError, match='no recipe "gpt2-tinny". Did you mean "gpt2-tiny"'):
+    with pytest.raises(ConfigError, match=r'no recipe "gpt2-tinny". Did you mean "gpt2-tiny"'):
         af.build("gpt2-tinny")
-    with pytest.raises(ConfigError, match='no field "n_layer". Did you mean "n_layers"'):
+    with pytest.raises(ConfigError, match=r'no field "n_layer". Did you mean "n_layers"'):
         af.build("gpt2-tiny", n_layer=3)
     with pytest.raises(ConfigError, match=r"GPT2\.n_layers is '3'"):
         af.build("gpt2-tiny", n_layers="3")

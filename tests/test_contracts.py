@@ -66,7 +66,7 @@ def _hidden(out: af.Output) -> list[tuple[str, str, Tensor]]:
         ("encoder_hidden_states", SOURCE),
         ("decoder_hidden_states", TARGET),
     ):
-        found += [(f"{field}[{i}]", mask, value) for i, value in enumerate(out[field] if field in out else ())]
+        found += [(f"{field}[{i}]", mask, value) for i, value in enumerate(out.get(field, ()))]
     return found
 
 
@@ -214,6 +214,17 @@ def test_an_empty_row_is_pooled_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = model(**batch).logits
     monkeypatch.setattr("anyformer.model.PACK_BELOW", 0.0)
     _close(model(**batch).logits, packed, "logits")
+
+
+def test_every_decoder_layer_is_shown() -> None:
+    """DETR's auxiliary losses read each decoder layer after the final norm: one a layer, and not what came in."""
+    model, batch = build("detr-tiny", every_layer=True), cast(BATCHES["detr-tiny"]("right"), torch.float64)
+    with af.look(model, "decoder.blocks.[0-9].output") as seen:
+        out = model(**batch)
+    norm = model.stages["decoder"].stack.final_norm
+    assert len(out.intermediate_hidden_states) == len(seen) == 2
+    for layer, value in zip(out.intermediate_hidden_states, seen.values(), strict=True):
+        _close(layer, norm(value), "intermediate_hidden_states")
 
 
 LOSSES: dict[str, dict[str, Any]] = {

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -105,7 +106,7 @@ class Corpus:
 
     def __init__(self, pairs: list[Pair]) -> None:
         sides = [split_english(pair.english) for pair in pairs], [split_german(pair.german) for pair in pairs]
-        self.tokenizer = Tokenizer.train([*sides[0], *sides[1]], kind="word", vocab_size=1000, end=True)
+        self.tokenizer = Tokenizer.train(chain(*sides), kind="word", vocab_size=1000, end=True)
         self.source, self.target = ([self.tokenizer.encode(text) for text in side] for side in sides)
 
     def batches(self, batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:

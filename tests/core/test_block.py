@@ -286,7 +286,7 @@ def test_feedforward_dropout_is_between_the_layers() -> None:
 
 def test_an_unknown_activation_is_refused_with_a_hint() -> None:
     """The error names the nearest activation."""
-    with pytest.raises(ConfigError, match='"gelu_tan" is not one of .* Did you mean "gelu_tanh"'):
+    with pytest.raises(ConfigError, match=r'"gelu_tan" is not one of .* Did you mean "gelu_tanh"'):
         FeedForwardConfig(d_model=4, d_hidden=4, activation="gelu_tan")
 
 
@@ -300,6 +300,7 @@ def test_fresh_weights_follow_the_init() -> None:
     )
     block = Block(config)
     torch.manual_seed(0)
+    block.requires_grad_(False)
     initialise(block, InitConfig(std=0.02, residual_depth=16))
     part = block.sublayers["feedforward"].part
     assert abs(float(part.up.weight.std()) / 0.02 - 1) < 0.02

@@ -79,7 +79,7 @@ def test_table_is_indexed_by_position() -> None:
     assert torch.equal(table.embed(padded)[1], table.weight[2:5])
     packed = table.embed(padded.pack())
     assert torch.equal(packed, table.weight[[0, 1, 2, 3, 4]])
-    with pytest.raises(InputError, match="position 5.*table of 5"):
+    with pytest.raises(InputError, match=r"position 5.*table of 5"):
         table.embed(Tokens(_normal(1, 6, 4)))
     with pytest.raises(InputError, match="position 5"):
         table.embed(Tokens(_normal(1, 2, 4), positions=torch.tensor([[0, 5]])))

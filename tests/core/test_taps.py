@@ -136,9 +136,10 @@ def test_weights_times_values_are_the_output() -> None:
 def test_a_glob_that_matches_nothing_is_an_error() -> None:
     """The message has the glob, the nearest point and how many there are; nothing keeps watching."""
     model = build("bert-tiny")
-    with pytest.raises(InputError, match=r'"encoder\.blocks\.0\.self\.weight"\. Did you mean .*self\.weights'):
-        with look(model, "encoder.blocks.0.self.weight"):
-            raise AssertionError("never gets here")
+    near = "encoder.blocks.0.self.weight"
+    hint = r'"encoder\.blocks\.0\.self\.weight"\. Did you mean .*self\.weights'
+    with pytest.raises(InputError, match=hint), look(model, near):
+        raise AssertionError("never gets here")
     with pytest.raises(InputError, match="points"), look(model, "encoder.*", "nowhere.*"):
         raise AssertionError("never gets here")
     assert not model.watch.patterns

@@ -15,7 +15,7 @@ KINDS = ["bpe", "wordpiece", "unigram", "word", "char", "byte"]
 
 
 def make(kind: Any, **options: Any) -> af.Tokenizer:
-    return af.Tokenizer.train(LINES, kind=kind, vocab_size=300, **options)
+    return af.Tokenizer.train(iter(LINES), kind=kind, vocab_size=300, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,11 +106,16 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
     with pytest.raises(af.ConfigError, match='Did you mean "wordpiece"'):
         make("word-piece")
     with pytest.raises(af.ConfigError, match="259 entries or more"):
-        af.Tokenizer.train(LINES, kind="bpe", vocab_size=100)
+        af.Tokenizer.train(iter(LINES), kind="bpe", vocab_size=100)
     with pytest.raises(af.InputError, match="empty"):
-        af.Tokenizer.train([], kind="word")
+        af.Tokenizer.train(iter([]), kind="word")
     with pytest.raises(af.InputError, match="cannot be read"):
         af.Tokenizer.train(tmp_path / "none.txt", kind="word")
+    with pytest.raises(af.InputError, match=r"give texts themselves as iter\(texts\)"):
+        af.Tokenizer.train(LINES, kind="word")
+    (tmp_path / "latin.txt").write_bytes("fünf".encode("latin-1"))
+    with pytest.raises(af.InputError, match="not UTF-8"):
+        af.Tokenizer.train([tmp_path / "latin.txt"], kind="word")
     with pytest.raises(af.FolderError, match=r"no tokenizer\.json"):
         af.Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")

@@ -31,7 +31,8 @@ class BoxHead(Head):
         x = run.padded(self.reads)
         fields: dict[str, Any] = {"logits": self.classes(x), "pred_boxes": self._place(x), "last_hidden_state": x}
         if self.every_layer:
-            fields["intermediate_hidden_states"] = torch.stack([layer.pad().x for layer in run.layers[self.reads]])
+            after = run.layers[self.reads][1:]  # the first is what came in
+            fields["intermediate_hidden_states"] = torch.stack([layer.pad().x for layer in after])
         return fields
 
     def _place(self, x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Text to ids and back, on the `tokenizers` library: train a vocabulary, or load one that came with a model.
 
-    tok = Tokenizer.train(["a line", "another"], kind="bpe", vocab_size=300)
+    tok = Tokenizer.train(["corpus.txt"], kind="bpe", vocab_size=8000)
     tok.decode(tok.encode("a line"))        # "a line"
     tok(["a line", "one more line"])        # {"input_ids": [2, T], "attention_mask": [2, T]}
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -54,22 +55,22 @@ class Tokenizer:
     @classmethod
     def train(
         cls,
-        texts: str | PathLike[str] | Iterable[Any],
+        source: str | PathLike[str] | Iterable[str | PathLike[str]],
         kind: Kind = "bpe",
         vocab_size: int = 8000,
         *,
         end: bool = False,
     ) -> Tokenizer:
-        """Learn a vocabulary from text files (one path or a list of them) or from any iterable of texts.
+        """Learn a vocabulary from text files (a path, or a list of paths) or from an iterator of texts.
 
-        A `Path`, or a string that names a file, is read line by line; any other string is a text itself. With `end`,
-        every encoded text ends in </s>, as an encoder-decoder wants it.
+        A list always names files, so that a path with a slip in it is an error and not a text; give texts as
+        iter(texts) or as a generator. With `end`, every encoded text ends in </s>, as an encoder-decoder wants it.
         """
         if kind not in KINDS:
             raise ConfigError(f'There is no tokenizer "{kind}".{nearest(kind, KINDS)} There are: {", ".join(KINDS)}.')
         engine, trainer = KINDS[kind](vocab_size)
         if trainer is not None:
-            engine.train_from_iterator(_lines(texts), trainer)
+            engine.train_from_iterator(_texts(source), trainer)
             if engine.get_vocab_size() <= len(SPECIAL):
                 raise InputError("The texts are empty, so there is no vocabulary to learn from them.")
         if end:
@@ -134,20 +135,23 @@ def _plain(ids: Sequence[int] | Tensor) -> list[int]:
     return [int(i) for i in (ids.tolist() if isinstance(ids, Tensor) else ids)]
 
 
-def _lines(texts: str | PathLike[str] | Iterable[Any]) -> Iterator[str]:
-    for item in [texts] if isinstance(texts, (str, PathLike)) else texts:
-        if isinstance(item, PathLike) or (len(item) < 4096 and "\n" not in item and Path(item).is_file()):
-            yield from _file_lines(Path(item))
-        else:
-            yield item
+def _texts(source: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Iterator[str]:
+    if isinstance(source, (str, PathLike)):
+        return _lines(Path(source))
+    if isinstance(source, (list, tuple)):
+        return chain.from_iterable(_lines(Path(path)) for path in source)
+    return (str(text) for text in source)
 
 
-def _file_lines(path: Path) -> Iterator[str]:
+def _lines(file: Path) -> Iterator[str]:
     try:
-        with path.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8") as lines:
             yield from lines
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8 text: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text: {error}.") from None
+    except OSError as error:
+        hint = "A list names files; give texts themselves as iter(texts)."
+        raise InputError(f"{str(file)[:80]} cannot be read: {error.strerror}. {hint}") from None
 
 
 def _special_names(file: Path) -> dict[str, str]:

@@ -97,7 +97,7 @@ def train_step(
         group["lr"] = lr
     value = loss(model, batch)
     optimizer.zero_grad()
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
     return float(value.detach())

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A good Hugging Face folder."""
     af.build("gpt2-tiny").save(tmp_path / "model", format="hf")

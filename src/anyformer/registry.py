@@ -41,13 +41,11 @@ RECIPES: dict[str, Recipe] = {}
 
 def register(family: Family, sizes: Mapping[str, Settings]) -> None:
     """Add a family and its published sizes; a name that is taken is an error."""
-    if family.name in FAMILIES:
-        raise ConfigError(f'The family "{family.name}" is registered twice.')
+    twice = [name for name in sizes if name in RECIPES] + ([family.name] if family.name in FAMILIES else [])
+    if twice:
+        raise ConfigError(f"Registered twice: {', '.join(twice)}.")
     FAMILIES[family.name] = family
-    for name, config in sizes.items():
-        if name in RECIPES:
-            raise ConfigError(f'The recipe "{name}" is registered twice.')
-        RECIPES[name] = Recipe(name, family, config)
+    RECIPES.update({name: Recipe(name, family, config) for name, config in sizes.items()})
 
 
 @cache

@@ -95,7 +95,7 @@ class Tokens:
         return self.packing is not None
 
     def replace(self, x: Tensor) -> Tokens:
-        return dataclasses.replace(self, x=x)
+        return Tokens(x, self.mask, self.positions, self.code, self.grid, self.packing)
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""

@@ -436,14 +436,16 @@ def test_a_long_window_never_asks_for_the_dense_mask(monkeypatch: pytest.MonkeyP
 
 
 def test_choice_of_kernel() -> None:
-    """Rows packed on a CPU are attended one by one; short or unbounded ones go to PyTorch; a score to the reference."""
+    """Long packed rows on a CPU are attended one by one, short ones padded; the rest goes to PyTorch or the reference."""
     x = torch.randn(1, 1, 8, 4)
-    packing = Packing.of(torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool())
+    short = Packing.of(torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool())
+    long = Packing.of(torch.arange(40) < torch.tensor([[30], [40]]))
 
-    def chosen(mask: Mask, score: nn.Module | None = None) -> str:
+    def chosen(mask: Mask, score: nn.Module | None = None, x: Tensor = x) -> str:
         return choose(Call(x, x, x, mask, 0.5, score=score)).name
 
-    assert chosen(Packed(packing, packing)) == "each"
+    assert chosen(Packed(short, short)) == "repad"
+    assert chosen(Packed(long, long), x=torch.randn(1, 1, 70, 4)) == "each"
     assert chosen(Causal() & Padding(torch.ones(1, 8, dtype=torch.bool))) == "sdpa"
     assert chosen(Dense(torch.ones(1, 1, 8, 8, dtype=torch.bool))) == "sdpa"
     assert chosen(Window(2)) == "sdpa"

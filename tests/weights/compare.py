@@ -32,7 +32,7 @@ def field_mask(case: Case, name: str, rows: int, length: int) -> Tensor | None:
     return mask.bool() if mask.shape == (rows, length) else None
 
 
-def compare(ours: Any, theirs: Any, case: Case) -> list[str]:
+def compare(ours: Any, theirs: Any, case: Case, tolerance: float = TOLERANCE) -> list[str]:
     """Assert that every field of theirs is there and equal; returns the names that were compared."""
     names = [name for name in theirs if name not in CACHE and theirs[name] is not None]
     for name in names:
@@ -40,13 +40,13 @@ def compare(ours: Any, theirs: Any, case: Case) -> list[str]:
         if isinstance(theirs[name], tuple):
             assert len(mine) == len(theirs[name]), f"{name}: {len(mine)} entries instead of {len(theirs[name])}"
             for i, (a, b) in enumerate(zip(mine, theirs[name], strict=True)):
-                compare_one(a, b, case, f"{name}[{i}]")
+                compare_one(a, b, case, f"{name}[{i}]", tolerance)
         elif isinstance(theirs[name], Tensor):
-            compare_one(mine, theirs[name], case, name)
+            compare_one(mine, theirs[name], case, name, tolerance)
     return names
 
 
-def compare_one(a: Tensor, b: Tensor, case: Case, name: str) -> None:
+def compare_one(a: Tensor, b: Tensor, case: Case, name: str, tolerance: float = TOLERANCE) -> None:
     if b.dim() == 4 and "attentions" in name:  # [B, H, Q, K]: queries that are padded mean nothing
         mask = field_mask(case, name, b.shape[0], b.shape[2])
         if mask is not None:
@@ -58,4 +58,4 @@ def compare_one(a: Tensor, b: Tensor, case: Case, name: str) -> None:
             keep = mask if b.dim() == 2 else mask[:, :, None].expand_as(b)
             assert float(a.masked_fill(keep, 0).abs().max()) == 0, f"{name}: padded positions are not zeros"
             a, b = torch.where(keep, a, 0), torch.where(keep, b, 0)
-    close(a, b, name)
+    close(a, b, name, tolerance)

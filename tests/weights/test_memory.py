@@ -38,7 +38,7 @@ def peak(folder: Path, small: Path) -> tuple[int, int]:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("recipe", ["gpt2-124m", "bert-base"])
 def test_peak(recipe: str, tmp_path: Path) -> None:
-    """GPT-2 needs every matrix transposed, BERT needs query, key and value put together: neither costs a second copy."""
+    """GPT-2 needs its matrices transposed, BERT query, key and value put together: neither costs a second copy."""
     af.build(recipe.split("-")[0] + "-tiny").save(tmp_path / "small", format="hf")
     model = af.build(recipe, n_layers=6)
     for dtype in (torch.float32, torch.bfloat16):

@@ -305,15 +305,17 @@ def _always(call: Call) -> bool:
     return True
 
 
-def _on_cpu(call: Call) -> bool:
-    return not call.query.is_cuda
+def _long_rows_on_cpu(call: Call) -> bool:
+    """Below about 16 tokens a row, calling once a row costs more than padding does."""
+    rows = call.packed.query.batch if call.packed is not None else 1
+    return not call.query.is_cuda and call.query.shape[2] >= 16 * rows
 
 
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
     for kernel in (
         Kernel("varlen", _can_varlen, _always, _varlen),
-        Kernel("each", _can_unpack, _on_cpu, _each),
+        Kernel("each", _can_unpack, _long_rows_on_cpu, _each),
         Kernel("repad", _can_unpack, _always, _repad),
         Kernel("blocked", _can_fuse, _bounded, _blocked),
         Kernel("sdpa", _can_fuse, _always, _sdpa),

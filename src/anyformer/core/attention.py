@@ -116,14 +116,14 @@ class Attention(nn.Module):
             query, key = self.positions.rotate(query, key, _positions(tokens))
         if state is None:
             return query, key, value, 0
-        memory = state.keys(self.taps.path)
+        memory = state.keys(self._memory_name)
         offset = memory.length
         key, value = memory.append(key, value)
         return query, key, value, offset
 
     def _cross(self, tokens: Tokens, context: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
         query = self.query(tokens.x if tokens.code is None else tokens.x + tokens.code)
-        memory = state.fixed(self.taps.path) if state is not None else None
+        memory = state.fixed(self._memory_name) if state is not None else None
         if memory is not None and memory.key is not None and memory.value is not None:
             query = self._split(query, self.config.n_heads, tokens.packed)
             return self.query_norm(query) if self.query_norm else query, memory.key, memory.value, 0
@@ -142,6 +142,10 @@ class Attention(nn.Module):
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         return query, key, value
+
+    @property
+    def _memory_name(self) -> str:
+        return self.taps.path or f"attention {id(self)}"  # outside a model, a part has no name
 
     @staticmethod
     def _split(x: Tensor, n_heads: int, packed: bool) -> Tensor:

@@ -91,8 +91,10 @@ class Sublayer(nn.Module):
             x = self.part(x, tokens.packing)
         if self.after is not None:
             x = normalise(self.after, x, tokens.mask)
-        x = F.dropout(x, self.config.dropout, self.training)
-        return self._skip_rows(x, tokens) if self.training and self.drop_path else x
+        if self.training:
+            x = F.dropout(x, self.config.dropout)
+            x = self._skip_rows(x, tokens) if self.drop_path else x
+        return x
 
     def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
         x = self.branch(tokens, memory, state)

@@ -69,4 +69,5 @@ class FeedForward(nn.Module):
         else:
             hidden = self.activation(self.up(x))
         hidden = self.taps.see("hidden", hidden, packing)
-        return self.down(F.dropout(hidden, self.config.dropout, self.training))
+        hidden = F.dropout(hidden, self.config.dropout) if self.training else hidden
+        return self.down(hidden)

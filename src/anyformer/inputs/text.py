@@ -135,7 +135,7 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, training: bool) -> None:
         raise InputError(f"{name} must hold whole numbers; it holds {ids.dtype}.")
     if ids.numel() == 0 or (ids.is_cuda and training) or torch.compiler.is_compiling():
         return
-    low, high = (int(bound) for bound in ids.aminmax())
+    low, high = torch.stack(ids.aminmax()).tolist()  # one wait for both
     if low < 0 or high >= vocab_size:
         worst = low if low < 0 else high
         raise InputError(f"{name} holds {worst}, but the vocabulary has {vocab_size} entries (0 to {vocab_size - 1}).")

@@ -436,7 +436,7 @@ def test_a_long_window_never_asks_for_the_dense_mask(monkeypatch: pytest.MonkeyP
 
 
 def test_choice_of_kernel() -> None:
-    """Long packed rows on a CPU are attended one by one, short ones padded; the rest goes to PyTorch or the reference."""
+    """Long packed rows on a CPU are attended one by one, short ones padded; the rest goes to PyTorch."""
     x = torch.randn(1, 1, 8, 4)
     short = Packing.of(torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool())
     long = Packing.of(torch.arange(40) < torch.tensor([[30], [40]]))

@@ -144,7 +144,7 @@ def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in ("FAMILIES", "RECIPES"):
         monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
     found = recipe("gpt2-tiny")
-    with pytest.raises(ConfigError, match="[Rr]egistered twice"):
+    with pytest.raises(ConfigError, match="Registered twice: gpt2"):
         register(found.family, {})
     other = Family("another", found.family.config, found.family.build, found.family.init, "")
     with pytest.raises(ConfigError, match="Registered twice: gpt2-tiny"):

@@ -146,8 +146,8 @@ class Model(nn.Module):
     @staticmethod
     def _names(stages: list[Stage], heads: dict[str, Head]) -> list[str]:
         found = [name for names in (*(s.names for s in stages), *(h.names for h in heads.values())) for name in names]
-        found += ["output_hidden_states", "output_attentions", "return_dict"]
-        found += ["use_cache", "past_key_values"] if any(stage.remembers for stage in stages) else []
+        found += ["output_hidden_states", "output_attentions", "return_dict", "use_cache"]
+        found += ["past_key_values"] if any(stage.remembers for stage in stages) else []
         found += ["encoder_outputs"] if "decoder_input_ids" in found else []
         return list(dict.fromkeys(found))
 
@@ -192,6 +192,7 @@ class Model(nn.Module):
         names = self.names
         if len(args) > 1:
             raise InputError("Give everything after the first input by name.")
+        batch = {name: value for name, value in batch.items() if value is not None}
         if args:
             batch = {names[0]: args[0], **batch}
         for name in batch:
@@ -230,7 +231,9 @@ class Model(nn.Module):
         if given is not None and not isinstance(given, State):
             kind = type(given).__name__
             raise InputError(f"past_key_values must be what an earlier call of this model gave; it is a {kind}.")
-        return given if given is not None else (State() if use else None)
+        if given is None and use and "past_key_values" in self.names:  # an encoder has nothing to remember
+            return State()
+        return given
 
     def _stages(self, run: Run) -> None:
         given = run.batch.pop("encoder_outputs", None)

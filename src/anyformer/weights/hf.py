@@ -236,7 +236,10 @@ def write_config(table: Table, architecture: str, model: Model) -> dict[str, Any
             config[entry.theirs] = entry.write(ours)
     if "id2label" in config:
         config["label2id"] = {label: int(index) for index, label in config["id2label"].items()}
-    config.update(table.extras(model.config, today))
+    for name, value in table.extras(model.config, today).items():
+        config[name] = value
+        if value is None:  # not said at all: some versions of the class trip over a null
+            del config[name]
     config["architectures"] = [architecture]
     config["model_type"] = table.model_type
     config.pop("torch_dtype", None)

@@ -120,7 +120,7 @@ class Table:
     leftovers: Callable[[Any], tuple[str, ...]] = lambda config: ()
     rename: Callable[[Any, str], str] = lambda config, name: name
     adjust: Callable[[dict[str, Any]], dict[str, Any]] = same  # theirs, brought to today's form
-    # Fields to write that follow from several of ours, given what the folder came with.
+    # Fields to write that follow from several of ours, given what the folder came with; None leaves one out.
     extras: Callable[[Any, dict[str, Any]], dict[str, Any]] = lambda config, today: {}
     copies: Callable[[Any], Mapping[str, str]] = lambda config: {}  # written name -> the name whose tensor it repeats
 

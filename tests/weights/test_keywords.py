@@ -201,6 +201,9 @@ def test_half_precision(architecture: str, tmp_path: Path) -> None:
     with torch.no_grad():
         compare_loosely(model(**batch).logits, oracle(**batch).logits)
     assert af.load(tmp_path / "theirs", dtype=torch.float64).dtype == torch.float64
+    assert af.load(tmp_path / "theirs", dtype="float32").dtype == torch.float32
+    with pytest.raises(af.ConfigError, match="bfloat16"):
+        af.load(tmp_path / "theirs", dtype="bfloat")
     model.save(tmp_path / "ours", format="hf")
     back = hf_class(architecture).from_pretrained(tmp_path / "ours")
     assert back.dtype == torch.bfloat16

@@ -21,8 +21,12 @@ from anyformer.weights.table import Key, addresses
 FORMATS = ("anyformer", "hf")
 
 
-def load(folder: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
-    """A model from an anyformer folder or a Hugging Face one, on `device`, as stored or as `dtype`."""
+def load(
+    folder: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | str | None = None
+) -> Model:
+    """A model from an anyformer folder or a Hugging Face one, on `device`, as stored or as `dtype` ("bfloat16")."""
+    if isinstance(dtype, str):
+        dtype = read_dtype(dtype)
     path = Path(folder)
     if not path.is_dir():
         what = "is a file, not a folder" if path.exists() else "does not exist"
@@ -33,6 +37,14 @@ def load(folder: str | PathLike[str], device: str | torch.device = "cpu", dtype:
     if "anyformer" in config:
         return load_own(path, config, device, dtype)
     return load_hf(path, config, device, dtype)
+
+
+def read_dtype(name: str) -> torch.dtype:
+    kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    known = {str(kind).removeprefix("torch."): kind for kind in kinds}
+    if name not in known:
+        raise ConfigError(f'There is no dtype "{name}".{nearest(name, known)} There are: {", ".join(known)}.')
+    return known[name]
 
 
 def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -> None:

@@ -1,4 +1,4 @@
-"""Greedy decoding gives the ids of transformers' generate, under the same options, for a decoder and for a pair."""
+"""Decoding gives the ids of transformers' generate, under the same options, for a decoder and for a pair."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_looking_seldom_whether_all_is_done_changes_nothing(
     options = {"max_new_tokens": 30, "eos_token_id": list(range(3, 30)), "pad_token_id": PAD}
     expected = gpt2[1].generate(prompts(), **options)
     assert expected.shape[1] < 37
-    monkeypatch.setattr("anyformer.decode.engine.check_every", lambda device: 8)
+    monkeypatch.setattr("anyformer.decode.strategies.check_every", lambda device: 8)
     assert gpt2[1].generate(prompts(), **options).tolist() == expected.tolist()
 
 
@@ -173,13 +173,11 @@ def test_a_fresh_model_generates_by_its_own_settings() -> None:
 
 def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[Any, af.Model], tmp_path: Path) -> None:
     model, ids = gpt2[1], prompts(2)
-    for options in ({"num_beams": 4}, {"do_sample": True}, {"temperature": 0.5}, {"repetition_penalty": 1.2}):
+    for options in ({"num_beam_groups": 2}, {"penalty_alpha": 0.6}, {"guidance_scale": 2.0}):
         with pytest.raises(af.InputError, match="not in this version"):
             model.generate(ids, **options)
     with pytest.raises(af.InputError, match='Did you mean "max_new_tokens"'):
         model.generate(ids, max_new_token=3)
-    with pytest.raises(af.InputError, match="several tokens"):
-        model.generate(ids, bad_words_ids=[[3, 4]])
     with pytest.raises(af.InputError, match="nothing is left"):
         model.generate(ids, max_length=5)
     with pytest.raises(af.InputError, match="input_ids"):
@@ -188,13 +186,50 @@ def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[
         af.build("bert-tiny").generate(ids)
 
 
-def test_a_generation_config_for_another_search_says_so(gpt2: tuple[Any, af.Model], tmp_path: Path) -> None:
-    model, ids = gpt2[1], prompts(2)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_beams": 0}, "num_beams is 0"),
+        ({"temperature": -1.0, "do_sample": True}, "temperature is -1"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 2.0, "do_sample": True}, "top_p is 2"),
+        ({"top_k": -3, "do_sample": True}, "top_k is -3"),
+        ({"temperature": 0.7}, "do_sample=True"),
+        ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences is 3"),
+        ({"max_new_tokens": 3, "min_new_tokens": 5}, "least length"),
+        ({"seed": [1, 2, 3], "do_sample": True}, "3 entries for 2 rows"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+    ],
+    ids=str,
+)
+def test_bad_options(options: dict[str, Any], words: str, gpt2: tuple[Any, af.Model]) -> None:
+    """One clear sentence each."""
+    with pytest.raises(af.InputError, match=words):
+        gpt2[1].generate(prompts(2), **options)
+
+
+def test_an_empty_prompt(gpt2: tuple[Any, af.Model]) -> None:
+    with pytest.raises(af.InputError, match="empty"):
+        gpt2[1].generate(torch.zeros(1, 0, dtype=torch.long))
+
+
+def test_nan_is_said() -> None:
+    """Instead of garbage text."""
+    model = af.build("gpt2-tiny")
+    with torch.no_grad():
+        model.stages["decoder"].stack.final_norm.weight.fill_(float("nan"))
+    with pytest.raises(af.InputError, match="NaN"):
+        model.generate(prompts(2))
+
+
+def test_a_generation_config_is_honoured(gpt2: tuple[Any, af.Model], tmp_path: Path) -> None:
+    """What a folder asks for is done; what belongs to sampling is not heard by a search that does not sample."""
+    theirs, model, ids = *gpt2, prompts(4)
     model.save(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"num_beams": 4, "temperature": 0.6, "length_penalty": 2.0}')
     again = af.load(tmp_path)
-    with pytest.raises(af.InputError, match=r"num_beams=4.*pass num_beams=1"):
-        again.generate(ids)
+    beams = {"num_beams": 4, "length_penalty": 2.0, "eos_token_id": END, "pad_token_id": END}
+    assert again.generate(ids, eos_token_id=END).tolist() == theirs.generate(ids, **beams).tolist()
     assert again.generate(ids, num_beams=1, eos_token_id=END).tolist() == model.generate(ids).tolist()
     (tmp_path / "generation_config.json").write_text('{"guidance_scale": 3.0}')
     with pytest.raises(af.InputError, match="guidance_scale"):

@@ -1,0 +1,212 @@
+"""How to decode: what the caller, the folder and the model say, resolved into one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from anyformer.config import Settings
+from anyformer.errors import InputError, nearest
+
+if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
+    from anyformer.model import Model
+
+NEW_TOKENS = 20  # where nobody says how long
+INPUTS = ("input_ids", "attention_mask")
+
+# Ids that a model's own settings give too, under other names.
+SETTINGS = {"eos_token_id": "end", "pad_token_id": "padding", "decoder_start_token_id": "decoder_start"}
+
+# What a generation config may hold that says nothing about which tokens come out.
+MOOT = ("use_cache", "bos_token_id", "max_time", "transformers_version", "cache_implementation")
+MOOT_PREFIXES = ("_", "output_", "return_", "assistant_", "num_assistant_")
+# Options of searches that are not in this version, with the values that mean "not used".
+ABSENT: dict[str, tuple[Any, ...]] = {
+    "num_beam_groups": (1, None),
+    "diversity_penalty": (0.0, None),
+    "penalty_alpha": (None, 0.0),
+    "guidance_scale": (None, 1.0),
+    "epsilon_cutoff": (0.0, None),
+    "eta_cutoff": (0.0, None),
+    "encoder_repetition_penalty": (1.0, None),
+    "encoder_no_repeat_ngram_size": (0, None),
+    "exponential_decay_length_penalty": (None,),
+    "renormalize_logits": (False, None),
+    "remove_invalid_values": (False, None),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Settings):
+    """Every option, resolved. Lengths count everything that is returned, the prompt too."""
+
+    prompt: int  # tokens that were given
+    max_length: int
+    min_length: int = 0
+    end: tuple[int, ...] = ()
+    padding: int = 0
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    do_sample: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    suppress: tuple[int, ...] = ()
+    begin_suppress: tuple[int, ...] = ()
+    forced_begin: int | None = None
+    forced_end: int | None = None
+    seeds: tuple[int, ...] | None = None  # one a row
+
+    def check(self) -> None:
+        whole = {"num_beams": self.num_beams, "num_return_sequences": self.num_return_sequences}
+        for name, value in whole.items():
+            self._wants(value >= 1, name, value, "1 or more")
+        for name in ("top_k", "no_repeat_ngram_size"):
+            self._wants(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (0: off)")
+        self._wants(self.temperature > 0, "temperature", self.temperature, "above 0")
+        for name in ("top_p", "typical_p"):
+            self._wants(0 < getattr(self, name) <= 1, name, getattr(self, name), "above 0 and at most 1")
+        self._wants(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
+        self._wants(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0")
+        many = self.num_return_sequences
+        if not self.do_sample and many > self.num_beams:
+            raise InputError(f"num_return_sequences is {many}, but only {self.num_beams} beam(s) are searched.")
+        if self.max_length <= self.prompt:
+            raise InputError(
+                f"The prompt has {self.prompt} tokens and max_length is {self.max_length}; nothing is left to generate."
+            )
+        if self.min_length > self.max_length:
+            raise InputError(f"The least length {self.min_length} is above the greatest, {self.max_length}.")
+
+    @staticmethod
+    def _wants(holds: bool, name: str, value: Any, wanted: str) -> None:
+        if not holds:
+            raise InputError(f"{name} is {value}; it must be {wanted}.")
+
+
+# Options that go to the plan as they are.
+PLAIN = (
+    "num_beams",
+    "num_return_sequences",
+    "do_sample",
+    "length_penalty",
+    "early_stopping",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+)
+# Options that need a word of translation.
+OPTIONS = (
+    *SETTINGS,
+    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed"),
+    *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
+)
+# What only sampling reads, with the values that ask for nothing. A file that says more is not heard; a caller is asked.
+SAMPLING: dict[str, tuple[Any, ...]] = {
+    "temperature": (1.0, None),
+    "top_k": (0, 50, None),  # 50 is what the ecosystem's files say by default
+    "top_p": (1.0, None),
+    "min_p": (0.0, None),
+    "typical_p": (1.0, None),
+    "seed": (None,),
+}
+
+
+def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Explicit options win over the folder's generation config, which wins over the model's own settings."""
+    known = (*OPTIONS, *PLAIN, *INPUTS, "use_cache")
+    for name, value in options.items():
+        if name in ABSENT:
+            if value not in ABSENT[name]:
+                raise InputError(f"generate with {name}={value!r} is not in this version.")
+        elif name not in known:
+            raise InputError(f'generate takes no "{name}".{nearest(name, known)} It takes: {", ".join(known)}.')
+    settings = model.config.to_json()
+    own = {name: settings[ours] for name, ours in SETTINGS.items() if ours in settings}
+    theirs = model.origin.hf_config
+    own.update({name: theirs[name] for name in SETTINGS if theirs.get(name) is not None})
+    # Old folders have no generation config and say such things in config.json.
+    file = model.origin.generation or {name: theirs[name] for name in (*OPTIONS, *PLAIN) if name in theirs}
+    check_file({name: value for name, value in file.items() if name not in options})
+    given = {**own, **{name: value for name, value in file.items() if value is not None}, **options}
+    if not given.get("do_sample"):
+        given = {name: value for name, value in given.items() if name not in SAMPLING or name in options}
+    return given
+
+
+def check_file(file: Mapping[str, Any]) -> None:
+    for name, value in file.items():
+        if name in (*OPTIONS, *PLAIN, *MOOT) or name.startswith(MOOT_PREFIXES):
+            continue
+        if value not in ABSENT.get(name, (None, False)):
+            way = f"; pass {name}={ABSENT[name][0]} to decode without it" if name in ABSENT else ""
+            raise InputError(f"The generation config asks for {name}={value!r}, which is not in this version{way}.")
+
+
+def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) -> Plan:
+    max_length = given.get("max_length")
+    if given.get("max_new_tokens") is not None:
+        max_length = prompt + given["max_new_tokens"]
+    elif max_length is None:
+        table = model.config.to_json().get("max_length")  # of positions
+        max_length = prompt + NEW_TOKENS if table is None else min(prompt + NEW_TOKENS, table)
+    min_new = given.get("min_new_tokens")
+    end = several(given.get("eos_token_id"))
+    padding = given.get("pad_token_id")
+    plain = {name: given[name] for name in PLAIN if given.get(name) is not None}
+    plan = Plan(
+        prompt=prompt,
+        max_length=max_length,
+        min_length=prompt + min_new if min_new is not None else given.get("min_length") or 0,
+        end=end,
+        padding=padding if padding is not None else end[0] if end else 0,
+        bad_words=tuple(tuple(word) for word in given.get("bad_words_ids") or ()),
+        suppress=several(given.get("suppress_tokens")),
+        begin_suppress=several(given.get("begin_suppress_tokens")),
+        forced_begin=_first(given.get("forced_bos_token_id")),
+        forced_end=_first(given.get("forced_eos_token_id")),
+        seeds=_seeds(given.get("seed"), rows),
+        **plain,
+    )
+    idle = [name for name in SAMPLING if not plan.do_sample and given.get(name) not in SAMPLING[name]]
+    if idle:
+        raise InputError(
+            f"{idle[0]}={given[idle[0]]!r} is for sampling only; pass do_sample=True with it, or leave it out."
+        )
+    return plan
+
+
+def several(value: Any) -> tuple[int, ...]:
+    """An id, a list of ids or nothing, as ids."""
+    return () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (int(value),)
+
+
+def _first(value: Any) -> int | None:
+    ids = several(value)
+    return ids[0] if ids else None
+
+
+def _seeds(seed: Any, rows: int) -> tuple[int, ...] | None:
+    """One a row: a row's tokens then depend on its own seed alone. A single seed is counted up."""
+    if seed is None:
+        return None
+    seeds = tuple(seed) if isinstance(seed, (list, tuple)) else tuple(int(seed) + row for row in range(rows))
+    if len(seeds) != rows:
+        raise InputError(f"seed has {len(seeds)} entries for {rows} rows; give one a row, or a single number.")
+    return seeds

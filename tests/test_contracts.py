@@ -29,6 +29,7 @@ TEXT: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {
     "gpt2-tiny": ({}, {"logits": SOURCE}),
     "transformer-tiny": ({}, {"logits": TARGET, "encoder_last_hidden_state": SOURCE}),
     "perceiver-tiny": ({}, {"logits": None}),
+    "mamba-tiny": ({}, {"logits": SOURCE}),
 }
 every_text = pytest.mark.parametrize("name", TEXT)
 
@@ -38,7 +39,7 @@ def _model(name: str, dtype: torch.dtype = torch.float64) -> af.Model:
 
 
 def _batch(name: str, side: str) -> Batch:
-    return pair(side) if name == "transformer-tiny" else text(side)
+    return pair(side) if name in TRANSLATORS else text(side)
 
 
 def _close(ours: Tensor, theirs: Tensor, what: str) -> None:
@@ -232,6 +233,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "bert-tiny, tags": {"head": "tag", "n_labels": 256},
     "gpt2-tiny": {},
     "transformer-tiny": {},
+    "mamba-tiny": {},
 }
 
 
@@ -242,7 +244,7 @@ def test_gradients_of_packed_and_padded_losses_agree(
 ) -> None:
     """Training on packed rows is training on padded ones: the same loss and the same gradient of every parameter."""
     batch = _batch(name, "right")
-    if name == "transformer-tiny":
+    if name in TRANSLATORS:
         batch["labels"] = batch["decoder_input_ids"].masked_fill(batch[TARGET] == 0, -100)
     else:
         batch["labels"] = batch["input_ids"].masked_fill(batch[SOURCE] == 0, -100)
@@ -279,6 +281,11 @@ def _steps(model: af.Model, batch: Batch, name: str, chunks: list[int], masked: 
     return torch.cat(logits, dim=1)
 
 
+# Families that decode step by step, and those of them that read a source first.
+DECODERS = ("gpt2-tiny", "mamba-tiny", "transformer-xl-tiny")
+TRANSLATORS = ("transformer-tiny",)
+every_decoder = pytest.mark.parametrize("name", DECODERS)
+every_translator = pytest.mark.parametrize("name", TRANSLATORS)
 CHUNKS = {"token by token": [1] * 9, "prefill": [6, 1, 1, 1], "chunks": [2, 4, 3], "at once": [9]}
 
 
@@ -286,10 +293,13 @@ CHUNKS = {"token by token": [1] * 9, "prefill": [6, 1, 1, 1], "chunks": [2, 4, 3
 @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS.keys())
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 @pytest.mark.parametrize("grown", [True, False], ids=["whole mask", "mask of the step"])
+@every_decoder
 @torch.no_grad()
-def test_cached_gpt2_is_uncached(grown: bool, padding: str, chunks: list[int], dtype: torch.dtype) -> None:
+def test_cached_decoder_is_uncached(
+    name: str, grown: bool, padding: str, chunks: list[int], dtype: torch.dtype
+) -> None:
     """Decoding with a cache gives the logits of one pass over everything, at each real token."""
-    model = build("gpt2-tiny", dtype)
+    model = build(name, dtype)
     masked = padding != "none"
     batch = text(padding) if masked else {"input_ids": torch.stack(ids(sizes=(9, 9, 9)))}
     whole = model(**batch).logits
@@ -301,10 +311,11 @@ def test_cached_gpt2_is_uncached(grown: bool, padding: str, chunks: list[int], d
 @both_types
 @pytest.mark.parametrize("chunks", [[1] * 7, [3, 1, 3], [7]], ids=["token by token", "chunks", "at once"])
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
+@every_translator
 @torch.no_grad()
-def test_cached_transformer_is_uncached(padding: str, chunks: list[int], dtype: torch.dtype) -> None:
+def test_cached_translator_is_uncached(name: str, padding: str, chunks: list[int], dtype: torch.dtype) -> None:
     """The same for a decoder that attends to an uneven source, encoded once."""
-    model, masked = build("transformer-tiny", dtype), padding != "none"
+    model, masked = build(name, dtype), padding != "none"
     batch = pair(padding if masked else "right")
     if not masked:
         batch["decoder_input_ids"] = torch.stack(ids(2, (7, 7, 7)))
@@ -315,10 +326,11 @@ def test_cached_transformer_is_uncached(padding: str, chunks: list[int], dtype: 
     _close(cached[real], whole[real], "logits")
 
 
+@every_translator
 @torch.no_grad()
-def test_the_encoder_runs_once() -> None:
+def test_the_encoder_runs_once(name: str) -> None:
     """With a state at hand the source is not read again: the next step needs none."""
-    model, batch = build("transformer-tiny"), pair("right")
+    model, batch = build(name), pair("right")
     del batch[TARGET]
     whole = model(**batch).logits
     start = model(**{**batch, "decoder_input_ids": batch["decoder_input_ids"][:, :3]}, use_cache=True)
@@ -342,10 +354,11 @@ def _greedy(model: af.Model, values: Tensor, mask: Tensor, n: int, cached: bool)
 
 
 @both_types
+@every_decoder
 @torch.no_grad()
-def test_greedy_ids_are_equal(dtype: torch.dtype) -> None:
+def test_greedy_ids_are_equal(name: str, dtype: torch.dtype) -> None:
     """Cached, uncached, left-padded in a batch and alone: the same words."""
-    model, batch = build("gpt2-tiny", dtype), text("left")
+    model, batch = build(name, dtype, tied=False), text("left")
     cached = _greedy(model, batch["input_ids"], batch[SOURCE], 12, cached=True)
     assert torch.equal(_greedy(model, batch["input_ids"], batch[SOURCE], 12, cached=False), cached)
     for row, words in enumerate(ids()):
@@ -354,10 +367,11 @@ def test_greedy_ids_are_equal(dtype: torch.dtype) -> None:
     assert len(set(cached.flatten().tolist())) > 3  # not one word over and over
 
 
+@every_decoder
 @torch.no_grad()
-def test_beams_follow_their_rows() -> None:
+def test_beams_follow_their_rows(name: str) -> None:
     """After `select` the rows go on from the memory of the rows they came from."""
-    model, batch = build("gpt2-tiny"), text("left")
+    model, batch = build(name), text("left")
     rows, words = torch.tensor([2, 0, 0]), torch.tensor([[9], [10], [11]])
     out = model(**batch, use_cache=True)
     state = out.past_key_values
@@ -368,14 +382,18 @@ def test_beams_follow_their_rows() -> None:
     _close(step, model(input_ids=grown, attention_mask=mask).logits[:, -1], "logits")
 
 
+@every_decoder
+@pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0, 0]], ids=["same rows", "reordered"])
 @torch.no_grad()
-def test_a_rewound_state_goes_on_from_its_mark() -> None:
-    """Tokens that were tried and taken back leave no trace."""
-    model, batch = build("gpt2-tiny"), text("left")
+def test_a_rewound_state_goes_on_from_its_mark(name: str, rows: list[int]) -> None:
+    """Tokens that were tried and taken back leave no trace, also when rows changed places in between."""
+    model, batch = build(name), text("left")
     state = model(**batch, use_cache=True).past_key_values
     twin = state.fork()
     mark = state.mark()
     model(input_ids=torch.full((3, 4), 200), past_key_values=state)
+    state.select(torch.tensor(rows))
+    twin.select(torch.tensor(rows))
     state.rewind(mark)
     words = torch.tensor([[9, 12], [10, 13], [11, 14]])
     ours = model(input_ids=words, past_key_values=state).logits

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import PartConfig
+from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
@@ -40,8 +42,12 @@ class Stage(nn.Module):
         self.names: tuple[str, ...] = (
             (*inputs.names, memory, "encoder_attention_mask") if memory is not None else inputs.names
         )
-        masks = [part for config in _attentions(stack) for part in config.mask.parts]
+        parts = _parts(stack)
+        masks = [mask for part in parts if isinstance(part, AttentionConfig) for mask in part.mask.parts]
         self.remembers = any(isinstance(mask, Causal) for mask in masks)  # it decodes step by step
+        self.remembers |= any(
+            part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
+        )
         # Packing must not change what masks and positions mean.
         biased = stack is not None and stack.positions is not None and stack.positions.biases
         self.packable = not biased and all(mask.relative for mask in masks)
@@ -76,9 +82,9 @@ def handed_in(run: Run, x: Tensor, mask_name: str) -> Tokens:
     return Tokens(x, real_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
 
 
-def _attentions(stack: Stack | None) -> list[AttentionConfig]:
+def _parts(stack: Stack | None) -> list[PartConfig]:
     blocks = stack.config.blocks if stack is not None else ()
-    return [s.part for block in blocks for s in block.sublayers if isinstance(s.part, AttentionConfig)]
+    return [sublayer.part for block in blocks for sublayer in block.sublayers]
 
 
 def _wasteful(tokens: Tokens) -> bool:
@@ -97,6 +103,7 @@ class Report:
 
     hidden: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     attentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cache: str = "past_key_values"  # what the ecosystem calls the state, beside this name
     last: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -133,7 +140,7 @@ class Model(nn.Module):
         self.origin = Origin()
         self.watch = Watch()
         self.points: list[str] = name_taps(self, self.watch)
-        self.names = self._names(stages, heads)  # every keyword that `model(**batch)` takes
+        self.names = self._names(stages, heads, report.cache)  # every keyword that `model(**batch)` takes
 
     @property
     def device(self) -> torch.device:
@@ -144,10 +151,10 @@ class Model(nn.Module):
         return next(p.dtype for p in self.parameters() if p.is_floating_point())
 
     @staticmethod
-    def _names(stages: list[Stage], heads: dict[str, Head]) -> list[str]:
+    def _names(stages: list[Stage], heads: dict[str, Head], cache: str) -> list[str]:
         found = [name for names in (*(s.names for s in stages), *(h.names for h in heads.values())) for name in names]
         found += ["output_hidden_states", "output_attentions", "return_dict", "use_cache"]
-        found += ["past_key_values"] if any(stage.remembers for stage in stages) else []
+        found += ["past_key_values", cache] if any(stage.remembers for stage in stages) else []
         found += ["encoder_outputs"] if "decoder_input_ids" in found else []
         return list(dict.fromkeys(found))
 
@@ -167,7 +174,7 @@ class Model(nn.Module):
             out = Output({**({"loss": sum(losses)} if losses else {}), **out, **fields})
         self._add_fields(out, run, want_hidden, want_attentions, seen.matching)
         if state is not None:
-            out["past_key_values"] = state
+            out["past_key_values"] = out[self.report.cache] = state
         return out if as_dict else cast("Output", out.to_tuple())
 
     def _attention_globs(self) -> list[str]:
@@ -226,7 +233,8 @@ class Model(nn.Module):
         return flat
 
     def _state(self, batch: dict[str, Any]) -> State | None:
-        given = batch.pop("past_key_values", None)
+        named = [batch.pop(name, None) for name in dict.fromkeys(("past_key_values", self.report.cache))]
+        given = next((state for state in named if state is not None), None)
         use = batch.pop("use_cache", None)
         if given is not None and not isinstance(given, State):
             kind = type(given).__name__

@@ -14,7 +14,7 @@ from anyformer.tokens import Tokens
 
 # Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
 FIELDS = frozenset(
-    "loss logits last_hidden_state pooler_output hidden_states attentions cross_attentions past_key_values"
+    "loss logits last_hidden_state pooler_output hidden_states attentions cross_attentions past_key_values cache_params"
     " encoder_last_hidden_state encoder_hidden_states encoder_attentions decoder_hidden_states decoder_attentions"
     " prediction_logits seq_relationship_logits start_logits end_logits pred_boxes auxiliary_outputs loss_dict mask"
     " ids_restore intermediate_hidden_states".split()

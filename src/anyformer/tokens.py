@@ -81,6 +81,7 @@ class Tokens:
 
     `positions` index the position encodings of the real tokens. `code` is an encoding that attention adds to queries
     and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of a picture.
+    `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers.
     """
 
     x: Tensor
@@ -89,13 +90,14 @@ class Tokens:
     code: Tensor | None = None
     grid: tuple[int, int] | None = None
     packing: Packing | None = None
+    summary: Tensor | None = None
 
     @property
     def packed(self) -> bool:
         return self.packing is not None
 
     def replace(self, x: Tensor) -> Tokens:
-        return Tokens(x, self.mask, self.positions, self.code, self.grid, self.packing)
+        return Tokens(x, self.mask, self.positions, self.code, self.grid, self.packing, self.summary)
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""

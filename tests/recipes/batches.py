@@ -15,7 +15,7 @@ def training_batch(name: str) -> dict[str, Any]:
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
     family = name.removesuffix("-tiny")
-    if family == "gpt2":
+    if family in ("gpt2", "mamba", "transformer-xl", "mixer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
         return {
@@ -24,7 +24,7 @@ def training_batch(name: str) -> dict[str, Any]:
             "labels": labels,
             "next_sentence_label": torch.tensor([0, 1]),
         }
-    if family == "transformer":
+    if family in ("transformer", "sutskever", "bahdanau", "luong", "bytenet", "convs2s"):
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
     if family == "vit":
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}

@@ -10,7 +10,7 @@ from torch import Tensor
 from .oracles import Case
 
 TOLERANCE = 2e-5  # relative to the largest value
-CACHE = ("past_key_values",)  # each library has its own form
+CACHE = ("past_key_values", "cache_params")  # each library has its own form
 
 
 def close(ours: Tensor, theirs: Tensor, what: str, tolerance: float = TOLERANCE) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import oracles_old
+
 Batch = dict[str, Any]
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -24,6 +26,7 @@ _HOMES = {
     "Detr": "detr",
     "Perceiver": "perceiver",
     "ResNet": "resnet",
+    **oracles_old.HOMES,
 }
 
 
@@ -101,6 +104,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
+    **oracles_old.SMALL,
 }
 
 ARCHITECTURES = (
@@ -119,6 +123,7 @@ ARCHITECTURES = (
     "DetrForObjectDetection",
     "PerceiverForMaskedLM",
     "PerceiverForImageClassificationLearned",
+    *oracles_old.ARCHITECTURES,
 )
 
 
@@ -187,6 +192,16 @@ def text_case(architecture: str) -> Case:
     return Case(batch, {"": mask})
 
 
+def plain_text_case() -> Case:
+    mask = ragged(4, 9)
+    return Case({"input_ids": ids(4, 9), "attention_mask": mask}, {"": mask})
+
+
+def own_labels(batch: Batch) -> Batch:
+    """Every real token is a label."""
+    return {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)}
+
+
 def make_case(architecture: str, seed: int = 1) -> Case:
     torch.manual_seed(seed)
     builders: dict[str, Callable[[], Case]] = {
@@ -197,6 +212,7 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "ViT": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24)}, {}),
         "Detr": _detr_case,
         "Perceiver": lambda: _perceiver_case(architecture),
+        **dict.fromkeys(oracles_old.TEXT, plain_text_case),
     }
     case = builders[family_of(architecture)]()
     if architecture == "BertForMultipleChoice":
@@ -247,6 +263,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "MarianMTModel": lambda b: {"labels": b["decoder_input_ids"].masked_fill(b["decoder_attention_mask"] == 0, -100)},
     "ViTForImageClassification": lambda b: {"labels": torch.tensor([0, 1])},
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
+    **dict.fromkeys(oracles_old.LABELLED, own_labels),
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
 }
 

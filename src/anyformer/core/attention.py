@@ -35,6 +35,7 @@ class AttentionConfig(Settings):
     scale: float | None = None  # None: 1 / √d_head
     qk_norm: Literal["layer", "rms"] | None = None
     dropout: float = 0.0
+    recall: int | None = None  # remember the inputs of this many past tokens, without gradient, instead of their keys
     mask: Mask = EVERYTHING  # what the family forbids by itself: the future, what lies outside a window
 
     def check(self) -> None:
@@ -89,7 +90,7 @@ class Attention(nn.Module):
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
         """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps."""
         query, key, value, offset = self._cross(tokens, context, state) if context else self._self(tokens, state)
-        mask = self.config.mask & _visible(tokens, context, state)
+        mask = self.config.mask & _visible(tokens, context, state, key.shape[2])
         scale = self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
         bias = self.positions.bias(query, key, offset, scale) if self.positions else None
         if self.taps.watch.patterns:
@@ -105,6 +106,8 @@ class Attention(nn.Module):
         return self.taps.see("output", out, tokens.packing)
 
     def _self(self, tokens: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
+        if state is not None and self.config.recall is not None:
+            return self._recall(tokens, state)
         if tokens.code is None:
             query, key, value = self.qkv(tokens.x)
         else:
@@ -120,6 +123,17 @@ class Attention(nn.Module):
         offset = memory.length
         key, value = memory.append(key, value)
         return query, key, value, offset
+
+    def _recall(self, tokens: Tokens, state: State) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""
+        memory = state.held(self._memory_name)
+        past = memory.get("past", tokens.x[:, :0])
+        everything = torch.cat([past, tokens.x], dim=1)
+        kept = everything.shape[1] - min(self.config.recall or 0, everything.shape[1])
+        memory["past"] = everything[:, kept:].detach()
+        query = self.qkv.apart("query", tokens.x)
+        key, value = self.qkv.apart("key", everything), self.qkv.apart("value", everything)
+        return *self._heads(query, key, value, packed=False), past.shape[1]
 
     def _cross(self, tokens: Tokens, context: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
         query = self.query(tokens.x if tokens.code is None else tokens.x + tokens.code)
@@ -162,12 +176,13 @@ class Attention(nn.Module):
                 self.taps.see(point, value)
 
 
-def _visible(tokens: Tokens, context: Tokens | None, state: State | None) -> Mask:
+def _visible(tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
     """Which keys are real."""
     keys = tokens if context is None else context
     if tokens.packing is not None and keys.packing is not None:
         return Packed(tokens.packing, keys.packing)
     real = state.real if state is not None and context is None else keys.mask
+    real = real if real is None else real[:, real.shape[1] - n_keys :]  # a bounded memory has the last ones only
     return EVERYTHING if real is None else Padding(real)
 
 

@@ -3,6 +3,7 @@
 Original decoder:  self, cross, feedforward, each normalised after ("post")
 GPT-2:             self, feedforward, each normalised before ("pre")
 GPT-NeoX:          the same two, side by side (parallel)
+Mamba:             a state-space mixer alone
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.norms import NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
+from anyformer.core.statespace import StateSpace, StateSpaceConfig
 from anyformer.core.taps import NO_TAPS
 from anyformer.tokens import Tokens
+
+PartConfig = AttentionConfig | FeedForwardConfig | StateSpaceConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class SublayerConfig(Settings):
     name: str  # "self", "cross" and "feedforward" are the taps' names too
-    part: AttentionConfig | FeedForwardConfig
+    part: PartConfig
     order: Literal["pre", "post", "sandwich"] = "pre"
-    norm: NormConfig = NormConfig()
+    norm: NormConfig | None = NormConfig()  # None: none at all, as before transformers
     context_norm: bool = False  # normalise what is attended to as well (Perceiver)
     residual: bool = True
     dropout: float = 0.0
@@ -38,6 +42,11 @@ class SublayerConfig(Settings):
     @property
     def width(self) -> int:
         return self.part.d_query if isinstance(self.part, AttentionConfig) else self.part.d_model
+
+    @property
+    def d_context(self) -> int | None:
+        """The width of what the part looks at besides its own tokens, where it does."""
+        return self.part.d_context if isinstance(self.part, AttentionConfig) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,14 @@ class BlockConfig(Settings):
         self.require(not (self.parallel and post), "parallel sublayers cannot be normalised after the sum.")
 
 
+def make_part(config: PartConfig, positions: Positions | None) -> nn.Module:
+    if isinstance(config, AttentionConfig):
+        return Attention(config, positions)
+    if isinstance(config, FeedForwardConfig):
+        return FeedForward(config)
+    return StateSpace(config)
+
+
 class Sublayer(nn.Module):
     """One part with its norms, dropout and residual connection."""
 
@@ -60,35 +77,27 @@ class Sublayer(nn.Module):
         super().__init__()
         self.config = config
         self.drop_path = drop_path
-        self.norm = make_norm(config.norm, config.width)
-        self.after = make_norm(config.norm, config.width) if config.order == "sandwich" else None
+        norm = config.norm
+        self.norm = make_norm(norm, config.width) if norm is not None else None
+        self.after = make_norm(norm, config.width) if norm is not None and config.order == "sandwich" else None
         self.context_norm = None
-        if isinstance(config.part, AttentionConfig):
-            self.part: nn.Module = Attention(config.part, positions)
-            if config.context_norm and config.part.d_context is not None:
-                self.context_norm = make_norm(config.norm, config.part.d_context)
-        else:
-            self.part = FeedForward(config.part)
+        if config.context_norm and norm is not None and config.d_context is not None:
+            self.context_norm = make_norm(norm, config.d_context)
+        self.part = make_part(config.part, positions)
 
     @property
     def crosses(self) -> bool:
-        return isinstance(self.config.part, AttentionConfig) and self.config.part.d_context is not None
+        return self.config.d_context is not None
 
     def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tensor:
         """What the sublayer adds to the residual stream."""
         x = tokens.x
-        if self.config.order != "post":
+        if self.config.order != "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
-        if isinstance(self.part, Attention):
-            context = None
-            if self.crosses:
-                assert memory is not None
-                context = memory
-                if self.context_norm is not None:
-                    context = memory.replace(normalise(self.context_norm, memory.x, memory.mask))
-            x = self.part(tokens.replace(x), context, state)
-        else:
+        if isinstance(self.part, FeedForward):
             x = self.part(x, tokens.packing)
+        else:
+            x = self.part(tokens.replace(x), self._context(memory), state)
         if self.after is not None:
             x = normalise(self.after, x, tokens.mask)
         if self.training:
@@ -96,10 +105,18 @@ class Sublayer(nn.Module):
             x = self._skip_rows(x, tokens) if self.drop_path else x
         return x
 
+    def _context(self, memory: Tokens | None) -> Tokens | None:
+        if not self.crosses:
+            return None
+        assert memory is not None
+        if self.context_norm is None:
+            return memory
+        return memory.replace(normalise(self.context_norm, memory.x, memory.mask))
+
     def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
         x = self.branch(tokens, memory, state)
         x = tokens.x + x if self.config.residual else x
-        if self.config.order == "post":
+        if self.config.order == "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
         return tokens.replace(x)
 

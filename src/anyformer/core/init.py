@@ -23,22 +23,29 @@ class InitConfig(Settings):
 
 def initialise(model: nn.Module, config: InitConfig) -> None:
     """Draw every parameter of `model` anew; a tied one where it stands first, which is the input table."""
-    drawn: set[int] = set()
+    drawn: dict[int, Tensor] = {}
     for module in model.modules():
-        own = {id(parameter) for parameter in module._parameters.values() if parameter is not None}
-        if own & drawn:
+        own = {id(parameter): parameter.data for parameter in module._parameters.values() if parameter is not None}
+        if own and own.keys() <= drawn.keys():
             continue
+        tied = [(data, data.clone()) for key, data in own.items() if key in drawn]
+        _draw(module, config)
+        for data, first in tied:
+            data.copy_(first)
         drawn |= own
-        if isinstance(module, Linear):
-            _linear(module, config)
-        elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d)):
-            module.reset_parameters()
-        elif isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
-            module.reset(config.std if config.embedding_std is None else config.embedding_std)  # type: ignore[operator]
+
+
+def _draw(module: nn.Module, config: InitConfig) -> None:
+    if isinstance(module, Linear):
+        _linear(module, config)
+    elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.RNNBase)):
+        module.reset_parameters()
+    elif isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
+        module.reset(config.std if config.embedding_std is None else config.embedding_std)  # type: ignore[operator]
 
 
 def _linear(module: Linear, config: InitConfig) -> None:

@@ -1,11 +1,13 @@
 """What decoding remembers, behind one interface: append, select(rows), mark()/rewind(), detach().
 
-A `State` holds one memory a layer: the keys and values of the past, or those of the encoder, computed once.
+A `State` holds one memory a layer: the keys and values of the past, or those of the encoder, computed once, or what a
+recurrence has come to. Keys can be cut back to a length; a recurrence cannot, so a mark keeps a copy of it.
 """
 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -63,6 +65,27 @@ class Fixed:
         """The encoder's keys do not grow."""
 
 
+class Held(dict[str, Tensor]):
+    """What a recurrent part carries along, by name, batch first. A step replaces tensors and never writes into one."""
+
+    length = 0
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.update({name: change(tensor) for name, tensor in self.items()})
+
+
+class Mark:
+    """A place to come back to. It follows the rows when they are reordered, for as long as somebody keeps it."""
+
+    def __init__(self, length: int, held: dict[str, Held]) -> None:
+        self.length = length
+        self.held = held
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> None:
+        for tensors in self.held.values():
+            tensors.apply(change)
+
+
 def _room(buffer: Tensor | None, like: Tensor, needed: int, used: int) -> Tensor:
     if buffer is not None and buffer.shape[2] >= needed:
         return buffer
@@ -77,10 +100,11 @@ class State:
     """Everything a model remembers between two steps of decoding."""
 
     def __init__(self) -> None:
-        self.layers: dict[str, KeyValues | Fixed] = {}
+        self.layers: dict[str, KeyValues | Fixed | Held] = {}
         self.real: Tensor | None = None  # [B, length]: which remembered tokens are real; None while all are
         self.length = 0
         self.memory: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
+        self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()
 
     def keys(self, path: str) -> KeyValues:
         layer = self.layers.setdefault(path, KeyValues())
@@ -90,6 +114,11 @@ class State:
     def fixed(self, path: str) -> Fixed:
         layer = self.layers.setdefault(path, Fixed())
         assert isinstance(layer, Fixed)
+        return layer
+
+    def held(self, path: str) -> Held:
+        layer = self.layers.setdefault(path, Held())
+        assert isinstance(layer, Held)
         return layer
 
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
@@ -110,15 +139,22 @@ class State:
         """Cut the gradient to the past."""
         self._apply(torch.Tensor.detach)
 
-    def mark(self) -> int:
-        return self.length
+    def mark(self) -> Mark:
+        held = {path: copy.copy(layer) for path, layer in self.layers.items() if isinstance(layer, Held)}
+        mark = Mark(self.length, held)
+        self.marks.add(mark)
+        return mark
 
-    def rewind(self, mark: int) -> None:
+    def rewind(self, mark: Mark) -> None:
         """Forget what came after the mark."""
-        for layer in self.layers.values():
-            layer.rewind(mark)
-        self.real = None if self.real is None else self.real[:, :mark]
-        self.length = mark
+        for path, layer in self.layers.items():
+            if isinstance(layer, Held):
+                layer.clear()
+                layer.update(mark.held.get(path, {}))
+            else:
+                layer.rewind(mark.length)
+        self.real = None if self.real is None else self.real[:, : mark.length]
+        self.length = mark.length
 
     def fork(self) -> State:
         """A copy that can go its own way."""
@@ -127,13 +163,20 @@ class State:
         for layer in other.layers.values():
             layer.apply(torch.Tensor.clone)
         other.memory = dict(self.memory)
+        other.marks = weakref.WeakSet()
         return other
 
     def _apply(self, change: Callable[[Tensor], Tensor]) -> None:
-        for layer in self.layers.values():
-            layer.apply(change)
+        for remembered in (*self.layers.values(), *self.marks):
+            remembered.apply(change)
         self.real = None if self.real is None else change(self.real)
         self.memory = {
-            stage: Tokens(change(tokens.x), None if tokens.mask is None else change(tokens.mask), grid=tokens.grid)
+            stage: Tokens(
+                change(tokens.x),
+                None if tokens.mask is None else change(tokens.mask),
+                code=None if tokens.code is None else change(tokens.code.expand(tokens.x.shape[0], -1, -1)),
+                grid=tokens.grid,
+                summary=None if tokens.summary is None else change(tokens.summary),
+            )
             for stage, tokens in self.memory.items()
         }

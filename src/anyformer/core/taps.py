@@ -50,6 +50,10 @@ class Taps:
         self.watch = watch
         self.path = path
 
+    def name(self, part: nn.Module) -> str:
+        """What a state calls the part; outside a model it has no name of its own."""
+        return self.path or f"{type(part).__name__} {id(part)}"
+
     def wants(self, point: str) -> bool:
         return bool(self.watch.patterns) and bool(self.watch.seekers(f"{self.path}.{point}"))
 
@@ -67,6 +71,7 @@ NO_TAPS = Taps(Watch(), "")
 POINTS = {
     "Attention": ("query", "key", "value", "weights", "output"),
     "FeedForward": ("hidden",),
+    "StateSpace": ("output",),
     "Block": ("output",),
     "Stage": ("input", "output"),
 }

@@ -1,0 +1,72 @@
+"""Rows for parts that read in order (recurrent, convolutional, state-space): each row's real tokens stand first.
+
+Such parts carry something from token to token, so a padded slot in between would move it. Flush rows have their padding
+at the end only, whatever side it came on, and `back` puts the results where the tokens were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.tokens import Packing, Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    x: Tensor  # [B, T, d], the real tokens of each row first, zeros after them
+    packing: Packing | None  # None: every token is real
+    packed: bool = False  # whether the tokens came, and go back, packed
+
+    @classmethod
+    def of(cls, tokens: Tokens) -> Rows:
+        packing = tokens.packing
+        if packing is None and tokens.mask is not None:
+            packing = Packing.of(tokens.mask)
+        if packing is None:
+            return cls(tokens.x, None)
+        x = packing.flush.unpack(tokens.x if tokens.packed else packing.pack(tokens.x))
+        if x.shape[1] == 0:  # nothing real at all; one empty slot keeps every shape alive
+            x = x.new_zeros(x.shape[0], 1, x.shape[2])
+        return cls(x, packing, tokens.packed)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Real tokens of each row [B]."""
+        batch, length = self.x.shape[:2]
+        if self.packing is None:
+            return torch.full((batch,), length, device=self.x.device)
+        return torch.tensor(self.packing.sizes, device=self.x.device)
+
+    @property
+    def real(self) -> Tensor | None:
+        """[B, T]; None: all."""
+        if self.packing is None:
+            return None
+        return torch.arange(self.x.shape[1], device=self.x.device) < self.sizes[:, None]
+
+    def back(self, y: Tensor) -> Tensor:
+        """Results [B, T, …] in the form and at the slots that the tokens had; zeros at the padding."""
+        if self.packing is None:
+            return y
+        y = y.flatten(0, 1).index_select(0, self.packing.rows * y.shape[1] + self.packing.places)
+        return y if self.packed else self.packing.unpack(y)
+
+    def reverse(self, y: Tensor) -> Tensor:
+        """Each row's real tokens from last to first, the padding still behind them; its own inverse."""
+        if self.packing is None:
+            return y.flip(1)
+        at = self.sizes[:, None] - 1 - torch.arange(y.shape[1], device=y.device)
+        at = torch.where(at < 0, torch.arange(y.shape[1], device=y.device), at)
+        return y.gather(1, at.unsqueeze(-1).expand_as(y))
+
+    def extend(self, past: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows [B, n + T, d] with the `past` [B, n, d] before them, and the last n real ones: the next past."""
+        n = past.shape[1]
+        everything = torch.cat([past, self.x], dim=1)
+        if self.packing is None:
+            return everything, everything[:, everything.shape[1] - n :]
+        at = self.sizes[:, None] + torch.arange(n, device=past.device)
+        return everything, everything.gather(1, at.unsqueeze(-1).expand(-1, -1, past.shape[2]))

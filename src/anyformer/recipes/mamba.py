@@ -1,0 +1,84 @@
+"""Mamba (Gu and Dao 2023): as GPT-2, except that a block is one sublayer, a selective state-space mixer in the place of
+both attention and feed-forward network, that norms are RMS norms, and that no positions are needed: the recurrence
+knows the order. Decoding takes the same memory however long the text is.
+
+Published: 2.8B reaches perplexity 6.22 on the Pile (table 3 of the paper), beside 6.73 of Pythia-2.8B.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.statespace import StateSpaceConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba(Settings):
+    n_layers: int = 24
+    d_model: int = 768
+    expand: int = 2  # the mixer works in d_model times this many channels
+    d_state: int = 16
+    rank: int | None = None  # of the step sizes; None: d_model / 16, rounded up
+    kernel: int = 4
+    vocab_size: int = 50280
+    activation: str = "silu"
+    bias: bool = False
+    conv_bias: bool = True
+    norm_eps: float = 1e-5
+    tied: bool = True
+    padding: int | None = 0
+    end: int = 0
+
+
+def _block(config: Mamba) -> BlockConfig:
+    mixer = StateSpaceConfig(
+        d_model=config.d_model,
+        d_inner=config.expand * config.d_model,
+        d_state=config.d_state,
+        rank=config.rank if config.rank is not None else math.ceil(config.d_model / 16),
+        kernel=config.kernel,
+        bias=config.bias,
+        conv_bias=config.conv_bias,
+        activation=config.activation,
+    )
+    norm = NormConfig(kind="rms", eps=config.norm_eps)
+    return BlockConfig(sublayers=(SublayerConfig(name="mixer", part=mixer, norm=norm),))
+
+
+def build(config: Mamba) -> Model:
+    inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
+    norm = NormConfig(kind="rms", eps=config.norm_eps)
+    stack = Stack(StackConfig.repeat(_block(config), config.n_layers, norm), config.d_model)
+    head = LanguageHead(
+        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
+        inputs.words if config.tied else None,
+    )
+    report = Report(hidden={"hidden_states": ("decoder", (*range(1, config.n_layers + 1), -1))}, cache="cache_params")
+    return Model("mamba", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
+
+
+def init(config: Mamba) -> InitConfig:
+    return InitConfig(std=0.02, residual_depth=config.n_layers)
+
+
+SIZES = {
+    #                      layers        width
+    "mamba-tiny": Mamba(n_layers=2, d_model=64, vocab_size=256),
+    "mamba-130m": Mamba(n_layers=24, d_model=768),
+    "mamba-370m": Mamba(n_layers=48, d_model=1024),
+    "mamba-790m": Mamba(n_layers=48, d_model=1536),
+    "mamba-1.4b": Mamba(n_layers=48, d_model=2048),
+    "mamba-2.8b": Mamba(n_layers=64, d_model=2560),
+}
+
+register(Family("mamba", Mamba, build, init, __doc__ or ""), SIZES)

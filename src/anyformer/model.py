@@ -43,7 +43,7 @@ class Stage(nn.Module):
         masks = [part for config in _attentions(stack) for part in config.mask.parts]
         self.remembers = any(isinstance(mask, Causal) for mask in masks)  # it decodes step by step
         # Packing must not change what masks and positions mean.
-        biased = stack is not None and stack.positions is not None and stack.positions.biases
+        biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
 
     def forward(self, run: Run, pack: bool = True) -> None:

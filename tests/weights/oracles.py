@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import oracles_decoders as decoders
+
 Batch = dict[str, Any]
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -24,6 +26,7 @@ _HOMES = {
     "Detr": "detr",
     "Perceiver": "perceiver",
     "ResNet": "resnet",
+    **decoders.HOMES,
 }
 
 
@@ -101,6 +104,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
+    **decoders.SMALL,
 }
 
 ARCHITECTURES = (
@@ -119,6 +123,7 @@ ARCHITECTURES = (
     "DetrForObjectDetection",
     "PerceiverForMaskedLM",
     "PerceiverForImageClassificationLearned",
+    *decoders.ARCHITECTURES,
 )
 
 
@@ -187,6 +192,13 @@ def text_case(architecture: str) -> Case:
     return Case(batch, {"": mask})
 
 
+def decoder_case(architecture: str) -> Case:
+    case = text_case(architecture)
+    if architecture != "OpenAIGPTLMHeadModel":
+        del case.batch["token_type_ids"]
+    return case
+
+
 def make_case(architecture: str, seed: int = 1) -> Case:
     torch.manual_seed(seed)
     builders: dict[str, Callable[[], Case]] = {
@@ -197,6 +209,7 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "ViT": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24)}, {}),
         "Detr": _detr_case,
         "Perceiver": lambda: _perceiver_case(architecture),
+        **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
     }
     case = builders[family_of(architecture)]()
     if architecture == "BertForMultipleChoice":
@@ -248,6 +261,10 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "ViTForImageClassification": lambda b: {"labels": torch.tensor([0, 1])},
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
+    **{
+        architecture: lambda b: {"labels": b["input_ids"].masked_fill(b["attention_mask"] == 0, -100)}
+        for architecture in decoders.ARCHITECTURES
+    },
 }
 
 

@@ -10,6 +10,7 @@ import torch
 
 import anyformer as af
 
+from . import oracles_decoders as decoders
 from .compare import compare
 from .oracles import ARCHITECTURES, LABELS, hf_class, make_case, make_oracle, save_oracle
 
@@ -86,7 +87,9 @@ def test_own_folder(architecture: str, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, back.state_dict()[name]) for name, tensor in oracle.state_dict().items())
 
 
-@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"])
+@pytest.mark.parametrize(
+    "architecture", ["GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification", *decoders.ARCHITECTURES]
+)
 def test_gradients(architecture: str, tmp_path: Path) -> None:
     """Gradients agree, parameter by parameter."""
     from anyformer.weights.hf import table_for

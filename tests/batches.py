@@ -61,6 +61,9 @@ BATCHES: dict[str, Callable[[str], Batch]] = {
     "vit-tiny": pictures,
     "detr-tiny": masked_pictures,
     "perceiver-tiny": text,
+    **{
+        f"{family}-tiny": text for family in ("gpt1", "gpt3", "gptneox", "llama", "mistral", "qwen2", "qwen3", "gemma3")
+    },
 }
 
 

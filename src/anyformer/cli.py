@@ -55,7 +55,10 @@ def recipes() -> None:
     table.add_column("what it is")
     for name, family, parameters, about in list_recipes():
         table.add_row(name, family, f"{parameters:,}", about)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has no edge
+    console.print(table)
 
 
 def list_recipes() -> list[tuple[str, str, int, str]]:

@@ -49,7 +49,7 @@ class Stage(nn.Module):
             part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
         )
         # Packing must not change what masks and positions mean.
-        biased = stack is not None and stack.positions is not None and stack.positions.biases
+        biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
 
     def forward(self, run: Run, pack: bool = True) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,6 +76,9 @@ class Packing:
         return flat.view(self.batch, self.length, *x.shape[1:])
 
 
+Memo = dict[Any, Any]  # what one layer worked out and the next ones need again (rotary's tables)
+
+
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """A batch of sequences of vectors.
@@ -91,13 +95,14 @@ class Tokens:
     grid: tuple[int, int] | None = None
     packing: Packing | None = None
     summary: Tensor | None = None
+    memo: Memo = field(default_factory=dict)  # shared by the tokens of one pass through a stack
 
     @property
     def packed(self) -> bool:
         return self.packing is not None
 
     def replace(self, x: Tensor) -> Tokens:
-        return Tokens(x, self.mask, self.positions, self.code, self.grid, self.packing, self.summary)
+        return Tokens(x, self.mask, self.positions, self.code, self.grid, self.packing, self.summary, self.memo)
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""
@@ -112,6 +117,7 @@ class Tokens:
             positions=None if self.positions is None else packing.pack(self.positions.expand(batch, length)),
             code=None if self.code is None else packing.pack(self.code.expand(batch, -1, -1)),
             packing=packing,
+            memo={},
         )
 
     def pad(self) -> Tokens:
@@ -125,6 +131,7 @@ class Tokens:
             positions=None if self.positions is None else self.packing.unpack(self.positions),
             code=None if self.code is None else self.packing.unpack(self.code),
             packing=None,
+            memo={},
         )
 
     def take(self, index: Tensor) -> Tokens:

@@ -19,6 +19,7 @@ from anyformer.core.masks import (
     Mask,
     Packed,
     Padding,
+    Placed,
     Prefix,
     Window,
 )
@@ -89,6 +90,13 @@ def _documents(b: int, i: int, j: int) -> bool:
     return bool(DOCUMENT[b, i] == DOCUMENT[b, j])
 
 
+PLACES = REAL.cumsum(dim=1) - 1
+
+
+def _placed(b: int, i: int, j: int) -> bool:  # at most 2 real tokens back, whatever stands between
+    return 0 <= int(REAL[b, : i + 1].sum()) - int(REAL[b, : j + 1].sum()) <= 2
+
+
 def _dilated(b: int, i: int, j: int) -> bool:
     return j in (i - 6, i - 3, i, i + 3, i + 6)
 
@@ -132,6 +140,7 @@ MASKS = [
         _both(_documents, _causal),
         (Documents, Causal),
     ),
+    Case("window counted in real tokens", Placed(Causal() & Window(2), PLACES), _placed, (Placed,)),
     Case("dense", Dense(ANY), lambda b, i, j: bool(ANY[b, 0, i, j]), (Dense,)),
     Case(
         "dense & window",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.init import InitConfig, initialise
 from anyformer.core.masks import EVERYTHING, Causal, Mask, Window
+from anyformer.core.norms import NormConfig
 from anyformer.core.positions import ALiBi, Positions, RelativeT5, RelativeXL, Rotary
 from anyformer.core.score import Additive
 from anyformer.core.state import State
@@ -112,10 +115,10 @@ def test_grouped_heads_are_repeated_heads(groups: int) -> None:
     assert torch.allclose(grouped(Tokens(x)), plain(Tokens(x)), atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_query_and_key_norms(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["layer", "rms", "rms_offset"])
+def test_query_and_key_norms(kind: Literal["layer", "rms", "rms_offset"]) -> None:
     """Each head's queries and keys are normalised before they meet; values are not."""
-    attention = _make(qk_norm=kind, mask=Causal())
+    attention = _make(qk_norm=NormConfig(kind=kind, eps=1e-6), mask=Causal())
     assert attention.query_norm is not None
     assert attention.key_norm is not None
     for norm in (attention.query_norm, attention.key_norm):
@@ -129,7 +132,8 @@ def test_query_and_key_norms(kind: str) -> None:
     def normalise(x: Tensor, norm: nn.Module) -> Tensor:
         centred = x - x.mean(-1, keepdim=True) if kind == "layer" else x
         shift = norm.bias if kind == "layer" else 0.0
-        return centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight + shift
+        weight = norm.weight + (1.0 if kind == "rms_offset" else 0.0)
+        return centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight + shift
 
     query, key = normalise(query, attention.query_norm), normalise(key, attention.key_norm)
     heads = F.scaled_dot_product_attention(query, key, value, is_causal=True)

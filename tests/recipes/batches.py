@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+DECODERS = ("gpt1", "gpt2", "gpt3", "gptneox", "llama", "mistral", "qwen2", "qwen3", "gemma3")
+
 
 def training_batch(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
@@ -15,7 +17,7 @@ def training_batch(name: str) -> dict[str, Any]:
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
     family = name.removesuffix("-tiny")
-    if family in ("gpt2", "mamba", "transformer-xl", "mixer"):
+    if family in (*DECODERS, "mamba", "transformer-xl", "mixer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
         return {

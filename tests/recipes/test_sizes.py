@@ -11,6 +11,7 @@ import anyformer as af
 from anyformer.registry import recipe
 
 from ..weights.oracles import hf_class
+from . import sizes_decoders as decoders
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -95,6 +96,7 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
             "num_labels": 1000,
         },
     ),
+    **decoders.PUBLISHED,
 }
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
@@ -130,8 +132,7 @@ def test_every_published_size_is_checked() -> None:
 def test_the_papers_own_figures() -> None:
     """The counts that the papers print, where they print them: BERT 110M and 340M, GPT-2 1.5B, DETR-R50 41M."""
     figures = {"bert-base": 110e6, "bert-large": 340e6, "gpt2-1.5b": 1.54e9, "vit-b16": 86e6, "detr-r50": 41e6}
-    figures |= PAPERS
-    for name, published in figures.items():
+    for name, published in {**figures, **PAPERS, **decoders.FIGURES}.items():
         found = recipe(name)
         with torch.device("meta"):
             ours = count(found.family.build(found.config))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import oracles_decoders as decoders
 from . import oracles_old
 
 Batch = dict[str, Any]
@@ -27,6 +28,7 @@ _HOMES = {
     "Perceiver": "perceiver",
     "ResNet": "resnet",
     **oracles_old.HOMES,
+    **decoders.HOMES,
 }
 
 
@@ -105,6 +107,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
     **oracles_old.SMALL,
+    **decoders.SMALL,
 }
 
 ARCHITECTURES = (
@@ -124,6 +127,7 @@ ARCHITECTURES = (
     "PerceiverForMaskedLM",
     "PerceiverForImageClassificationLearned",
     *oracles_old.ARCHITECTURES,
+    *decoders.ARCHITECTURES,
 )
 
 
@@ -202,6 +206,13 @@ def own_labels(batch: Batch) -> Batch:
     return {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)}
 
 
+def decoder_case(architecture: str) -> Case:
+    case = text_case(architecture)
+    if architecture != "OpenAIGPTLMHeadModel":
+        del case.batch["token_type_ids"]
+    return case
+
+
 def make_case(architecture: str, seed: int = 1) -> Case:
     torch.manual_seed(seed)
     builders: dict[str, Callable[[], Case]] = {
@@ -213,6 +224,7 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "Detr": _detr_case,
         "Perceiver": lambda: _perceiver_case(architecture),
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
+        **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
     }
     case = builders[family_of(architecture)]()
     if architecture == "BertForMultipleChoice":
@@ -265,6 +277,10 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
     **dict.fromkeys(oracles_old.LABELLED, own_labels),
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
+    **{
+        architecture: lambda b: {"labels": b["input_ids"].masked_fill(b["attention_mask"] == 0, -100)}
+        for architecture in decoders.ARCHITECTURES
+    },
 }
 
 

@@ -10,6 +10,7 @@ import torch
 
 import anyformer as af
 
+from . import oracles_decoders as decoders
 from .compare import compare
 from .oracles import ARCHITECTURES, LABELS, hf_class, make_case, make_oracle, save_oracle
 
@@ -89,7 +90,8 @@ def test_own_folder(architecture: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", ["GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification", "MambaForCausalLM"]
+    "architecture",
+    ["GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification", "MambaForCausalLM", *decoders.ARCHITECTURES],
 )
 def test_gradients(architecture: str, tmp_path: Path) -> None:
     """Gradients agree, parameter by parameter."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attend, weigh
 from anyformer.core.linear import Fused, Linear
-from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding
+from anyformer.core.masks import EVERYTHING, Causal, Mask, Packed, Padding, Placed
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
@@ -33,7 +32,7 @@ class AttentionConfig(Settings):
     bias: bool = True
     out_bias: bool = True
     scale: float | None = None  # None: 1 / √d_head
-    qk_norm: Literal["layer", "rms"] | None = None
+    qk_norm: NormConfig | None = None  # of each head's queries and keys, before they turn
     dropout: float = 0.0
     recall: int | None = None  # remember the inputs of this many past tokens, without gradient, instead of their keys
     mask: Mask = EVERYTHING  # what the family forbids by itself: the future, what lies outside a window
@@ -84,13 +83,13 @@ class Attention(nn.Module):
         self.out = Linear(config.width_value, d_out, config.out_bias, residual=True)
         self.query_norm = self.key_norm = None
         if config.qk_norm is not None:
-            norm = NormConfig(kind=config.qk_norm, eps=1e-6)
-            self.query_norm, self.key_norm = make_norm(norm, config.d_head), make_norm(norm, config.d_head)
+            self.query_norm = make_norm(config.qk_norm, config.d_head)
+            self.key_norm = make_norm(config.qk_norm, config.d_head)
 
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
         """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps."""
         query, key, value, offset = self._cross(tokens, context, state) if context else self._self(tokens, state)
-        mask = self.config.mask & _visible(tokens, context, state, key.shape[2])
+        mask = self._own_mask(tokens, state, offset) & _visible(tokens, context, state, key.shape[2])
         scale = self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
         bias = self.positions.bias(query, key, offset, scale) if self.positions else None
         if self.taps.watch.patterns:
@@ -105,6 +104,15 @@ class Attention(nn.Module):
         out = self.out(_join(heads, tokens.packed))
         return self.taps.see("output", out, tokens.packing)
 
+    def _own_mask(self, tokens: Tokens, state: State | None, offset: int) -> Mask:
+        """What the family forbids; where slots of the past are padding, distances are counted without them."""
+        plain = all(isinstance(part, Causal) for part in self.config.mask.parts)
+        if plain or not offset or state is None or state.real is None:
+            return self.config.mask
+        if "places" not in tokens.memo:
+            tokens.memo["places"] = state.real.cumsum(dim=1) - 1
+        return Placed(self.config.mask, tokens.memo["places"])
+
     def _self(self, tokens: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
         if state is not None and self.config.recall is not None:
             return self._recall(tokens, state)
@@ -116,7 +124,7 @@ class Attention(nn.Module):
             value = self.qkv.apart("value", tokens.x)
         query, key, value = self._heads(query, key, value, tokens.packed)
         if self.positions is not None:
-            query, key = self.positions.rotate(query, key, _positions(tokens))
+            query, key = self.positions.rotate(query, key, _positions(tokens), tokens.memo)
         if state is None:
             return query, key, value, 0
         memory = state.keys(self._memory_name)

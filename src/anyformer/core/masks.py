@@ -202,6 +202,20 @@ class Padding(Mask):
 
 
 @dataclass(frozen=True, eq=False)
+class Placed(Mask):
+    """A mask about distances, counted in places instead of slots: `places` [B, K] numbers the real tokens of each row.
+
+    Between a prompt padded on the right and what is generated after it lie slots that are no distance.
+    """
+
+    inner: Mask
+    places: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.inner.allowed(self.places[:, q[:, 0], None], self.places[:, None, k[0]])[0, 0].unsqueeze(1)
+
+
+@dataclass(frozen=True, eq=False)
 class Documents(Mask):
     """Several documents share a row and must not see each other: the document of each query and of each key."""
 

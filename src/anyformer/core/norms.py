@@ -1,4 +1,5 @@
-"""Normalisations of a token's features: layer, RMS and, for the lectures' comparison, batch norm."""
+"""Normalisations of a token's features: layer, RMS (plain, and with weights that count from 1) and, for the lectures'
+comparison, batch norm."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
@@ -13,9 +15,21 @@ from anyformer.config import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig(Settings):
-    kind: Literal["layer", "rms", "batch"] = "layer"
+    kind: Literal["layer", "rms", "rms_offset", "batch"] = "layer"
     eps: float = 1e-5
     bias: bool = True
+
+
+class OffsetRMSNorm(nn.RMSNorm):
+    """RMS norm that multiplies by 1 + weight, so that weights begin at zero and decay towards doing nothing (Gemma)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        half = x.dtype in (torch.float16, torch.bfloat16)  # which would round 1 + weight
+        wide, weight = (x.float(), self.weight.float()) if half else (x, self.weight)
+        return F.rms_norm(wide, self.normalized_shape, 1 + weight, self.eps).to(x.dtype)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -32,6 +46,8 @@ def make_norm(config: NormConfig, width: int) -> nn.Module:
         return nn.LayerNorm(width, eps=config.eps, bias=config.bias)
     if config.kind == "rms":
         return nn.RMSNorm(width, eps=config.eps)
+    if config.kind == "rms_offset":
+        return OffsetRMSNorm(width, eps=config.eps)
     return BatchNorm(width, eps=config.eps)
 
 

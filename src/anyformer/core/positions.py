@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.rope import Rope
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens
+from anyformer.tokens import Memo, Tokens
 
 Layout = Literal["halves", "interleaved"]
 
@@ -51,8 +52,11 @@ class Positions(nn.Module):
     def code(self, tokens: Tokens) -> Tensor | None:
         return None
 
-    def rotate(self, query: Tensor, key: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Both [B, H, T, d_head], standing at the positions `at` [B or 1, T]."""
+    def rotate(self, query: Tensor, key: Tensor, at: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
+        """Both [B, H, T, d_head], standing at the positions `at` [B or 1, T].
+
+        `memo` lasts for one pass through a stack: what one layer works out from `at`, the next finds there.
+        """
         return query, key
 
     def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
@@ -180,24 +184,55 @@ class Sinusoidal2D(Positions):
 
 
 class Rotary(Positions):
-    """Queries and keys turned by an angle that grows with the position, so that scores see only distances (Su 2021)."""
+    """Queries and keys turned by an angle that grows with the position, so that scores see only distances (Su 2021).
 
-    def __init__(self, d_head: int, base: float = 10_000.0, layout: Layout = "halves") -> None:
+    `rope` says how fast, `trained` up to which length the model was trained (for stretched ones). The "dynamic" kind
+    looks at the longest text of a pass, so there alone a row depends on its neighbours and a cached key keeps the
+    rotation of the length at which it came.
+    """
+
+    def __init__(
+        self,
+        d_head: int,
+        base: float = 10_000.0,
+        layout: Layout = "halves",
+        rope: Rope | None = None,
+        trained: int = 2048,
+    ) -> None:
         super().__init__()
-        self.d_head, self.base, self.layout = d_head, base, layout
+        self.d_head, self.layout, self.trained = d_head, layout, trained
+        self.rope = rope if rope is not None else Rope(base=base)
 
-    def rotate(self, query: Tensor, key: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        rates = self.base ** (-torch.arange(0, self.d_head, 2, dtype=torch.float64, device=query.device) / self.d_head)
-        angles = (at.double().unsqueeze(-1) * rates).unsqueeze(1)  # [B, 1, T, d_head / 2]
-        cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
+    def rotate(self, query: Tensor, key: Tensor, at: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
+        cos, sin = self._tables(at, query.dtype, {} if memo is None else memo)
         return self._turn(query, cos, sin), self._turn(key, cos, sin)
 
+    def _tables(self, at: Tensor, dtype: torch.dtype, memo: Memo) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [B, 1, T, width / 2], worked out once a pass for all layers that turn alike.
+
+        Single precision is what published models were trained with; half would not tell far positions apart.
+        """
+        name = (self.rope, self.d_head, self.trained, dtype)
+        if name not in memo:
+            precision = torch.float64 if dtype == torch.float64 else torch.float32
+            highest = _highest(at) if self.rope.kind == "dynamic" else 0
+            rates = self.rope.rates(self.d_head, self.trained, highest, precision, at.device)
+            angles = (at.to(precision).unsqueeze(-1) * rates).unsqueeze(1)
+            gain = self.rope.amplitude
+            memo[name] = ((angles.cos() * gain).to(dtype), (angles.sin() * gain).to(dtype))
+        cos, sin = memo[name]
+        return cos, sin
+
     def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        width = self.rope.width(self.d_head)
+        turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
         if self.layout == "halves":
-            a, b = x.chunk(2, dim=-1)
-            return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-        a, b = x[..., 0::2], x[..., 1::2]
-        return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+            a, b = turned.chunk(2, dim=-1)
+            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+        else:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+        return turned if rest is None else torch.cat([turned, rest], dim=-1)
 
 
 class RelativeT5(Positions):

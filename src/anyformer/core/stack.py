@@ -30,16 +30,17 @@ class StackConfig(Settings):
 
 
 class Stack(nn.Module):
-    """`positions` (rotary, T5, XL, ALiBi) are shared by all self-attentions of the stack, or a sequence: one a block."""
+    """`positions` (rotary, T5, XL, ALiBi) are shared by all self-attentions of the stack, or given one a block."""
 
     def __init__(
         self, config: StackConfig, width: int, positions: Positions | Sequence[Positions] | None = None
     ) -> None:
         super().__init__()
         self.config = config
-        apart = positions if isinstance(positions, Sequence) else [positions] * len(config.blocks)
-        self.positions = apart[0] if apart else None
-        self.blocks = nn.ModuleList(Block(block, own) for block, own in zip(config.blocks, apart, strict=True))
+        self.positions = positions if isinstance(positions, Positions) else None
+        each = positions if isinstance(positions, Sequence) else [positions] * len(config.blocks)
+        self.biased = any(one is not None and one.biases for one in each)
+        self.blocks = nn.ModuleList(Block(block, one) for block, one in zip(config.blocks, each, strict=True))
         self.order = config.order if config.order is not None else tuple(range(len(config.blocks)))
         self.final_norm = make_norm(config.final_norm, width) if config.final_norm is not None else None
 

@@ -7,14 +7,16 @@ Published: 1.5B reaches perplexity 17.48 on WikiText-103 without training on it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
+from anyformer.core.masks import Causal, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
@@ -22,6 +24,8 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
 from anyformer.registry import Family, register
+
+Order = Literal["pre", "post"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +52,12 @@ class GPT2(Settings):
         )
 
 
-def _block(config: GPT2, layer: int) -> BlockConfig:
+def _block(config: GPT2, layer: int, order: Order, mask: Mask) -> BlockConfig:
     norm = NormConfig(eps=config.norm_eps)
     scale = (config.d_model // config.n_heads) ** -0.5 if config.scale_by_width else 1.0
     scale = scale / (layer + 1) if config.scale_by_depth else scale
     attention = AttentionConfig(
-        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, scale=scale, mask=Causal()
+        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, scale=scale, mask=mask
     )
     cross = AttentionConfig(
         d_query=config.d_model,
@@ -70,20 +74,25 @@ def _block(config: GPT2, layer: int) -> BlockConfig:
     parts["feedforward"] = feedforward
     return BlockConfig(
         sublayers=tuple(
-            SublayerConfig(name=name, part=part, norm=norm, dropout=config.dropout) for name, part in parts.items()
+            SublayerConfig(name=name, part=part, order=order, norm=norm, dropout=config.dropout)
+            for name, part in parts.items()
         )
     )
 
 
-def build(config: GPT2) -> Model:
+def build(
+    config: GPT2, family: str = "gpt2", order: Order = "pre", masks: Callable[[int], Mask] = lambda layer: Causal()
+) -> Model:
+    """Its predecessor and its successor differ in the order of the norms and in what each layer may see."""
     inputs = TextInput(
         TextInputConfig(
             vocab_size=config.vocab_size, d_model=config.d_model, types="shared", dropout=config.embedding_dropout
         ),
         Table(config.max_length, config.d_model),
     )
-    blocks = tuple(_block(config, layer) for layer in range(config.n_layers))
-    stack = Stack(StackConfig(blocks=blocks, final_norm=NormConfig(eps=config.norm_eps)), config.d_model)
+    blocks = tuple(_block(config, layer, order, masks(layer)) for layer in range(config.n_layers))
+    final_norm = NormConfig(eps=config.norm_eps) if order == "pre" else None
+    stack = Stack(StackConfig(blocks=blocks, final_norm=final_norm), config.d_model)
     memory = "encoder_hidden_states" if config.cross_attention else None
     head = LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
@@ -96,7 +105,7 @@ def build(config: GPT2) -> Model:
             "cross_attentions": ("decoder.blocks.*.cross.weights",),
         },
     )
-    return Model("gpt2", config, [Stage("decoder", inputs, stack, memory=memory)], {"language": head}, report)
+    return Model(family, config, [Stage("decoder", inputs, stack, memory=memory)], {"language": head}, report)
 
 
 def init(config: GPT2) -> InitConfig:

@@ -222,7 +222,9 @@ def table_for(model: Model) -> tuple[Table, str]:
             for architecture, ours in table.architectures.items():
                 if all(getattr(model.config, name) == value for name, value in ours.items()):
                     return table, architecture
-    raise ConfigError(f"The family {model.family} has no Hugging Face form; save it in anyformer's own.")
+    raise ConfigError(
+        f"No Hugging Face class has the settings of this {model.family} model; save it in anyformer's own form."
+    )
 
 
 def write_config(table: Table, architecture: str, model: Model) -> dict[str, Any]:

@@ -21,12 +21,15 @@ from anyformer.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Key:
-    """One tensor under both names. "reshape": theirs has `shape`, ours the same numbers in another one."""
+    """One tensor under both names. "reshape": theirs has `shape`, ours the same numbers in another one. "rows": their
+    rows, seen as `shape`, come in another order; `axes` says which of those axes stands where in ours.
+    """
 
     ours: str
     theirs: str
-    op: Literal["same", "transpose", "reshape"] = "same"
+    op: Literal["same", "transpose", "reshape", "rows"] = "same"
     shape: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
     optional: bool = False  # may be absent, and is not written: a formula fills it
     also: tuple[str, ...] = ()  # other names under which files hold the same tensor (tied weights)
 
@@ -36,10 +39,21 @@ class Key:
         return tuple(reversed(ours.shape)) if self.op == "transpose" else tuple(ours.shape)
 
     def read(self, theirs: Tensor, ours: Tensor) -> Tensor:
+        if self.op == "rows":
+            return self._reorder(theirs, self.shape, self.axes)
         return theirs.T if self.op == "transpose" else theirs.reshape(ours.shape)
 
     def write(self, ours: Tensor) -> Tensor:
+        if self.op == "rows":
+            back = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
+            return self._reorder(ours, tuple(self.shape[axis] for axis in self.axes), back)
         return ours.T if self.op == "transpose" else ours.reshape(self.expected(ours))
+
+    @staticmethod
+    def _reorder(x: Tensor, shape: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
+        return (
+            x.reshape(*shape, *x.shape[1:]).permute(*axes, *range(len(axes), len(axes) + x.dim() - 1)).reshape(x.shape)
+        )
 
 
 def same(value: Any) -> Any:

@@ -1,0 +1,50 @@
+"""GPT-3 (Brown et al. 2020): as GPT-2, except that every other layer sees only a band of the last tokens, texts are
+2048 tokens long, and the model is up to a hundred times larger (table 2.1 of the paper).
+
+The paper does not say how wide the band is; 256 is what GPT-Neo took for its replication.
+
+Published: 175B 86.4% on LAMBADA with a few examples (table 3.2 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.core.masks import Causal, Mask, Window
+from anyformer.model import Model
+from anyformer.recipes import gpt2
+from anyformer.recipes.gpt2 import GPT2, init
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT3(GPT2):
+    max_length: int = 2048
+    band: int = 256  # tokens that a query of the second, fourth, … layer sees, itself among them
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.band > 0, f"band is {self.band}; it must be 1 or more.")
+
+
+def build(config: GPT3) -> Model:
+    def mask(layer: int) -> Mask:
+        return Causal() & Window(config.band - 1) if layer % 2 else Causal()
+
+    return gpt2.build(config, "gpt3", masks=mask)
+
+
+SIZES = {
+    "gpt3-tiny": GPT3(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128, band=6),
+    #                         layers        width          heads
+    "gpt3-small": GPT3(n_layers=12, d_model=768, n_heads=12),
+    "gpt3-medium": GPT3(n_layers=24, d_model=1024, n_heads=16),
+    "gpt3-large": GPT3(n_layers=24, d_model=1536, n_heads=16),
+    "gpt3-xl": GPT3(n_layers=24, d_model=2048, n_heads=16),  # the paper prints 24 heads of 128, which 2048 has not
+    "gpt3-2.7b": GPT3(n_layers=32, d_model=2560, n_heads=32),
+    "gpt3-6.7b": GPT3(n_layers=32, d_model=4096, n_heads=32),
+    "gpt3-13b": GPT3(n_layers=40, d_model=5120, n_heads=40),  # the paper prints a width of 5140
+    "gpt3-175b": GPT3(n_layers=96, d_model=12288, n_heads=96),
+}
+
+register(Family("gpt3", GPT3, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,88 @@
+"""Gemma 3, text: as Llama, with norms on both sides and two rotations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from anyformer.core.rope import Rope
+from anyformer.recipes.llama import Llama
+from anyformer.weights.table import Field, Table, read_activation, write_activation
+from anyformer.weights.tables.llama import fields, keys, leftovers, one_bias, plain, read_end, write_end
+from anyformer.weights.tables.qwen import FULL, SLIDING, read_types, write_types
+from anyformer.weights.tables.rope import read_rope, write_rope
+
+_BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
+
+
+def _read_ropes(given: Any) -> tuple[Rope, ...]:
+    return tuple(read_rope({"rope_theta": base, **(given.get(kind) or {})}) for kind, base in _BASES.items())
+
+
+def _write_ropes(ropes: tuple[Rope, ...]) -> dict[str, Any]:
+    return {FULL: write_rope(ropes[0]), SLIDING: write_rope(ropes[-1])}
+
+
+def adjust(config: dict[str, Any]) -> dict[str, Any]:
+    """Older folders have a base for each kind of layer, a scaling for the full ones, and a number for the pattern."""
+    config = dict(config)
+    older = {FULL: config.pop("rope_theta", None), SLIDING: config.pop("rope_local_base_freq", None)}
+    scaling = config.pop("rope_scaling", None)
+    given = config.get("rope_parameters") or {}
+    ropes = {}
+    for kind, base in older.items():
+        stretched = (scaling or {}) if kind == FULL else {}
+        ropes[kind] = {**({} if base is None else {"rope_theta": base}), **(given.get(kind) or {}), **stretched}
+    config["rope_parameters"] = ropes
+    if config.get("layer_types") is None:
+        every = config.get("sliding_window_pattern", 6)
+        layers = range(config.get("num_hidden_layers", 26))
+        config["layer_types"] = [SLIDING if (i + 1) % every else FULL for i in layers]
+    return config
+
+
+def extras(config: Llama, today: dict[str, Any]) -> dict[str, Any]:
+    one_bias(config, today)
+    return {"layer_types": write_types(config)}
+
+
+# As Llama's, under another name for the activation and with other values assumed.
+_OTHER = {"num_hidden_layers": 26, "hidden_size": 2304, "num_attention_heads": 8, "tie_word_embeddings": True}
+_OWN = ("hidden_act", "rope_parameters")
+
+TABLE = Table(
+    family="gemma3",
+    model_type="gemma3_text",
+    architectures={
+        "Gemma3ForCausalLM": plain(
+            *("window", "scale", "qkv_bias", "out_bias"),
+            norm="rms_offset",
+            sandwich=True,
+            qk_norm=True,
+            scale_embedding=True,
+        )
+    },
+    fields=(
+        *(
+            replace(field, default=_OTHER.get(field.theirs, field.default))
+            for field in fields(d_hidden=9216, vocab_size=262208, max_length=131072, n_kv_heads=4, d_head=256)
+            if field.theirs not in _OWN
+        ),
+        Field("activation", "hidden_activation", "gelu_pytorch_tanh", read_activation, write_activation),
+        Field("ropes", "rope_parameters", {}, _read_ropes, _write_ropes),
+        Field("scale", "query_pre_attn_scalar", 256, float, int),
+        Field("window", "sliding_window", 4096),
+        Field("windowed", "layer_types", (), read_types, list),
+        Field("qkv_bias", "attention_bias", False),
+        Field("out_bias", "attention_bias", False),
+        Field("padding", "pad_token_id", 0),
+        Field("end", "eos_token_id", 1, read_end, write_end),
+    ),
+    keys=keys,
+    fixed={"final_logit_softcapping": (None,), "use_bidirectional_attention": (False, None)},
+    # The class keeps attn_logit_softcapping and does not use it; the pattern is read into layer_types.
+    inert=frozenset({"attn_logit_softcapping", "sliding_window_pattern", "cache_implementation", "hidden_act"}),
+    leftovers=leftovers,
+    adjust=adjust,
+    extras=extras,
+)

@@ -1,0 +1,78 @@
+"""GPT-NeoX and Pythia. Queries, keys and values lie head by head in one matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.recipes.gptneox import GPTNeoX
+from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
+from anyformer.weights.tables.llama import read_end, write_end
+from anyformer.weights.tables.rope import gather, read_rope, write_rope
+
+_gather = gather("rotary_emb_base", "rotary_pct")
+
+
+def keys(config: GPTNeoX) -> list[Key]:
+    block, theirs = "decoder.blocks.{i}", "gpt_neox.layers.{i}"
+    by_head = (config.n_heads, 3, config.d_model // config.n_heads)
+    kinds = ("weight", "bias") if config.bias else ("weight",)
+    layer = [
+        *both(f"{block}.self.norm", f"{theirs}.input_layernorm"),
+        *both(f"{block}.feedforward.norm", f"{theirs}.post_attention_layernorm"),
+        *(
+            Key(
+                f"{block}.self.qkv.{kind}",
+                f"{theirs}.attention.query_key_value.{kind}",
+                "rows",
+                by_head,
+                axes=(1, 0, 2),
+            )
+            for kind in kinds
+        ),
+        *(Key(f"{block}.self.out.{kind}", f"{theirs}.attention.dense.{kind}") for kind in kinds),
+        *both(f"{block}.feedforward.up", f"{theirs}.mlp.dense_h_to_4h"),
+        *both(f"{block}.feedforward.down", f"{theirs}.mlp.dense_4h_to_h"),
+    ]
+    words = "gpt_neox.embed_in.weight"
+    return [
+        Key("decoder.inputs.words.weight", words, also=("lm_head.weight",) if config.tied else ()),
+        *each_layer(config.n_layers, layer),
+        *both("decoder.final_norm", "gpt_neox.final_layer_norm"),
+        *([] if config.tied else [Key("language.words.weight", "lm_head.weight")]),
+    ]
+
+
+def adjust(config: dict[str, Any]) -> dict[str, Any]:
+    config = _gather(config)
+    config["rope_parameters"] = {"partial_rotary_factor": 0.25, **config["rope_parameters"]}
+    return config
+
+
+TABLE = Table(
+    family="gptneox",
+    model_type="gpt_neox",
+    architectures={"GPTNeoXForCausalLM": {}},
+    fields=(
+        Field("n_layers", "num_hidden_layers", 44),
+        Field("d_model", "hidden_size", 6144),
+        Field("n_heads", "num_attention_heads", 64),
+        Field("d_hidden", "intermediate_size", 24576),
+        Field("vocab_size", "vocab_size", 50432),
+        Field("max_length", "max_position_embeddings", 2048),
+        Field("activation", "hidden_act", "gelu", read_activation, write_activation),
+        Field("norm_eps", "layer_norm_eps", 1e-5),
+        Field("parallel", "use_parallel_residual", True),
+        Field("bias", "attention_bias", True),
+        Field("rope", "rope_parameters", {}, lambda given: read_rope(given, share=True), write_rope),
+        Field("dropout", "hidden_dropout", 0.0),
+        Field("attention_dropout", "attention_dropout", 0.0),
+        Field("tied", "tie_word_embeddings", False),
+        Field("init_std", "initializer_range", 0.02),
+        Field("end", "eos_token_id", 2, read_end, write_end),
+    ),
+    keys=keys,
+    inert=frozenset({"classifier_dropout", "is_decoder"}),
+    aliases=((r"^embed_out\.", "lm_head."),),
+    leftovers=lambda config: (r"attention\.(bias|masked_bias)$", r"rotary_emb\.inv_freq$"),
+    adjust=adjust,
+)

@@ -103,7 +103,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
 }
 
-ARCHITECTURES = (
+ARCHITECTURES: tuple[str, ...] = (
     "GPT2LMHeadModel",
     "BertModel",
     "BertForPreTraining",
@@ -198,8 +198,9 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "Detr": _detr_case,
         "Perceiver": lambda: _perceiver_case(architecture),
     }
-    case = builders[family_of(architecture)]()
-    if architecture == "BertForMultipleChoice":
+    family = family_of(architecture)
+    case = builders[family]() if family in builders else oracles_enc.CASES[family](architecture)
+    if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
         return Case(batch, case.masks)
     return case
@@ -256,3 +257,11 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     config = json.loads(path.read_text())
     change(config)
     path.write_text(json.dumps(config))
+
+
+from . import oracles_enc  # noqa: E402 - it uses what stands above
+
+_HOMES |= oracles_enc.HOMES
+SMALL |= oracles_enc.SMALL
+ARCHITECTURES = (*ARCHITECTURES, *oracles_enc.ARCHITECTURES)
+LABELS |= oracles_enc.LABELS

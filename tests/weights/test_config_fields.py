@@ -10,6 +10,7 @@ import torch
 
 import anyformer as af
 
+from . import oracles_enc
 from .compare import compare
 from .oracles import _RESNET, ARCHITECTURES, SMALL, Case, family_of, hf_class, make_case, make_oracle, save_oracle
 
@@ -62,11 +63,13 @@ VALUES: dict[str, Any] = {
     "output_shape": [1, 2, 8, 8],
     "dtype": "float32",
     "is_decoder": True,
+    **oracles_enc.VALUES,
 }
 # Another change that a field needs beside it, for transformers itself to accept it.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("Bert", "add_cross_attention"): {"is_decoder": True},
     ("Detr", "num_channels"): {"backbone_config": {**_RESNET, "num_channels": 1}},
+    **oracles_enc.BESIDE,
 }
 # Fields of the class that say nothing about one model.
 MACHINERY = frozenset(

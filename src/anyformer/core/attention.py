@@ -113,7 +113,9 @@ class Attention(nn.Module):
             value = self.qkv.apart("value", tokens.x)
         query, key, value = self._heads(query, key, value, tokens.packed)
         if self.positions is not None:
-            query, key = self.positions.rotate(query, key, _positions(tokens))
+            at = _positions(tokens)
+            query, key = self.positions.rotate(query, key, at)
+            value = self.positions.rotate_value(value, at)
         if state is None:
             return query, key, value, 0
         memory = state.keys(self._memory_name)

@@ -55,6 +55,10 @@ class Positions(nn.Module):
         """Both [B, H, T, d_head], standing at the positions `at` [B or 1, T]."""
         return query, key
 
+    def rotate_value(self, value: Tensor, at: Tensor) -> Tensor:
+        """[B, H, T, d_value]; few encodings touch the values."""
+        return value
+
     def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
         """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`."""
         return None
@@ -198,6 +202,13 @@ class Rotary(Positions):
             return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
         a, b = x[..., 0::2], x[..., 1::2]
         return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+
+
+class RotaryThroughout(Rotary):
+    """Values are turned too, so that what is averaged carries its place (RoFormer's option)."""
+
+    def rotate_value(self, value: Tensor, at: Tensor) -> Tensor:
+        return self.rotate(value, value, at)[0]
 
 
 class RelativeT5(Positions):

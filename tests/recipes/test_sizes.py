@@ -11,6 +11,7 @@ import anyformer as af
 from anyformer.registry import recipe
 
 from ..weights.oracles import hf_class
+from . import sizes_enc
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -88,6 +89,8 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
+PUBLISHED |= sizes_enc.PUBLISHED
+
 
 def count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
@@ -100,7 +103,7 @@ def theirs(name: str) -> int:
     if resnet is not None:
         values |= {"use_timm_backbone": False, "backbone_config": hf_class("ResNetConfig")(**resnet)}
     with torch.device("meta"):
-        return count(hf_class(architecture)(hf_class(config_class)(**values)))
+        return count(hf_class(architecture)(hf_class(config_class)(**values))) + sizes_enc.BESIDES.get(name, 0)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -112,7 +115,18 @@ def test_parameter_count(name: str) -> None:
 
 
 def test_every_published_size_is_checked() -> None:
-    assert {name for name in af.recipes() if not name.endswith("-tiny")} == set(PUBLISHED)
+    sizes = {name for name in af.recipes() if not name.endswith("-tiny")}
+    assert sizes == set(PUBLISHED) | set(sizes_enc.JOINT)
+
+
+@pytest.mark.parametrize("name", sorted(sizes_enc.JOINT))
+def test_joint_parameter_count(name: str) -> None:
+    """Two published models that share their word, position and type vectors."""
+    discriminator, generator = sizes_enc.JOINT[name]
+    found = recipe(name)
+    with torch.device("meta"):
+        ours = count(found.family.build(found.config))
+    assert ours == theirs(discriminator) + theirs(generator) - sizes_enc.shared(discriminator)
 
 
 def test_the_papers_own_figures() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-Batch = dict[str, Any]
+from . import oracles_enc
+from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
 _HOMES = {
@@ -24,6 +23,7 @@ _HOMES = {
     "Detr": "detr",
     "Perceiver": "perceiver",
     "ResNet": "resnet",
+    **oracles_enc.HOMES,
 }
 
 
@@ -101,6 +101,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
+    **oracles_enc.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -119,6 +120,7 @@ ARCHITECTURES: tuple[str, ...] = (
     "DetrForObjectDetection",
     "PerceiverForMaskedLM",
     "PerceiverForImageClassificationLearned",
+    *oracles_enc.ARCHITECTURES,
 )
 
 
@@ -161,24 +163,6 @@ def make_oracle(architecture: str, seed: int = 0, **changes: Any) -> Any:
 def save_oracle(model: Any, folder: Path, **options: Any) -> Path:
     model.save_pretrained(folder, **options)
     return folder
-
-
-def ids(*shape: int, high: int = 60) -> Tensor:
-    return torch.randint(1, high, shape)
-
-
-def ragged(rows: int, length: int) -> Tensor:
-    """A right-padded mask with uneven rows, the first one full."""
-    lengths = torch.tensor([length, *torch.randint(1, length, (rows - 1,)).tolist()])
-    return (torch.arange(length) < lengths[:, None]).long()
-
-
-@dataclass(frozen=True)
-class Case:
-    """A batch for an architecture, and which output fields have padding where."""
-
-    batch: Batch
-    masks: dict[str, Tensor]  # field -> [B, T] of what counts
 
 
 def text_case(architecture: str) -> Case:
@@ -249,6 +233,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "ViTForImageClassification": lambda b: {"labels": torch.tensor([0, 1])},
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
+    **oracles_enc.LABELS,
 }
 
 
@@ -257,11 +242,3 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     config = json.loads(path.read_text())
     change(config)
     path.write_text(json.dumps(config))
-
-
-from . import oracles_enc  # noqa: E402 - it uses what stands above
-
-_HOMES |= oracles_enc.HOMES
-SMALL |= oracles_enc.SMALL
-ARCHITECTURES = (*ARCHITECTURES, *oracles_enc.ARCHITECTURES)
-LABELS |= oracles_enc.LABELS

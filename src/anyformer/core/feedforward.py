@@ -54,8 +54,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        if config.gated:
-            self.up: Linear = Fused(config.d_model, {"gate": config.d_hidden, "up": config.d_hidden}, config.bias)
+        if config.gated:  # "up" names the second half of the matrix, so the whole needs another name
+            self.gate_up = Fused(config.d_model, {"gate": config.d_hidden, "up": config.d_hidden}, config.bias)
         else:
             self.up = Linear(config.d_model, config.d_hidden, config.bias)
         self.down = Linear(config.d_hidden, config.d_model, config.bias, residual=True)
@@ -64,7 +64,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor, packing: Packing | None = None) -> Tensor:
         """`packing`, where the tokens are packed, lets a watcher see them padded."""
         if self.config.gated:
-            gate, up = self.up(x)
+            gate, up = self.gate_up(x)
             hidden = self.activation(gate) * up
         else:
             hidden = self.activation(self.up(x))

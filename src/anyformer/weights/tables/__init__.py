@@ -2,10 +2,12 @@
 
 from anyformer.weights.table import Table
 from anyformer.weights.tables import (
+    bart,
     bert,
     detr,
     distilbert,
     electra,
+    encoder_decoder,
     gpt2,
     mae,
     marian,
@@ -13,9 +15,26 @@ from anyformer.weights.tables import (
     perceiver,
     roberta,
     roformer,
+    t5,
     vit,
 )
 
-_MODULES = (bert, detr, distilbert, electra, gpt2, mae, marian, mpnet, perceiver, roberta, roformer, vit)
+_MODULES = (
+    bart,
+    bert,
+    detr,
+    distilbert,
+    electra,
+    encoder_decoder,
+    gpt2,
+    mae,
+    marian,
+    mpnet,
+    perceiver,
+    roberta,
+    roformer,
+    t5,
+    vit,
+)
 
 TABLES: dict[str, Table] = {module.TABLE.model_type: module.TABLE for module in _MODULES}

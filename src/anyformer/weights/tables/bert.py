@@ -90,9 +90,7 @@ def keys(config: BERT) -> list[Key]:
     if config.head in _POOLED:
         rows += both(f"{_POOLED[config.head]}.pool", "bert.pooler.dense")
     if speaks:
-        rows += words(
-            config.tied, f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.bias", scores
-        )
+        rows += words(config.tied, f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.bias", scores)
     if config.head == "pretraining":
         rows += both("pair.classes", "cls.seq_relationship")
     if config.head in ("classify", "choice", "tag"):

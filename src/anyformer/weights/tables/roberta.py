@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from anyformer.recipes.encoder import Encoder
 from anyformer.recipes.roberta import RoBERTa
 from anyformer.weights.table import Field, Key, Table, both
 from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLINGS, TYPES, inputs, layers, words
@@ -12,7 +13,7 @@ from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLING
 _POOLED = {"base": "embed", "choice": "choice"}
 
 
-def head_keys(config: RoBERTa, theirs: str) -> list[Key]:
+def head_keys(config: Encoder, theirs: str) -> list[Key]:
     """The heads of RoBERTa and MPNet; `theirs` is the prefix of the encoder."""
     use = config.head
     rows = both(f"{_POOLED[use]}.pool", f"{theirs}.pooler.dense") if use in _POOLED else []
@@ -25,7 +26,7 @@ def head_keys(config: RoBERTa, theirs: str) -> list[Key]:
     return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
 
 
-def head_leftovers(config: RoBERTa, theirs: str) -> tuple[str, ...]:
+def head_leftovers(config: Encoder, theirs: str) -> tuple[str, ...]:
     """The pooler and the masked-words head, where this architecture has none; old buffers; the bias's second name."""
     unused = [] if config.head in _POOLED else [rf"^{theirs}\.pooler\."]
     unused += [] if config.head == "masked" else [r"^lm_head\."]

@@ -41,19 +41,18 @@ def side(given: Mapping[str, Any]) -> tuple[Family, Settings]:
     return family, family.config.from_json({name: value for name, value in given.items() if name != "family"})
 
 
-def _build_side(given: Mapping[str, Any], name: str) -> tuple[Stage, TextInput, Stack, Model]:
+def _build_side(given: Mapping[str, Any], name: str) -> tuple[TextInput, Stack, Model]:
     family, settings = side(given)
     model = family.build(settings)
-    stages = list(model.stages.values())
-    stage = stages[0]
-    whole = len(stages) == 1 and isinstance(stage, Stage) and stage.stack is not None
-    if not whole or not isinstance(stage.inputs, TextInput):
+    stages = [stage for stage in model.stages.values() if isinstance(stage, Stage)]
+    inputs, stack = stages[0].inputs, stages[0].stack
+    if len(stages) > 1 or stack is None or not isinstance(inputs, TextInput):
         raise ConfigError(f"{family.name} is not one stack over text, so it cannot be the {name}.")
-    return stage, stage.inputs, stage.stack, model
+    return inputs, stack, model
 
 
 def _encoder(given: Mapping[str, Any]) -> tuple[Stage, int]:
-    old, inputs, stack, model = _build_side(given, "encoder")
+    inputs, stack, model = _build_side(given, "encoder")
     stage = Stage("encoder", inputs, stack)
     for head in model.heads.values():
         if isinstance(head, EmbedHead) and head.pool is not None:
@@ -63,16 +62,17 @@ def _encoder(given: Mapping[str, Any]) -> tuple[Stage, int]:
 
 
 def _decoder(given: Mapping[str, Any]) -> tuple[Stage, LanguageHead, int]:
-    old, inputs, stack, model = _build_side(given, "decoder")
+    inputs, stack, model = _build_side(given, "decoder")
+    inputs.read("decoder_")
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
     names = {sublayer.name for block in stack.config.blocks for sublayer in block.sublayers}
-    if not heads or not old.remembers or "cross" not in names:
+    stage = Stage("decoder", inputs, stack, attends="encoder")
+    if not heads or not stage.remembers or "cross" not in names:
         raise ConfigError("the decoder must be causal, have cross-attention and a language head.")
-    inputs.read("decoder_")
     head = heads[0]
     head.reads = "decoder"
     head.config = head.config.replace(reads="decoder", shift=False, field="logits")
-    return Stage("decoder", inputs, stack, attends="encoder"), head, _width(stack)
+    return stage, head, _width(stack)
 
 
 def _width(stack: Stack) -> int:

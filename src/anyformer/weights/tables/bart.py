@@ -85,8 +85,8 @@ TABLE = Table(
         "extra_pos_embeddings": (2,),
     },
     inert=frozenset(
-        "is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits force_bos_token_to_be_generated"
-        " gradient_checkpointing".split()
+        "is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits"
+        " force_bos_token_to_be_generated".split()
     ),
     aliases=((r"^(shared|encoder|decoder)\.", r"model.\1."),),
     leftovers=leftovers,

@@ -121,12 +121,11 @@ def test_json_may_leave_fields_out() -> None:
 
 @pytest.mark.parametrize("name", af.recipes())
 def test_every_recipe_survives_json(name: str) -> None:
-    """Each registered config, written as JSON text and read again, is equal and hashes alike."""
+    """Each registered config, written as JSON text and read again, is equal."""
     found: Recipe = recipe(name)
     again = found.family.config.from_json(json.loads(json.dumps(found.config.to_json())))
     assert again == found.config
     assert type(again) is type(found.config)
-    assert hash(again) == hash(found.config)
 
 
 def test_an_unknown_recipe_or_override_gets_a_hint() -> None:

@@ -131,10 +131,12 @@ class Model(nn.Module):
         decoder_start: int | None = None,  # with it, decoder_input_ids follow from labels (teacher forcing)
         padding: int | None = None,
         choices: bool = False,  # rows come as [batch, choices, tokens]
+        echoes: bool = False,  # with nothing else to read, the decoder reads the source, shifted (denoising)
     ) -> None:
         super().__init__()
         self.family, self.config, self.report = family, config, report
         self.decoder_start, self.padding, self.choices = decoder_start, padding, choices
+        self.echoes = echoes
         self.stages = nn.ModuleDict({stage.name: stage for stage in stages})
         self.heads = nn.ModuleDict(heads)
         self.origin = Origin()
@@ -209,8 +211,9 @@ class Model(nn.Module):
             batch = self._flatten(batch)
         labels = batch.get("labels")
         given = any(batch.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds"))
-        if self.decoder_start is not None and labels is not None and not given:
-            batch["decoder_input_ids"] = self._shift_right(labels)
+        target = labels if labels is not None or not self.echoes else batch.get("input_ids")
+        if self.decoder_start is not None and target is not None and not given:
+            batch["decoder_input_ids"] = self._shift_right(target)
         return batch
 
     def _shift_right(self, labels: Tensor) -> Tensor:

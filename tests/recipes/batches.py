@@ -26,7 +26,26 @@ def training_batch(name: str) -> dict[str, Any]:
             "labels": labels,
             "next_sentence_label": torch.tensor([0, 1]),
         }
-    if family in ("transformer", "sutskever", "bahdanau", "luong", "bytenet", "convs2s"):
+    if family in ("roberta", "distilbert", "mpnet", "roformer"):
+        return {"input_ids": words, "attention_mask": mask, "labels": labels}
+    if family == "electra":
+        return {"input_ids": words, "attention_mask": mask, "labels": words % 2}
+    if family == "electra-joint":
+        masked = torch.rand(2, 8) < 0.4
+        noise = torch.rand(2, 8, 256)
+        batch = {"input_ids": words.masked_fill(masked, 4), "attention_mask": mask, "noise": noise}
+        return {**batch, "labels": labels.masked_fill(~masked, -100)}
+    if family in (
+        "transformer",
+        "sutskever",
+        "bahdanau",
+        "luong",
+        "bytenet",
+        "convs2s",
+        "bart",
+        "t5",
+        "encoder-decoder",
+    ):
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
     if family == "vit":
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}

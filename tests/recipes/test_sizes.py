@@ -12,6 +12,7 @@ from anyformer.registry import recipe
 
 from ..weights.oracles import hf_class
 from . import sizes_decoders as decoders
+from . import sizes_enc
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -99,6 +100,8 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     **decoders.PUBLISHED,
 }
 
+PUBLISHED |= sizes_enc.PUBLISHED
+
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
 PAPERS: dict[str, float] = {"transformer-xl-41m": 41e6, "transformer-xl-277m": 277e6}
 
@@ -114,7 +117,7 @@ def theirs(name: str) -> int:
     if resnet is not None:
         values |= {"use_timm_backbone": False, "backbone_config": hf_class("ResNetConfig")(**resnet)}
     with torch.device("meta"):
-        return count(hf_class(architecture)(hf_class(config_class)(**values)))
+        return count(hf_class(architecture)(hf_class(config_class)(**values))) + sizes_enc.BESIDES.get(name, 0)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -126,7 +129,18 @@ def test_parameter_count(name: str) -> None:
 
 
 def test_every_published_size_is_checked() -> None:
-    assert {name for name in af.recipes() if not name.endswith("-tiny")} == set(PUBLISHED) | set(PAPERS)
+    sizes = {name for name in af.recipes() if not name.endswith("-tiny")}
+    assert sizes == set(PUBLISHED) | set(PAPERS) | set(sizes_enc.JOINT)
+
+
+@pytest.mark.parametrize("name", sorted(sizes_enc.JOINT))
+def test_joint_parameter_count(name: str) -> None:
+    """Two published models that share their word, position and type vectors."""
+    discriminator, generator = sizes_enc.JOINT[name]
+    found = recipe(name)
+    with torch.device("meta"):
+        ours = count(found.family.build(found.config))
+    assert ours == theirs(discriminator) + theirs(generator) - sizes_enc.shared(discriminator)
 
 
 def test_the_papers_own_figures() -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from . import oracles_decoders as decoders
-from . import oracles_old
-
-Batch = dict[str, Any]
+from . import oracles_enc, oracles_old
+from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
 _HOMES = {
@@ -29,6 +26,7 @@ _HOMES = {
     "ResNet": "resnet",
     **oracles_old.HOMES,
     **decoders.HOMES,
+    **oracles_enc.HOMES,
 }
 
 
@@ -108,9 +106,10 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
     **oracles_old.SMALL,
     **decoders.SMALL,
+    **oracles_enc.SMALL,
 }
 
-ARCHITECTURES = (
+ARCHITECTURES: tuple[str, ...] = (
     "GPT2LMHeadModel",
     "BertModel",
     "BertForPreTraining",
@@ -128,6 +127,7 @@ ARCHITECTURES = (
     "PerceiverForImageClassificationLearned",
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
+    *oracles_enc.ARCHITECTURES,
 )
 
 
@@ -172,24 +172,6 @@ def save_oracle(model: Any, folder: Path, **options: Any) -> Path:
     return folder
 
 
-def ids(*shape: int, high: int = 60) -> Tensor:
-    return torch.randint(1, high, shape)
-
-
-def ragged(rows: int, length: int) -> Tensor:
-    """A right-padded mask with uneven rows, the first one full."""
-    lengths = torch.tensor([length, *torch.randint(1, length, (rows - 1,)).tolist()])
-    return (torch.arange(length) < lengths[:, None]).long()
-
-
-@dataclass(frozen=True)
-class Case:
-    """A batch for an architecture, and which output fields have padding where."""
-
-    batch: Batch
-    masks: dict[str, Tensor]  # field -> [B, T] of what counts
-
-
 def text_case(architecture: str) -> Case:
     mask = ragged(4, 9)
     batch: Batch = {"input_ids": ids(4, 9), "attention_mask": mask, "token_type_ids": torch.randint(0, 2, (4, 9))}
@@ -226,8 +208,9 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
     }
-    case = builders[family_of(architecture)]()
-    if architecture == "BertForMultipleChoice":
+    family = family_of(architecture)
+    case = builders[family]() if family in builders else oracles_enc.CASES[family](architecture)
+    if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
         return Case(batch, case.masks)
     return case
@@ -281,6 +264,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
         architecture: lambda b: {"labels": b["input_ids"].masked_fill(b["attention_mask"] == 0, -100)}
         for architecture in decoders.ARCHITECTURES
     },
+    **oracles_enc.LABELS,
 }
 
 

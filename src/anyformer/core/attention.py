@@ -124,7 +124,9 @@ class Attention(nn.Module):
             value = self.qkv.apart("value", tokens.x)
         query, key, value = self._heads(query, key, value, tokens.packed)
         if self.positions is not None:
-            query, key = self.positions.rotate(query, key, _positions(tokens), tokens.memo)
+            at = _positions(tokens)
+            query, key = self.positions.rotate(query, key, at, tokens.memo)
+            value = self.positions.rotate_value(value, at, tokens.memo)
         if state is None:
             return query, key, value, 0
         memory = state.keys(self._memory_name)

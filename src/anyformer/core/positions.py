@@ -59,6 +59,10 @@ class Positions(nn.Module):
         """
         return query, key
 
+    def rotate_value(self, value: Tensor, at: Tensor, memo: Memo | None = None) -> Tensor:
+        """[B, H, T, d_value]; few encodings touch the values."""
+        return value
+
     def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
         """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`."""
         return None
@@ -235,7 +239,14 @@ class Rotary(Positions):
         return turned if rest is None else torch.cat([turned, rest], dim=-1)
 
 
-class RelativeT5(Positions):
+class RotaryThroughout(Rotary):
+    """Values are turned too, so that what is averaged carries its place (RoFormer's option)."""
+
+    def rotate_value(self, value: Tensor, at: Tensor, memo: Memo | None = None) -> Tensor:
+        return self.rotate(value, value, at, memo)[0]
+
+
+class RelativeBuckets(Positions):
     """A learned number a head for each bucket of distances, exact when near, logarithmic when far (Raffel 2020)."""
 
     biases = True

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from anyformer.config import Settings
@@ -22,6 +23,7 @@ class StackConfig(Settings):
     order: tuple[int, ...] | None = None  # which block comes when; None: each once
     final_norm: NormConfig | None = None
     norm_between: bool = False  # the final norm also after every block, as DETR's auxiliary losses read it
+    final_dropout: float = 0.0  # after the final norm, in training
     layer_drop: float = 0.0  # the chance that a block is left out in training (Fan et al. 2020)
 
     @classmethod
@@ -56,7 +58,10 @@ class Stack(nn.Module):
             if self.config.norm_between:
                 tokens = self._norm(tokens)
             layers.append(tokens)
-        return self._norm(tokens), layers
+        tokens = self._norm(tokens)
+        if self.training and self.config.final_dropout:
+            tokens = tokens.replace(F.dropout(tokens.x, self.config.final_dropout))
+        return tokens, layers
 
     def _norm(self, tokens: Tokens) -> Tokens:
         if self.final_norm is None:

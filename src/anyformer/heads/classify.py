@@ -58,6 +58,7 @@ class ClassifyConfig(Settings):
     n_labels: int
     reads: str
     pool: PoolConfig | None = None
+    first_dropout: float = 0.0  # before the pool
     dropout: float = 0.0
     problem: Problem | None = None  # None: from the number of labels and the type of the labels given
     field: str = "logits"
@@ -74,13 +75,17 @@ class ClassifyHead(Head):
         self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
 
     def forward(self, run: Run) -> dict[str, Any]:
-        x = first_token(run.tokens[self.reads])
-        x = x if self.pool is None else self.pool(x)
-        x = F.dropout(x, self.config.dropout, self.training)
+        x = self.summary(run)
         logits = x if self.classes is None else self.classes(x)
         labels = run.tensor(self.config.label_name)
         result = {} if labels is None else {"loss": class_loss(logits, labels, self.config.problem)}
         return {**result, self.config.field: logits}
+
+    def summary(self, run: Run) -> Tensor:
+        """One vector for the whole, [B, d]."""
+        x = F.dropout(first_token(run.tokens[self.reads]), self.config.first_dropout, self.training)
+        x = x if self.pool is None else self.pool(x)
+        return F.dropout(x, self.config.dropout, self.training)
 
 
 def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -> Tensor:
@@ -104,10 +109,8 @@ class ChoiceHead(ClassifyHead):
     """Scores each of several continuations; the batch came as [B, choices, T] and was flattened by the model."""
 
     def forward(self, run: Run) -> dict[str, Any]:
-        x = first_token(run.tokens[self.reads])
-        x = x if self.pool is None else self.pool(x)
         assert self.classes is not None
-        logits = self.classes(F.dropout(x, self.config.dropout, self.training)).view(-1, run.batch["choices"])
+        logits = self.classes(self.summary(run)).view(-1, run.batch["choices"])
         labels = run.tensor("labels")
         if labels is None:
             return {"logits": logits}

@@ -24,6 +24,8 @@ class LanguageConfig(Settings):
     d_model: int
     vocab_size: int
     reads: str
+    d_words: int | None = None  # the width of the word table; None: d_model
+    scale: float = 1.0  # of the vectors before the words
     shift: bool = False  # the label at t+1 is what the token at t must say
     bias: bool = False
     fixed_bias: bool = False  # a bias that training leaves alone (Marian's final_logits_bias)
@@ -40,9 +42,10 @@ class LanguageHead(Head):
         super().__init__(config.reads)
         self.config = config
         self.names = ("labels", "logits_to_keep") if config.keep else ("labels",)
-        self.dense = Linear(config.d_model, config.d_model) if config.transform else None
-        self.norm = make_norm(config.norm, config.d_model) if config.transform else None
-        self.words = Linear(config.d_model, config.vocab_size, bias=False)
+        width = config.d_words if config.d_words is not None else config.d_model
+        self.dense = Linear(config.d_model, width) if config.transform else None
+        self.norm = make_norm(config.norm, width) if config.transform else None
+        self.words = Linear(width, config.vocab_size, bias=False)
         if words is not None:
             self.words.weight = words.weight
         self.bias: Tensor | None
@@ -58,6 +61,7 @@ class LanguageHead(Head):
     def score(self, x: Tensor) -> Tensor:
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[str(self.config.transform)](self.dense(x)))
+        x = x if self.config.scale == 1.0 else x * self.config.scale
         return F.linear(x, self.words.weight, self.bias)
 
     def forward(self, run: Run) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from anyformer.run import Run
 class SpanHead(Head):
     names = ("start_positions", "end_positions")
 
-    def __init__(self, d_model: int, reads: str) -> None:
+    def __init__(self, d_model: int, reads: str, dropout: float = 0.0) -> None:
         super().__init__(reads)
+        self.dropout = dropout
         self.ends = Linear(d_model, 2)
 
     def forward(self, run: Run) -> dict[str, Any]:
         tokens = run.tokens[self.reads]
-        logits = self.ends(tokens.x)
+        logits = self.ends(F.dropout(tokens.x, self.dropout, self.training))
         shown = per_token(tokens, logits)
         fields = {"start_logits": shown[..., 0], "end_logits": shown[..., 1]}
         start, end = run.tensor("start_positions"), run.tensor("end_positions")

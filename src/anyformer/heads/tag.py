@@ -1,4 +1,4 @@
-"""A label for every token."""
+"""A label for every token; and whether a token was replaced."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.config import Settings
+from anyformer.core.feedforward import ACTIVATIONS
 from anyformer.core.linear import Linear
-from anyformer.heads.base import Head, labels_at_padding, per_token, token_loss
+from anyformer.errors import InputError
+from anyformer.heads.base import Head, check_labels, labels_at_padding, per_token, token_loss
 from anyformer.run import Run
 
 
@@ -39,3 +41,55 @@ class TagHead(Head):
 
     def asks_padding(self, run: Run, mask: Tensor) -> bool:
         return labels_at_padding(run.tensor("labels"), mask)
+
+
+class ReplacedHead(Head):
+    """Was this token replaced? One number a token; the loss is over real tokens (ELECTRA's discriminator)."""
+
+    names = ("labels",)
+
+    def __init__(self, d_model: int, activation: str, reads: str) -> None:
+        super().__init__(reads)
+        self.dense = Linear(d_model, d_model)
+        self.answer = Linear(d_model, 1)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        logits = self.score(run)
+        labels = run.tensor("labels")
+        result = {} if labels is None else {"loss": self.loss(run, logits, labels)}
+        return {**result, "logits": logits}
+
+    def score(self, run: Run) -> Tensor:
+        """[B, T]"""
+        tokens = run.tokens[self.reads]
+        return per_token(tokens, self.answer(self.activation(self.dense(tokens.x)))).squeeze(-1)
+
+    def loss(self, run: Run, logits: Tensor, replaced: Tensor) -> Tensor:
+        if replaced.shape != logits.shape:
+            raise InputError(f"labels has shape {list(replaced.shape)}; it must be {list(logits.shape)}.")
+        mask = run.tokens[self.reads].pad().mask
+        if mask is not None:
+            logits, replaced = logits[mask], replaced[mask]
+        return F.binary_cross_entropy_with_logits(logits.float(), replaced.float())
+
+
+class JointHead(ReplacedHead):
+    """ELECTRA's two losses: the generator's masked words, and `weight` times the discriminator's replaced tokens."""
+
+    def __init__(self, d_model: int, activation: str, reads: str, weight: float) -> None:
+        super().__init__(d_model, activation, reads)
+        self.weight = weight
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        logits = self.score(run)
+        labels = run.tensor("labels")
+        if labels is None:
+            return {"logits": logits}
+        scores, replaced = run.extras["scores"], run.extras["replaced"]
+        targets = labels[labels >= 0]
+        check_labels(targets, scores.shape[-1], "labels")
+        words = F.cross_entropy(scores.float(), targets, reduction="sum") / max(len(targets), 1)
+        found = self.loss(run, logits, replaced)
+        losses = {"loss": words + self.weight * found, "generator_loss": words, "discriminator_loss": found}
+        return {**losses, "logits": logits, "replaced": replaced}

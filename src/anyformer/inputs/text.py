@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.errors import InputError
@@ -43,6 +44,8 @@ class TextInputConfig(Settings):
     n_types: int = 0  # a table of its own for token_type_ids
     types: Literal["none", "own", "shared"] = "none"  # "shared": GPT-2 looks types up among the words
     position_ids: bool = True  # whether the caller may say where tokens stand
+    first_position: int = 0  # where counting starts
+    padded_position: int | None = None  # where padded tokens stand; None: at their slots
     scale: float = 1.0
     scale_given: bool = False  # whether vectors given as inputs_embeds are scaled too
     norm: NormConfig | None = None
@@ -50,6 +53,7 @@ class TextInputConfig(Settings):
     padding: int | None = None
     alias: str | None = None  # another name for the ids (Perceiver calls everything "inputs")
     embeds: bool = True  # whether vectors may be given instead of ids
+    d_out: int | None = None  # a projection to the width of the stack, where that is another
 
 
 class TextInput(Input):
@@ -60,11 +64,17 @@ class TextInput(Input):
         self.types = Embedding(config.n_types, config.d_model) if config.types == "own" else None
         self.positions = positions
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
-        self.mask_name = f"{config.prefix}attention_mask"
-        names = [f"{config.prefix}input_ids", self.mask_name]
-        names += [f"{config.prefix}inputs_embeds"] if config.embeds else []
-        names += ["token_type_ids"] if config.types != "none" else []
-        names += ["position_ids"] if config.position_ids else []
+        self.project = Linear(config.d_model, config.d_out) if config.d_out is not None else None
+        self.read(config.prefix)
+
+    def read(self, prefix: str) -> None:
+        """Take the batch's names that begin so: "decoder_" makes an encoder's input a decoder's."""
+        config = self.config = self.config.replace(prefix=prefix)
+        self.mask_name = f"{prefix}attention_mask"
+        names = [f"{prefix}input_ids", self.mask_name]
+        names += [f"{prefix}inputs_embeds"] if config.embeds else []
+        names += [f"{prefix}token_type_ids"] if config.types != "none" else []
+        names += [f"{prefix}position_ids"] if config.position_ids else []
         self.names = (*names, *([config.alias] if config.alias else []))
 
     def forward(self, run: Run) -> Tokens:
@@ -83,7 +93,8 @@ class TextInput(Input):
             x = x if encoding is None else x + encoding
         if self.norm is not None:
             x = self.norm(x)
-        return tokens.replace(F.dropout(x, self.config.dropout, self.training))
+        x = F.dropout(x, self.config.dropout, self.training)
+        return tokens.replace(x if self.project is None else self.project(x))
 
     def _vectors(self, run: Run) -> Tensor:
         prefix, config = self.config.prefix, self.config
@@ -101,26 +112,30 @@ class TextInput(Input):
         self, run: Run, mask: Tensor | None, past: int, batch: int, length: int, device: torch.device
     ) -> Tensor | None:
         """Positions count real tokens only, so that left-padded = right-padded = alone."""
-        given = run.tensor("position_ids") if self.config.position_ids else None
+        given = run.tensor(f"{self.config.prefix}position_ids") if self.config.position_ids else None
         if given is not None:
             return given.view(-1, length) if given.dim() == 1 else given
         before = run.state.real if run.state is not None else None
+        first, aside = self.config.first_position, self.config.padded_position
         if mask is None and before is None:
+            past += first
             return torch.arange(past, past + length, device=device).unsqueeze(0) if past else None
         real = mask if mask is not None else torch.ones(batch, length, dtype=torch.bool, device=device)
         start = before.sum(dim=1, keepdim=True) if before is not None else past
         slots = torch.arange(length, device=device)
-        return torch.where(real, real.cumsum(dim=1) - 1, slots) + start
+        places = torch.where(real, real.cumsum(dim=1) - 1, slots) + start + first
+        return places if aside is None else places.masked_fill(~real, aside)
 
     def _add_types(self, run: Run, x: Tensor) -> Tensor:
         if self.config.types == "none":
             return x
-        ids = run.tensor("token_type_ids")
+        name = f"{self.config.prefix}token_type_ids"
+        ids = run.tensor(name)
         if self.types is None:
             return x if ids is None else x + self.words(ids.view(x.shape[:2]))
         if ids is None:
             return x + self.types.weight[0]
-        check_ids(ids, self.config.n_types, "token_type_ids", run.training)
+        check_ids(ids, self.config.n_types, name, run.training)
         return x + self.types(ids)
 
 

@@ -18,6 +18,7 @@ from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
@@ -122,18 +123,28 @@ def _inputs(config: Transformer, prefix: str, vocab_size: int) -> TextInput:
     )
 
 
-def build(config: Transformer) -> Model:
-    source = _inputs(config, "", config.vocab_size)
-    target = _inputs(config, "decoder_", config.target_words)
+def share(config: Transformer, source: TextInput, target: TextInput) -> None:
     if config.shared and config.tied:
         target.words.weight = source.words.weight
+
+
+def language(config: Transformer, target: TextInput) -> LanguageHead:
+    settings = LanguageConfig(d_model=config.d_model, vocab_size=config.target_words, reads="decoder", fixed_bias=True)
+    return LanguageHead(settings, target.words if config.tied else None)
+
+
+def pair(
+    family: str,
+    config: Transformer,
+    source: TextInput,
+    target: TextInput,
+    heads: dict[str, Head],
+    echoes: bool = False,
+) -> Model:
+    """An encoder and a decoder that attends to it, around the inputs and heads of a family."""
     encoder = StackConfig(blocks=(_encoder_block(config),) * config.n_layers, layer_drop=config.layer_drop)
     decoder = StackConfig(
         blocks=(_decoder_block(config),) * config.decoder_layers, layer_drop=config.decoder_layer_drop
-    )
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.target_words, reads="decoder", fixed_bias=True),
-        target.words if config.tied else None,
     )
     stages = [
         Stage("encoder", source, Stack(encoder, config.d_model)),
@@ -152,14 +163,22 @@ def build(config: Transformer) -> Model:
         last={"encoder_last_hidden_state": "encoder"},
     )
     return Model(
-        "transformer",
+        family,
         config,
         stages,
-        {"language": head},
+        heads,
         report,
         decoder_start=config.decoder_start,
         padding=config.padding,
+        echoes=echoes,
     )
+
+
+def build(config: Transformer) -> Model:
+    source = _inputs(config, "", config.vocab_size)
+    target = _inputs(config, "decoder_", config.target_words)
+    share(config, source, target)
+    return pair("transformer", config, source, target, {"language": language(config, target)})
 
 
 def init(config: Transformer) -> InitConfig:

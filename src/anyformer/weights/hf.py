@@ -150,11 +150,14 @@ def fill(
         )
     materialise(model, device, dtype if dtype is not None else main_dtype(found))
     places = addresses(model)
-    by_stored = {found[key.theirs]: key for key in keys if key.theirs in found}
+    by_stored: dict[Stored, list[Key]] = {}
+    for key in keys:
+        if key.theirs in found:
+            by_stored.setdefault(found[key.theirs], []).append(key)
     with torch.no_grad():
         for stored, tensor in read_tensors(by_stored):
-            key = by_stored[stored]
-            places[key.ours].copy_(key.read(tensor, places[key.ours]))
+            for key in by_stored[stored]:
+                places[key.ours].copy_(key.read(tensor, places[key.ours]))
         _fill_formulas(model, {key.ours for key in keys if key.theirs not in found})
 
 
@@ -192,6 +195,8 @@ def save_hf(model: Model, folder: Path) -> None:
             tensors[table.rename(settings, key.theirs)] = key.write(places[key.ours].detach()).contiguous().cpu()
     for name, source in table.copies(settings).items():
         tensors[name] = tensors[source].clone()
+    for name, tensor in table.made(settings).items():
+        tensors[table.rename(settings, name)] = tensor.to(model.dtype)
     write_tensors(folder, _apart(tensors))
     config = write_config(table, architecture, model)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -137,6 +137,7 @@ class Table:
     # Fields to write that follow from several of ours, given what the folder came with; None leaves one out.
     extras: Callable[[Any, dict[str, Any]], dict[str, Any]] = lambda config, today: {}
     copies: Callable[[Any], Mapping[str, str]] = lambda config: {}  # written name -> the name whose tensor it repeats
+    made: Callable[[Any], Mapping[str, Tensor]] = lambda config: {}  # written name -> a tensor that a formula gives
 
     def canonical(self, name: str) -> str:
         for pattern, replacement in self.aliases:

@@ -2,8 +2,12 @@
 
 from anyformer.weights.table import Table
 from anyformer.weights.tables import (
+    bart,
     bert,
     detr,
+    distilbert,
+    electra,
+    encoder_decoder,
     gemma3,
     gpt1,
     gpt2,
@@ -13,14 +17,21 @@ from anyformer.weights.tables import (
     mamba,
     marian,
     mistral,
+    mpnet,
     perceiver,
     qwen,
+    roberta,
+    roformer,
+    t5,
     vit,
 )
 
+_TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
+_DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
+_PAIRS = (bart, encoder_decoder, marian, t5)
+_OTHERS = (detr, mae, perceiver, vit)
 _ALL = (
-    *(module.TABLE for module in (bert, detr, gpt1, gpt2, mae, mamba, marian, perceiver, vit)),
-    *(module.TABLE for module in (gemma3, gptneox, llama, mistral)),
+    *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
     *(qwen.QWEN2, qwen.QWEN3),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from anyformer.recipes.bert import BERT
 from anyformer.weights.table import (
@@ -19,54 +20,77 @@ from anyformer.weights.table import (
 
 _POOLED = {"base": "embed", "pretraining": "pair", "classify": "classify", "choice": "choice"}
 
+# Settings that BERT's kin spell alike.
+FIELDS = (
+    Field("n_layers", "num_hidden_layers", 12),
+    Field("d_model", "hidden_size", 768),
+    Field("n_heads", "num_attention_heads", 12),
+    Field("d_hidden", "intermediate_size", 3072),
+    Field("max_length", "max_position_embeddings", 512),
+    Field("activation", "hidden_act", "gelu", read_activation, write_activation),
+    Field("norm_eps", "layer_norm_eps", 1e-12),
+    Field("dropout", "hidden_dropout_prob", 0.1),
+    Field("attention_dropout", "attention_probs_dropout_prob", 0.1),
+    Field("tied", "tie_word_embeddings", True),
+    LABELS,
+    PROBLEM,
+)
+TYPES = Field("n_types", "type_vocab_size", 2)
+DECODER = (Field("causal", "is_decoder", False), Field("cross_attention", "add_cross_attention", False))
+# Files of the bare encoder leave out the prefix; old ones spell the norms gamma and beta.
+SPELLINGS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+OLD_BUFFERS = r"embeddings\.(position_ids|token_type_ids)$"
 
-def _layer(config: BERT) -> list[Key]:
-    block, theirs = "encoder.blocks.{i}", "bert.encoder.layer.{i}"
-    parts = {"self": "attention", **({"cross": "crossattention"} if config.cross_attention else {})}
+
+def layers(n: int, theirs: str, cross_attention: bool) -> list[Key]:
+    block = "encoder.blocks.{i}"
+    parts = {"self": "attention", **({"cross": "crossattention"} if cross_attention else {})}
     rows = []
     for ours, name in parts.items():
         for role in ("query", "key", "value"):
             rows += both(f"{block}.{ours}.{role}", f"{theirs}.{name}.self.{role}")
         rows += both(f"{block}.{ours}.out", f"{theirs}.{name}.output.dense")
         rows += both(f"{block}.{ours}.norm", f"{theirs}.{name}.output.LayerNorm")
-    return [
-        *rows,
-        *both(f"{block}.feedforward.up", f"{theirs}.intermediate.dense"),
-        *both(f"{block}.feedforward.down", f"{theirs}.output.dense"),
-        *both(f"{block}.feedforward.norm", f"{theirs}.output.LayerNorm"),
-    ]
+    rows += both(f"{block}.feedforward.up", f"{theirs}.intermediate.dense")
+    rows += both(f"{block}.feedforward.down", f"{theirs}.output.dense")
+    rows += both(f"{block}.feedforward.norm", f"{theirs}.output.LayerNorm")
+    return each_layer(n, rows)
 
 
-def _words(config: BERT) -> list[Key]:
-    transform, scores = "cls.predictions.transform", "cls.predictions.decoder"
-    head = [*both("words.dense", f"{transform}.dense"), *both("words.norm", f"{transform}.LayerNorm")]
-    if config.tied:
-        return [*head, Key("words.bias", "cls.predictions.bias", also=(f"{scores}.bias",))]
-    return [
-        *head,
-        Key("words.words.weight", f"{scores}.weight"),
-        Key("words.bias", f"{scores}.bias", also=("cls.predictions.bias",)),
+def inputs(theirs: str, names: Iterable[str], also: tuple[str, ...] = ()) -> list[Key]:
+    """The tables of words, positions and types, and the norm of their sum; `also`: the output's copy of the words."""
+    spelled = {"words": "word", "positions": "position", "types": "token_type"}
+    rows = [
+        Key(
+            f"encoder.inputs.{name}.weight",
+            f"{theirs}.{spelled[name]}_embeddings.weight",
+            also=also if name == "words" else (),
+        )
+        for name in names
     ]
+    return [*rows, *both("encoder.inputs.norm", f"{theirs}.LayerNorm")]
+
+
+def words(tied: bool, dense: str, norm: str, bias: str, scores: str) -> list[Key]:
+    """The head of masked words; the output's bias has two names, of which the untied model uses the second."""
+    head = [*both("words.dense", dense), *both("words.norm", norm)]
+    if tied:
+        return [*head, Key("words.bias", bias, also=(f"{scores}.bias",))]
+    return [*head, Key("words.words.weight", f"{scores}.weight"), Key("words.bias", f"{scores}.bias", also=(bias,))]
 
 
 def keys(config: BERT) -> list[Key]:
-    embeddings = "bert.embeddings"
-    tied_head = config.tied and config.head in ("pretraining", "masked")
+    scores, transform = "cls.predictions.decoder", "cls.predictions.transform"
+    speaks = config.head in ("pretraining", "masked")
+    also = (f"{scores}.weight",) if config.tied and speaks else ()
     rows = [
-        Key(
-            "encoder.inputs.words.weight",
-            f"{embeddings}.word_embeddings.weight",
-            also=("cls.predictions.decoder.weight",) if tied_head else (),
-        ),
-        Key("encoder.inputs.positions.weight", f"{embeddings}.position_embeddings.weight"),
-        Key("encoder.inputs.types.weight", f"{embeddings}.token_type_embeddings.weight"),
-        *both("encoder.inputs.norm", f"{embeddings}.LayerNorm"),
-        *each_layer(config.n_layers, _layer(config)),
+        *inputs("bert.embeddings", ("words", "positions", "types"), also),
+        *layers(config.n_layers, "bert.encoder.layer.{i}", config.cross_attention),
     ]
     if config.head in _POOLED:
         rows += both(f"{_POOLED[config.head]}.pool", "bert.pooler.dense")
-    if config.head in ("pretraining", "masked"):
-        rows += _words(config)
+    if speaks:
+        rows += words(config.tied, f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.bias", scores)
     if config.head == "pretraining":
         rows += both("pair.classes", "cls.seq_relationship")
     if config.head in ("classify", "choice", "tag"):
@@ -78,7 +102,7 @@ def keys(config: BERT) -> list[Key]:
 
 def leftovers(config: BERT) -> tuple[str, ...]:
     """The pooler and the heads of pre-training, where this architecture has none of its own; old buffers."""
-    heads = [r"embeddings\.(position_ids|token_type_ids)$"]
+    heads = [OLD_BUFFERS]
     heads += [] if config.head in _POOLED else [r"^bert\.pooler\."]
     heads += [r"^cls\.seq_relationship\."] if config.head != "pretraining" else []
     heads += [r"^cls\.predictions\."] if config.head not in ("pretraining", "masked") else []
@@ -103,24 +127,12 @@ TABLE = Table(
         "BertForMultipleChoice": {"head": "choice"},
     },
     fields=(
-        Field("n_layers", "num_hidden_layers", 12),
-        Field("d_model", "hidden_size", 768),
-        Field("n_heads", "num_attention_heads", 12),
-        Field("d_hidden", "intermediate_size", 3072),
+        *FIELDS,
+        *DECODER,
+        TYPES,
         Field("vocab_size", "vocab_size", 30522),
-        Field("max_length", "max_position_embeddings", 512),
-        Field("n_types", "type_vocab_size", 2),
-        Field("activation", "hidden_act", "gelu", read_activation, write_activation),
-        Field("norm_eps", "layer_norm_eps", 1e-12),
-        Field("dropout", "hidden_dropout_prob", 0.1),
-        Field("attention_dropout", "attention_probs_dropout_prob", 0.1),
         Field("head_dropout", "classifier_dropout", None),
         Field("padding", "pad_token_id", 0),
-        Field("causal", "is_decoder", False),
-        Field("cross_attention", "add_cross_attention", False),
-        Field("tied", "tie_word_embeddings", True),
-        LABELS,
-        PROBLEM,
     ),
     keys=keys,
     fixed={"position_embedding_type": ("absolute",)},
@@ -129,8 +141,7 @@ TABLE = Table(
         " pooler_type".split()
     ),
     aliases=(
-        (r"LayerNorm\.gamma$", "LayerNorm.weight"),
-        (r"LayerNorm\.beta$", "LayerNorm.bias"),
+        *SPELLINGS,
         (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
     ),
     leftovers=leftovers,

@@ -8,11 +8,11 @@ from typing import Any
 from anyformer.recipes.transformer import Transformer
 from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
 
-_SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 
 
-def _layer(side: str) -> list[Key]:
+def layer(side: str) -> list[Key]:
     block, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
     parts = {"self": "self_attn", **({"cross": "encoder_attn"} if side == "decoder" else {})}
     rows = []
@@ -28,29 +28,32 @@ def _layer(side: str) -> list[Key]:
     ]
 
 
-def _words(config: Transformer) -> list[Key]:
+def words(config: Transformer, speaks: bool = True) -> list[Key]:
+    """`speaks`: there is an output."""
     source, target = "encoder.inputs.words.weight", "decoder.inputs.words.weight"
     if config.tied and config.shared:
-        return [Key(source, "model.shared.weight", also=(_SOURCE, _TARGET, "lm_head.weight"))]
+        output = ("lm_head.weight",) if speaks else ()
+        return [Key(source, "model.shared.weight", also=(SOURCE, TARGET, *output))]
     if config.tied:
-        return [Key(source, _SOURCE), Key(target, _TARGET, also=("lm_head.weight",))]
-    return [Key(source, _SOURCE), Key(target, _TARGET), Key("language.words.weight", "lm_head.weight")]
+        return [Key(source, SOURCE), Key(target, TARGET, also=("lm_head.weight",))]
+    output_rows = [Key("language.words.weight", "lm_head.weight")] if speaks else []
+    return [Key(source, SOURCE), Key(target, TARGET), *output_rows]
 
 
 def keys(config: Transformer) -> list[Key]:
     return [
-        *_words(config),
+        *words(config),
         Key("encoder.inputs.positions.weight", "model.encoder.embed_positions.weight", optional=True),
         Key("decoder.inputs.positions.weight", "model.decoder.embed_positions.weight", optional=True),
-        *each_layer(config.n_layers, _layer("encoder")),
-        *each_layer(config.decoder_layers, _layer("decoder")),
+        *each_layer(config.n_layers, layer("encoder")),
+        *each_layer(config.decoder_layers, layer("decoder")),
         Key("language.bias", "final_logits_bias", "reshape", (1, config.target_words)),
     ]
 
 
 def copies(config: Transformer) -> Mapping[str, str]:
     """With nothing tied, the class still has the shared table, and does not use it."""
-    return {"model.shared.weight": _SOURCE} if config.shared and not config.tied else {}
+    return {"model.shared.weight": SOURCE} if config.shared and not config.tied else {}
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def extras(config: Transformer, today: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _first(value: Any) -> Any:
+def first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
@@ -100,7 +103,7 @@ TABLE = Table(
         Field("init_std", "init_std", 0.02),
         Field("padding", "pad_token_id", 58100),
         Field("decoder_start", "decoder_start_token_id", 58100),
-        Field("end", "eos_token_id", 0, read=_first),
+        Field("end", "eos_token_id", 0, read=first),
     ),
     keys=keys,
     fixed={

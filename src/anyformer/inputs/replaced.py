@@ -1,0 +1,58 @@
+"""A text in which another model has filled the masked places (ELECTRA's discriminator reads its generator)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.inputs.base import Input
+from anyformer.inputs.text import TextInput
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+
+class Scorer(Protocol):
+    """What scores words: a language head."""
+
+    def score(self, x: Tensor) -> Tensor: ...
+
+
+class ReplacedInput(Input):
+    """Where `labels` says which word was masked (elsewhere they are below 0), a word drawn from the scores that `words`
+    gives the tokens of the stage `source`. No gradient goes through the draw. `noise` [B, T, vocabulary], uniform in
+    0…1, makes it repeatable. The heads find the scores and what was replaced in the run's extras.
+    """
+
+    def __init__(self, text: TextInput, words: Any, source: str) -> None:
+        super().__init__()
+        self.text, self.source = text, source
+        self.words: Scorer = words
+        self.names = (*text.names, "labels", "noise")
+        self.mask_name = text.mask_name
+
+    def forward(self, run: Run) -> Tokens:
+        labels, ids = run.tensor("labels"), run.tensor("input_ids")
+        if labels is None or ids is None:
+            tokens: Tokens = self.text(run)
+            return tokens
+        if labels.shape != ids.shape:
+            raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(ids.shape)}.")
+        masked = labels >= 0
+        scores = self.words.score(run.tokens[self.source].pad().x[masked])  # [masked tokens, vocabulary]
+        noise = run.tensor("noise")
+        drawn = draw(scores.detach(), None if noise is None else noise[masked])
+        filled = ids.masked_scatter(masked, drawn)
+        run.extras["scores"] = scores
+        run.extras["replaced"] = masked & (filled != labels)
+        tokens = self.text(Run({**run.batch, "input_ids": filled}, run.state, run.training))
+        return tokens
+
+
+def draw(scores: Tensor, noise: Tensor | None = None) -> Tensor:
+    """A word of each row's distribution: the largest of score + Gumbel noise (Maddison et al. 2014)."""
+    uniform = torch.rand_like(scores) if noise is None else noise.to(scores.dtype)
+    tiny = torch.finfo(scores.dtype).tiny
+    return (scores - (-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()).argmax(dim=-1)

@@ -1,0 +1,101 @@
+"""ELECTRA's training (Clark et al. 2020, §3): as ELECTRA, except that generator and discriminator are two stages of one
+model with one set of word, position and type vectors. The generator fills the masked places (by maximum likelihood, not
+against the discriminator), a word is drawn from its answer for each, and the discriminator says which tokens of the
+result differ from the original: a word drawn right counts as real. Loss: masked words + 50 · replaced tokens.
+
+Give `input_ids` with the masked tokens and `labels` with the words that stood there, -100 elsewhere.
+
+Published: generators of a quarter to a half of the discriminator's size work best (figure 3 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.heads.tag import JointHead
+from anyformer.inputs.replaced import ReplacedInput
+from anyformer.inputs.text import TextInput
+from anyformer.model import Model, Report, Stage
+from anyformer.recipes import electra, encoder
+from anyformer.recipes.electra import ELECTRA
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointELECTRA(Settings):
+    discriminator: ELECTRA = ELECTRA()
+    generator: ELECTRA = ELECTRA(d_model=256, d_embedding=768, n_heads=4, d_hidden=1024, head="masked")
+    weight: float = 50.0  # of the discriminator's loss
+
+    def check(self) -> None:
+        for name in ("width", "vocab_size", "max_length", "n_types"):
+            ours, theirs = getattr(self.generator, name), getattr(self.discriminator, name)
+            self.require(ours == theirs, f"generator and discriminator share word vectors; their {name} differs.")
+
+
+def _tie(one: TextInput, other: TextInput) -> None:
+    """Both read the same vectors; their norms and projections stay their own."""
+    other.words.weight = one.words.weight
+    if one.types is not None and other.types is not None:
+        other.types.weight = one.types.weight
+    assert isinstance(one.positions, Table) and isinstance(other.positions, Table)
+    other.positions.weight = one.positions.weight
+
+
+def _stack(config: ELECTRA) -> Stack:
+    return Stack(StackConfig.repeat(encoder.block(config), config.n_layers), config.d_model)
+
+
+def build(config: JointELECTRA) -> Model:
+    generator, discriminator = config.generator, config.discriminator
+    masked, corrupted = electra.text_input(generator), electra.text_input(discriminator)
+    _tie(masked, corrupted)
+    language = LanguageConfig(
+        d_model=generator.d_model,
+        d_words=generator.width,
+        vocab_size=generator.vocab_size,
+        reads="generator",
+        bias=True,
+        transform="gelu",
+        norm=NormConfig(eps=generator.norm_eps),
+    )
+    words = LanguageHead(language, masked.words)
+    stages = [
+        Stage("generator", masked, _stack(generator)),
+        Stage("discriminator", ReplacedInput(corrupted, words, "generator"), _stack(discriminator)),
+    ]
+    head = JointHead(discriminator.d_model, discriminator.activation, "discriminator", config.weight)
+    report = Report(
+        hidden={"hidden_states": ("discriminator", tuple(range(discriminator.n_layers + 1)))},
+        attentions={"attentions": ("discriminator.blocks.*.self.weights",)},
+    )
+    return Model("electra-joint", config, stages, {"replaced": head}, report)
+
+
+def init(config: JointELECTRA) -> InitConfig:
+    return encoder.init(config.discriminator)
+
+
+def _pair(size: str) -> JointELECTRA:
+    sizes = electra.SIZES
+    return JointELECTRA(discriminator=sizes[size], generator=sizes[f"{size}-generator"])
+
+
+_TINY = electra.SIZES["electra-tiny"]
+
+SIZES = {
+    "electra-joint-tiny": JointELECTRA(
+        discriminator=_TINY, generator=_TINY.replace(d_model=48, d_hidden=96, head="masked")
+    ),
+    "electra-joint-small": _pair("electra-small"),
+    "electra-joint-base": _pair("electra-base"),
+    "electra-joint-large": _pair("electra-large"),
+}
+
+register(Family("electra-joint", JointELECTRA, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,188 @@
+"""What BERT and its kin share: settings, the block, the heads of the usual uses, and the model around them. Each family
+says in its own file where it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.masks import EVERYTHING, Causal
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Positions
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.classify import ChoiceHead, ClassifyConfig, ClassifyHead, PoolConfig, Problem
+from anyformer.heads.embed import EmbedHead
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.heads.span import SpanHead
+from anyformer.heads.tag import TagConfig, TagHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+
+Use = Literal["base", "pretraining", "masked", "discriminate", "classify", "tag", "span", "choice"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder(Settings):
+    n_layers: int = 12
+    d_model: int = 768
+    n_heads: int = 12
+    d_hidden: int = 3072
+    vocab_size: int = 30522
+    max_length: int = 512
+    activation: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float | None = None  # None: dropout
+    padding: int | None = 0
+    head: Use = "masked"
+    n_labels: int = 2
+    problem: Problem | None = None
+    tied: bool = True
+
+    uses: ClassVar[tuple[Use, ...]] = ("base", "masked", "classify", "tag", "span", "choice")
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+        self.require(self.head in self.uses, f'head "{self.head}" is not one of {", ".join(self.uses)}.')
+
+
+def text_input(
+    config: Encoder,
+    positions: Positions | None = None,
+    *,
+    n_types: int = 0,
+    d_embedding: int | None = None,
+    first_position: int = 0,
+) -> TextInput:
+    """Words, positions and types, their sum normalised; `d_embedding`: their width, projected to d_model after it."""
+    width = d_embedding if d_embedding is not None else config.d_model
+    settings = TextInputConfig(
+        vocab_size=config.vocab_size,
+        d_model=width,
+        d_out=config.d_model if width != config.d_model else None,
+        types="own" if n_types else "none",
+        n_types=n_types,
+        position_ids=positions is not None,
+        first_position=first_position,
+        # Tables that leave room for padding keep the row before the first for it.
+        padded_position=first_position - 1 if first_position else None,
+        norm=NormConfig(eps=config.norm_eps),
+        dropout=config.dropout,
+        padding=config.padding,
+    )
+    return TextInput(settings, positions)
+
+
+def block(config: Encoder, causal: bool = False, cross_attention: bool = False) -> BlockConfig:
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
+    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
+        "self": attention.replace(mask=Causal() if causal else EVERYTHING)
+    }
+    if cross_attention:
+        parts["cross"] = attention.replace(d_context=config.d_model)
+    parts["feedforward"] = FeedForwardConfig(
+        d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation
+    )
+    norm = NormConfig(eps=config.norm_eps)
+    return BlockConfig(
+        sublayers=tuple(
+            SublayerConfig(name=name, part=part, order="post", norm=norm, dropout=config.dropout)
+            for name, part in parts.items()
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Style:
+    """Where the heads of the families differ. `pools`: use -> the activation of the dense layer over its first token;
+    `drops_first`: dropout before that layer too; `words`: the activation before the words, None for the model's own.
+    """
+
+    pools: Mapping[Use, str]
+    drops_first: bool = False
+    words: str | None = None
+    d_words: int | None = None  # the width of the word table, where it is not d_model
+    choice_dropout: float | None = None
+    span_dropout: float = 0.0
+
+
+def word_head(config: Encoder, style: Style, inputs: TextInput, field: str = "logits") -> LanguageHead:
+    settings = LanguageConfig(
+        d_model=config.d_model,
+        d_words=style.d_words,
+        vocab_size=config.vocab_size,
+        reads="encoder",
+        bias=True,
+        transform=style.words if style.words is not None else config.activation,
+        norm=NormConfig(eps=config.norm_eps),
+        field=field,
+    )
+    return LanguageHead(settings, inputs.words if config.tied else None)
+
+
+def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
+    """The head of the use that the settings name."""
+    use, width = config.head, config.d_model
+    dropout = config.head_dropout if config.head_dropout is not None else config.dropout
+    pool = PoolConfig(d_model=width, activation=style.pools[use]) if use in style.pools else None
+    if use == "base":
+        return {"embed": EmbedHead("encoder", pool)}
+    if use == "masked":
+        return {"words": word_head(config, style, inputs)}
+    if use == "span":
+        return {"span": SpanHead(width, "encoder", style.span_dropout)}
+    if use == "tag":
+        return {"tag": TagHead(TagConfig(d_model=width, n_labels=config.n_labels, reads="encoder", dropout=dropout))}
+    classify = ClassifyConfig(
+        d_model=width,
+        n_labels=config.n_labels,
+        reads="encoder",
+        pool=pool,
+        first_dropout=dropout if style.drops_first else 0.0,
+        dropout=dropout,
+        problem=config.problem,
+    )
+    if use == "classify":
+        return {"classify": ClassifyHead(classify)}
+    last = style.choice_dropout if style.choice_dropout is not None else dropout
+    return {"choice": ChoiceHead(classify.replace(n_labels=1, first_dropout=0.0, dropout=last))}
+
+
+def model(
+    family: str,
+    config: Encoder,
+    inputs: TextInput,
+    heads: dict[str, Head],
+    positions: Positions | None = None,
+    *,
+    causal: bool = False,
+    cross_attention: bool = False,
+) -> Model:
+    """One stage, "encoder". `positions` are those that every attention sees (rotary, relative)."""
+    blocks = StackConfig.repeat(block(config, causal, cross_attention), config.n_layers)
+    stack = Stack(blocks, config.d_model, positions)
+    memory = "encoder_hidden_states" if cross_attention else None
+    report = Report(
+        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
+        attentions={
+            "attentions": ("encoder.blocks.*.self.weights",),
+            "cross_attentions": ("encoder.blocks.*.cross.weights",),
+        },
+    )
+    stage = Stage("encoder", inputs, stack, memory=memory)
+    return Model(family, config, [stage], heads, report, choices=config.head == "choice")
+
+
+def init(config: Encoder) -> InitConfig:
+    return InitConfig(std=0.02)

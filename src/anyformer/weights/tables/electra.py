@@ -1,0 +1,98 @@
+"""ELECTRA, discriminator and generator: BERT's names, narrower word vectors, other heads."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from anyformer.errors import ConfigError
+from anyformer.recipes.electra import ELECTRA
+from anyformer.weights.table import Field, Key, Table, both, read_activation, write_activation
+from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLINGS, TYPES, inputs, layers
+
+_HEADS = {"discriminate": r"^discriminator_predictions\.", "masked": r"^generator_"}
+
+
+def project(d_embedding: int | None, d_model: int, theirs: str) -> list[Key]:
+    """Narrower word vectors are widened behind their norm."""
+    same = d_embedding in (None, d_model)
+    return [] if same else both("encoder.inputs.project", f"{theirs}.embeddings_project")
+
+
+def keys(config: ELECTRA) -> list[Key]:
+    use, words = config.head, "generator_lm_head"
+    also = (f"{words}.weight",) if config.tied and use == "masked" else ()
+    rows = [
+        *inputs("electra.embeddings", ("words", "positions", "types"), also),
+        *project(config.d_embedding, config.d_model, "electra"),
+        *layers(config.n_layers, "electra.encoder.layer.{i}", config.cross_attention),
+    ]
+    if use == "masked":
+        rows += both("words.dense", "generator_predictions.dense")
+        rows += both("words.norm", "generator_predictions.LayerNorm")
+        rows += [Key("words.bias", f"{words}.bias")]
+        rows += [] if config.tied else [Key("words.words.weight", f"{words}.weight")]
+    if use == "discriminate":
+        rows += both("replaced.dense", "discriminator_predictions.dense")
+        rows += both("replaced.answer", "discriminator_predictions.dense_prediction")
+    if use == "classify":
+        rows += [*both("classify.pool", "classifier.dense"), *both("classify.classes", "classifier.out_proj")]
+    if use == "choice":
+        rows += both("choice.pool", "sequence_summary.summary")
+    if use in ("choice", "tag"):
+        rows += both(f"{use}.classes", "classifier")
+    return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
+
+
+def leftovers(config: ELECTRA) -> tuple[str, ...]:
+    return (OLD_BUFFERS, *(pattern for use, pattern in _HEADS.items() if use != config.head))
+
+
+def adjust(config: dict[str, Any]) -> dict[str, Any]:
+    """The summary's options matter to one class only, which is supported as it was published."""
+    if "ElectraForMultipleChoice" in config["architectures"]:
+        for name, wanted in (("summary_type", "first"), ("summary_use_proj", True)):
+            if config.get(name, wanted) != wanted:
+                raise ConfigError(f'"{name}" is {config[name]!r}; anyformer supports only {wanted!r}.')
+    return config
+
+
+def rename(config: ELECTRA, name: str) -> str:
+    return re.sub(r"^electra\.", "", name) if config.head == "base" else name
+
+
+TABLE = Table(
+    family="electra",
+    model_type="electra",
+    architectures={
+        "ElectraModel": {"head": "base"},
+        "ElectraForPreTraining": {"head": "discriminate"},
+        "ElectraForMaskedLM": {"head": "masked"},
+        "ElectraForSequenceClassification": {"head": "classify"},
+        "ElectraForTokenClassification": {"head": "tag"},
+        "ElectraForQuestionAnswering": {"head": "span"},
+        "ElectraForMultipleChoice": {"head": "choice"},
+    },
+    fields=(
+        *(field for field in FIELDS if field.ours not in ("d_model", "n_heads", "d_hidden")),
+        *DECODER,
+        TYPES,
+        Field("d_model", "hidden_size", 256),
+        Field("d_embedding", "embedding_size", 128),
+        Field("n_heads", "num_attention_heads", 4),
+        Field("d_hidden", "intermediate_size", 1024),
+        Field("vocab_size", "vocab_size", 30522),
+        Field("head_dropout", "classifier_dropout", None),
+        Field("choice_activation", "summary_activation", "gelu", read_activation, write_activation),
+        Field("choice_dropout", "summary_last_dropout", 0.1),
+        Field("padding", "pad_token_id", 0),
+    ),
+    keys=keys,
+    fixed={"position_embedding_type": ("absolute",)},
+    inert=frozenset({"summary_type", "summary_use_proj"}),
+    aliases=(*SPELLINGS, (r"^(embeddings|embeddings_project|encoder)\.", r"electra.\1.")),
+    leftovers=leftovers,
+    adjust=adjust,
+    extras=lambda config, today: {"embedding_size": config.width},
+    rename=rename,
+)

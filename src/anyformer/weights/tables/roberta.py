@@ -1,0 +1,73 @@
+"""RoBERTa: BERT's names, other heads."""
+
+from __future__ import annotations
+
+import re
+
+from anyformer.recipes.encoder import Encoder
+from anyformer.recipes.roberta import RoBERTa
+from anyformer.weights.table import Field, Key, Table, both
+from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLINGS, TYPES, inputs, layers, words
+
+# What RoBERTa and MPNet call the head over the first token, by use.
+_POOLED = {"base": "embed", "choice": "choice"}
+
+
+def head_keys(config: Encoder, theirs: str) -> list[Key]:
+    """The heads of RoBERTa and MPNet; `theirs` is the prefix of the encoder."""
+    use = config.head
+    rows = both(f"{_POOLED[use]}.pool", f"{theirs}.pooler.dense") if use in _POOLED else []
+    if use == "masked":
+        rows += words(config.tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
+    if use == "classify":
+        rows += [*both("classify.pool", "classifier.dense"), *both("classify.classes", "classifier.out_proj")]
+    if use in ("choice", "tag"):
+        rows += both(f"{use}.classes", "classifier")
+    return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
+
+
+def head_leftovers(config: Encoder, theirs: str) -> tuple[str, ...]:
+    """The pooler and the masked-words head, where this architecture has none; old buffers; the bias's second name."""
+    unused = [] if config.head in _POOLED else [rf"^{theirs}\.pooler\."]
+    unused += [] if config.head == "masked" else [r"^lm_head\."]
+    return (OLD_BUFFERS, r"^lm_head\.bias$", *unused)
+
+
+def keys(config: RoBERTa) -> list[Key]:
+    also = ("lm_head.decoder.weight",) if config.tied and config.head == "masked" else ()
+    return [
+        *inputs("roberta.embeddings", ("words", "positions", "types"), also),
+        *layers(config.n_layers, "roberta.encoder.layer.{i}", config.cross_attention),
+        *head_keys(config, "roberta"),
+    ]
+
+
+def rename(config: RoBERTa, name: str) -> str:
+    return re.sub(r"^roberta\.", "", name) if config.head == "base" else name
+
+
+TABLE = Table(
+    family="roberta",
+    model_type="roberta",
+    architectures={
+        "RobertaModel": {"head": "base"},
+        "RobertaForMaskedLM": {"head": "masked"},
+        "RobertaForSequenceClassification": {"head": "classify"},
+        "RobertaForTokenClassification": {"head": "tag"},
+        "RobertaForQuestionAnswering": {"head": "span"},
+        "RobertaForMultipleChoice": {"head": "choice"},
+    },
+    fields=(
+        *FIELDS,
+        *DECODER,
+        TYPES,
+        Field("vocab_size", "vocab_size", 50265),
+        Field("head_dropout", "classifier_dropout", None),
+        Field("padding", "pad_token_id", 1),
+    ),
+    keys=keys,
+    fixed={"position_embedding_type": ("absolute",)},
+    aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"roberta.\1.")),
+    leftovers=lambda config: head_leftovers(config, "roberta"),
+    rename=rename,
+)

@@ -1,0 +1,76 @@
+"""RoFormer: BERT's names. Files hold the sines and cosines of the rotation, which are written and not read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from anyformer.core.positions import sinusoids
+from anyformer.recipes.roformer import RoFormer
+from anyformer.weights.table import Field, Key, Table, both
+from anyformer.weights.tables.bert import DECODER, FIELDS, SPELLINGS, TYPES, inputs, layers, words
+from anyformer.weights.tables.electra import project
+
+_ANGLES = "roformer.encoder.embed_positions.weight"
+
+
+def keys(config: RoFormer) -> list[Key]:
+    use, scores, transform = config.head, "cls.predictions.decoder", "cls.predictions.transform"
+    also = (f"{scores}.weight",) if config.tied and use == "masked" else ()
+    rows = [
+        *inputs("roformer.embeddings", ("words", "types"), also),
+        *project(config.d_embedding, config.d_model, "roformer"),
+        *layers(config.n_layers, "roformer.encoder.layer.{i}", config.cross_attention),
+    ]
+    if use == "masked":
+        rows += words(config.tied, f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.bias", scores)
+    if use == "classify":
+        rows += [*both("classify.pool", "classifier.dense"), *both("classify.classes", "classifier.out_proj")]
+    if use == "tag":
+        rows += both("tag.classes", "classifier")
+    return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
+
+
+def leftovers(config: RoFormer) -> tuple[str, ...]:
+    unused = [] if config.head == "masked" else [r"^cls\."]
+    return (rf"^{re.escape(_ANGLES)}$", r"^cls\.predictions\.bias$", *unused)
+
+
+def made(config: RoFormer) -> Mapping[str, Tensor]:
+    places = torch.arange(config.max_length)
+    return {_ANGLES: sinusoids(places, config.d_model // config.n_heads, "halves").float()}
+
+
+def rename(config: RoFormer, name: str) -> str:
+    return re.sub(r"^roformer\.", "", name) if config.head == "base" else name
+
+
+TABLE = Table(
+    family="roformer",
+    model_type="roformer",
+    architectures={
+        "RoFormerModel": {"head": "base"},
+        "RoFormerForMaskedLM": {"head": "masked"},
+        "RoFormerForSequenceClassification": {"head": "classify"},
+        "RoFormerForTokenClassification": {"head": "tag"},
+        "RoFormerForQuestionAnswering": {"head": "span"},
+    },
+    fields=(
+        *(field for field in FIELDS if field.ours != "max_length"),
+        *DECODER,
+        TYPES,
+        Field("vocab_size", "vocab_size", 50000),
+        Field("max_length", "max_position_embeddings", 1536),
+        Field("d_embedding", "embedding_size", None),
+        Field("turn_values", "rotary_value", False),
+        Field("padding", "pad_token_id", 0),
+    ),
+    keys=keys,
+    aliases=(*SPELLINGS, (r"^(embeddings|embeddings_project|encoder)\.", r"roformer.\1.")),
+    leftovers=leftovers,
+    made=made,
+    rename=rename,
+)

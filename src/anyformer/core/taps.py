@@ -72,6 +72,9 @@ POINTS = {
     "Attention": ("query", "key", "value", "weights", "output"),
     "FeedForward": ("hidden",),
     "StateSpace": ("output",),
+    "Recurrent": ("output",),
+    "RecurrentDecoder": ("output",),
+    "AttentiveDecoder": ("weights", "output"),
     "Block": ("output",),
     "Stage": ("input", "output"),
 }

@@ -20,7 +20,7 @@ both_ways = pytest.mark.parametrize("share", [0.95, 0.0], ids=["packed", "padded
 
 # Fields with one value a token of the source (mask "attention_mask") or of the target, by recipe.
 SOURCE, TARGET = "attention_mask", "decoder_attention_mask"
-ANCESTORS = ("sutskever-tiny", "bahdanau-tiny", "luong-tiny")
+ANCESTORS = ("sutskever-tiny", "bahdanau-tiny", "luong-tiny", "bytenet-tiny", "convs2s-tiny")
 TEXT: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {
     "bert-tiny": ({"head": "masked"}, {"logits": SOURCE}),
     "bert-tiny, bare": ({"head": "base"}, {"last_hidden_state": SOURCE, "pooler_output": None}),
@@ -31,6 +31,7 @@ TEXT: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {
     "transformer-tiny": ({}, {"logits": TARGET, "encoder_last_hidden_state": SOURCE}),
     "perceiver-tiny": ({}, {"logits": None}),
     "mamba-tiny": ({}, {"logits": SOURCE}),
+    "mlp-mixer-tiny": ({}, {"logits": SOURCE}),
     **{name: ({}, {"logits": TARGET, "encoder_last_hidden_state": SOURCE}) for name in ANCESTORS},
     "sutskever-tiny, shown": ({"show_context": True}, {"logits": TARGET}),
     "luong-tiny, not fed": ({"feed": False, "score": "concat"}, {"logits": TARGET}),
@@ -239,6 +240,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "transformer-tiny": {},
     "mamba-tiny": {},
     "luong-tiny": {},
+    "convs2s-tiny": {},
 }
 
 
@@ -287,7 +289,7 @@ def _steps(model: af.Model, batch: Batch, name: str, chunks: list[int], masked: 
 
 
 # Families that decode step by step, and those of them that read a source first.
-DECODERS = ("gpt2-tiny", "mamba-tiny", "transformer-xl-tiny")
+DECODERS = ("gpt2-tiny", "mamba-tiny", "transformer-xl-tiny", "mlp-mixer-tiny")
 TRANSLATORS = ("transformer-tiny", *ANCESTORS)
 every_decoder = pytest.mark.parametrize("name", DECODERS)
 every_translator = pytest.mark.parametrize("name", TRANSLATORS)

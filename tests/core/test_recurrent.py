@@ -171,7 +171,9 @@ def test_alignments_in_generation(name: str) -> None:
     torch.testing.assert_close(steps, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["sutskever-tiny", "bahdanau-tiny", "luong-tiny"])
+@pytest.mark.parametrize(
+    "name", ["sutskever-tiny", "bahdanau-tiny", "luong-tiny", "bytenet-tiny", "convs2s-tiny", "transformer-tiny"]
+)
 @torch.no_grad()
 def test_beams_follow_their_rows(name: str) -> None:
     """States, what was fed and the source's summary are reordered, marked and rewound together."""

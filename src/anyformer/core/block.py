@@ -19,6 +19,18 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.convolution import (
+    Align,
+    AlignConfig,
+    Bottleneck,
+    BottleneckConfig,
+    GatedConvolution,
+    GatedConvolutionConfig,
+    Lookup,
+    LookupConfig,
+    PositionMix,
+    PositionMixConfig,
+)
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.norms import NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
@@ -35,9 +47,9 @@ from anyformer.core.statespace import StateSpace, StateSpaceConfig
 from anyformer.core.taps import NO_TAPS
 from anyformer.tokens import Tokens
 
-PartConfig = (
-    AttentionConfig | FeedForwardConfig | StateSpaceConfig | RecurrentConfig | RecurrentDecoderConfig | AttentiveConfig
-)
+Crossing = AttentionConfig | RecurrentDecoderConfig | AttentiveConfig | LookupConfig | AlignConfig
+Convolving = GatedConvolutionConfig | BottleneckConfig | PositionMixConfig
+PartConfig = Crossing | Convolving | FeedForwardConfig | StateSpaceConfig | RecurrentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +60,7 @@ class SublayerConfig(Settings):
     norm: NormConfig | None = NormConfig()  # None: none at all, as before transformers
     context_norm: bool = False  # normalise what is attended to as well (Perceiver)
     residual: bool = True
+    scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
     dropout: float = 0.0
 
     @property
@@ -57,8 +70,7 @@ class SublayerConfig(Settings):
     @property
     def d_context(self) -> int | None:
         """The width of what the part looks at besides its own tokens, where it does."""
-        crossing = (AttentionConfig, RecurrentDecoderConfig, AttentiveConfig)
-        return self.part.d_context if isinstance(self.part, crossing) else None
+        return self.part.d_context if isinstance(self.part, Crossing) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +100,11 @@ PARTS: dict[type[Settings], Callable[[Any], nn.Module]] = {
     RecurrentConfig: Recurrent,
     RecurrentDecoderConfig: RecurrentDecoder,
     AttentiveConfig: AttentiveDecoder,
+    GatedConvolutionConfig: GatedConvolution,
+    BottleneckConfig: Bottleneck,
+    LookupConfig: Lookup,
+    AlignConfig: Align,
+    PositionMixConfig: PositionMix,
 }
 
 
@@ -139,6 +156,7 @@ class Sublayer(nn.Module):
     def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
         made = self.branch(tokens, memory, state)
         x = tokens.x + made.x if self.config.residual else made.x
+        x = x if self.config.scale == 1.0 else x * self.config.scale
         if self.config.order == "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
         return made.replace(x)

@@ -75,6 +75,11 @@ POINTS = {
     "Recurrent": ("output",),
     "RecurrentDecoder": ("output",),
     "AttentiveDecoder": ("weights", "output"),
+    "GatedConvolution": ("output",),
+    "Bottleneck": ("output",),
+    "Lookup": ("weights", "output"),
+    "Align": ("output",),
+    "PositionMix": ("output",),
     "Block": ("output",),
     "Stage": ("input", "output"),
 }

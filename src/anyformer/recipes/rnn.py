@@ -171,26 +171,24 @@ def init(config: Translator) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=0.1)
 
 
-TINY = {"d_model": 32, "d_hidden": 48, "vocab_size": 256}
-
 register(
     Family("sutskever", Sutskever, build_sutskever, init, __doc__ or ""),
     {
-        "sutskever-tiny": Sutskever(**TINY, n_layers=2),
+        "sutskever-tiny": Sutskever(d_model=32, d_hidden=48, vocab_size=256, n_layers=2),
         "sutskever-384m": Sutskever(vocab_size=160_000, target_vocab_size=80_000),
     },
 )
 register(
     Family("bahdanau", Bahdanau, build_bahdanau, init, __doc__ or ""),
     {
-        "bahdanau-tiny": Bahdanau(**TINY, d_out=32, dropout=0.1),
+        "bahdanau-tiny": Bahdanau(d_model=32, d_hidden=48, vocab_size=256, d_out=32, dropout=0.1),
         "bahdanau-search50": Bahdanau(d_model=620, vocab_size=30_000),
     },
 )
 register(
     Family("luong", Luong, build_luong, init, __doc__ or ""),
     {
-        "luong-tiny": Luong(**TINY, n_layers=2, dropout=0.2),
+        "luong-tiny": Luong(d_model=32, d_hidden=48, vocab_size=256, n_layers=2, dropout=0.2),
         "luong-general": Luong(dropout=0.2),
     },
 )

@@ -103,7 +103,40 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
 PUBLISHED |= sizes_enc.PUBLISHED
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
-PAPERS: dict[str, float] = {"transformer-xl-41m": 41e6, "transformer-xl-277m": 277e6}
+PAPERS: dict[str, float] = {"transformer-xl-41m": 41e6, "transformer-xl-277m": 277e6, "sutskever-384m": 384e6}
+
+
+def gates(n: int, d_in: int, d: int) -> int:
+    """Parameters of a PyTorch cell with n gates."""
+    return n * d * (d_in + d + 2)
+
+
+# And, where it prints none, the sum of what it describes.
+COUNTED: dict[str, int] = {
+    # words of both sides, encoder, start, score, decoder, maxout, output
+    "bahdanau-search50": sum(
+        (
+            2 * 30_000 * 620,
+            2 * gates(3, 620, 1000),
+            1000 * 1000 + 1000,
+            1000 * (1000 + 2000) + 1000,
+            gates(3, 620 + 2000, 1000),
+            1000 * (1000 + 620 + 2000) + 1000,
+            30_000 * 500 + 30_000,
+        )
+    ),
+    # words of both sides, encoder, decoder whose first layer is fed, score, attentional vector, output
+    "luong-general": sum(
+        (
+            2 * 50_000 * 1000,
+            4 * gates(4, 1000, 1000),
+            gates(4, 2000, 1000) + 3 * gates(4, 1000, 1000),
+            1000 * 1000,
+            1000 * 2000,
+            50_000 * 1000 + 50_000,
+        )
+    ),
+}
 
 
 def count(model: torch.nn.Module) -> int:
@@ -130,7 +163,7 @@ def test_parameter_count(name: str) -> None:
 
 def test_every_published_size_is_checked() -> None:
     sizes = {name for name in af.recipes() if not name.endswith("-tiny")}
-    assert sizes == set(PUBLISHED) | set(PAPERS) | set(sizes_enc.JOINT)
+    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT)
 
 
 @pytest.mark.parametrize("name", sorted(sizes_enc.JOINT))
@@ -141,6 +174,13 @@ def test_joint_parameter_count(name: str) -> None:
     with torch.device("meta"):
         ours = count(found.family.build(found.config))
     assert ours == theirs(discriminator) + theirs(generator) - sizes_enc.shared(discriminator)
+
+
+@pytest.mark.parametrize("name", sorted(COUNTED))
+def test_parts_add_up(name: str) -> None:
+    found = recipe(name)
+    with torch.device("meta"):
+        assert count(found.family.build(found.config)) == COUNTED[name]
 
 
 def test_the_papers_own_figures() -> None:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.masks import EVERYTHING, Causal, Dense, Mask, Packed, Padding
+from anyformer.core.masks import EVERYTHING, Causal, Dense, Dilated, Mask, Packed, Padding, Window
 from anyformer.tokens import Packing
 
 BLOCK = 256  # queries a step in the blocked kernel
@@ -218,6 +218,47 @@ def _blocked(call: Call) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
+def _regrouped(call: Call) -> Tensor:
+    """Dilation as a window: tokens of one remainder modulo the step see only each other, and there are neighbours."""
+    dilated = next(part for part in call.mask.parts if isinstance(part, Dilated))
+    step, length = dilated.step, call.query.shape[2]
+    batch, spare = call.query.shape[0], -length % dilated.step
+
+    def group(x: Tensor) -> Tensor:  # [B, H, T, d] -> [B·step, H, T / step, d]
+        x = F.pad(x, (0, 0, 0, spare)).unflatten(2, (-1, step))
+        return x.permute(0, 3, 1, 2, 4).flatten(0, 1)
+
+    mask: Mask = Window(dilated.steps, dilated.steps)
+    for part in call.mask.parts:
+        if isinstance(part, Padding):
+            real = F.pad(part.real.expand(batch, -1), (0, spare)).unflatten(1, (-1, step))
+            mask = mask & Padding(real.transpose(1, 2).flatten(0, 1))
+        elif isinstance(part, Causal):
+            mask = mask & part
+    if spare and len(call.mask.parts) == 1:  # neither a mask of real keys nor a ban on the future hides the filling
+        real = length > torch.arange(length + spare, device=call.query.device).view(-1, step).T
+        mask = mask & Padding(real.repeat(batch, 1))
+    query, key, value = group(call.query), group(call.key), group(call.value)
+    out = attend(query, key, value, mask, scale=call.scale, dropout=call.dropout)
+    out = out.unflatten(0, (batch, step)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    return out[:, :, :length]
+
+
+def _can_regroup(call: Call) -> bool:
+    parts = call.mask.parts
+    known = all(isinstance(part, (Dilated, Causal, Padding)) for part in parts)
+    whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
+    return known and whole and sum(isinstance(part, Dilated) for part in parts) == 1 and _plain(call)
+
+
+def _plain(call: Call) -> bool:
+    return call.bias is None and call.score is None
+
+
+def _long(call: Call) -> bool:
+    return call.key.shape[2] >= 2 * BLOCK
+
+
 def _each(call: Call) -> Tensor:
     """Packed rows one by one: no work at the padding, no mask for it. Best where a call is cheap (CPU)."""
     packed = call.packed
@@ -269,7 +310,7 @@ def _varlen(call: Call) -> Tensor:
 
 def _can_varlen(call: Call) -> bool:
     half = call.query.is_cuda and call.query.dtype in (torch.float16, torch.bfloat16)
-    plain = call.packed is not None and call.bias is None and call.score is None and call.dropout == 0
+    plain = call.packed is not None and _plain(call) and call.dropout == 0
     width = call.query.shape[-1]
     fits = width == call.value.shape[-1] and width % 8 == 0 and width <= 256
     return _HAS_VARLEN and half and plain and fits and _flash_causal(call)
@@ -294,7 +335,7 @@ _HAS_VARLEN = torch.cuda.is_available() and _has_varlen()
 
 
 def _can_unpack(call: Call) -> bool:
-    return call.packed is not None and call.bias is None and call.score is None
+    return call.packed is not None and _plain(call)
 
 
 def _can_fuse(call: Call) -> bool:
@@ -317,6 +358,7 @@ KERNELS: dict[str, Kernel] = {
         Kernel("varlen", _can_varlen, _always, _varlen),
         Kernel("each", _can_unpack, _long_rows_on_cpu, _each),
         Kernel("repad", _can_unpack, _always, _repad),
+        Kernel("regrouped", _can_regroup, _long, _regrouped),
         Kernel("blocked", _can_fuse, _bounded, _blocked),
         Kernel("sdpa", _can_fuse, _always, _sdpa),
         Kernel("reference", _always, _always, _reference),

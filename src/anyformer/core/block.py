@@ -4,13 +4,14 @@ Original decoder:  self, cross, feedforward, each normalised after ("post")
 GPT-2:             self, feedforward, each normalised before ("pre")
 GPT-NeoX:          the same two, side by side (parallel)
 Mamba:             a state-space mixer alone
+Before all these:  a recurrent layer alone, with neither norm nor residual connection
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,15 +19,37 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.convolution import (
+    Align,
+    AlignConfig,
+    Bottleneck,
+    BottleneckConfig,
+    GatedConvolution,
+    GatedConvolutionConfig,
+    Lookup,
+    LookupConfig,
+    PositionMix,
+    PositionMixConfig,
+)
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.norms import NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
+from anyformer.core.recurrent import (
+    AttentiveConfig,
+    AttentiveDecoder,
+    Recurrent,
+    RecurrentConfig,
+    RecurrentDecoder,
+    RecurrentDecoderConfig,
+)
 from anyformer.core.state import State
 from anyformer.core.statespace import StateSpace, StateSpaceConfig
 from anyformer.core.taps import NO_TAPS
 from anyformer.tokens import Tokens
 
-PartConfig = AttentionConfig | FeedForwardConfig | StateSpaceConfig
+Crossing = AttentionConfig | RecurrentDecoderConfig | AttentiveConfig | LookupConfig | AlignConfig
+Convolving = GatedConvolutionConfig | BottleneckConfig | PositionMixConfig
+PartConfig = Crossing | Convolving | FeedForwardConfig | StateSpaceConfig | RecurrentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +60,7 @@ class SublayerConfig(Settings):
     norm: NormConfig | None = NormConfig()  # None: none at all, as before transformers
     context_norm: bool = False  # normalise what is attended to as well (Perceiver)
     residual: bool = True
+    scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
     dropout: float = 0.0
 
     @property
@@ -46,7 +70,7 @@ class SublayerConfig(Settings):
     @property
     def d_context(self) -> int | None:
         """The width of what the part looks at besides its own tokens, where it does."""
-        return self.part.d_context if isinstance(self.part, AttentionConfig) else None
+        return self.part.d_context if isinstance(self.part, Crossing) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +89,23 @@ class BlockConfig(Settings):
 def make_part(config: PartConfig, positions: Positions | None) -> nn.Module:
     if isinstance(config, AttentionConfig):
         return Attention(config, positions)
-    if isinstance(config, FeedForwardConfig):
-        return FeedForward(config)
-    return StateSpace(config)
+    maker = PARTS[type(config)]
+    return maker(config)
+
+
+# Attention aside, which shares positions with its stack.
+PARTS: dict[type[Settings], Callable[[Any], nn.Module]] = {
+    FeedForwardConfig: FeedForward,
+    StateSpaceConfig: StateSpace,
+    RecurrentConfig: Recurrent,
+    RecurrentDecoderConfig: RecurrentDecoder,
+    AttentiveConfig: AttentiveDecoder,
+    GatedConvolutionConfig: GatedConvolution,
+    BottleneckConfig: Bottleneck,
+    LookupConfig: Lookup,
+    AlignConfig: Align,
+    PositionMixConfig: PositionMix,
+}
 
 
 class Sublayer(nn.Module):
@@ -89,21 +127,23 @@ class Sublayer(nn.Module):
     def crosses(self) -> bool:
         return self.config.d_context is not None
 
-    def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tensor:
+    def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
         """What the sublayer adds to the residual stream."""
         x = tokens.x
         if self.config.order != "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
         if isinstance(self.part, FeedForward):
-            x = self.part(x, tokens.packing)
+            made = tokens.replace(self.part(x, tokens.packing))
         else:
-            x = self.part(tokens.replace(x), self._context(memory), state)
+            result = self.part(tokens.replace(x), self._context(memory), state)
+            made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
+        x = made.x
         if self.after is not None:
             x = normalise(self.after, x, tokens.mask)
         if self.training:
             x = F.dropout(x, self.config.dropout)
             x = self._skip_rows(x, tokens) if self.drop_path else x
-        return x
+        return made.replace(x)
 
     def _context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:
@@ -114,11 +154,12 @@ class Sublayer(nn.Module):
         return memory.replace(normalise(self.context_norm, memory.x, memory.mask))
 
     def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
-        x = self.branch(tokens, memory, state)
-        x = tokens.x + x if self.config.residual else x
+        made = self.branch(tokens, memory, state)
+        x = tokens.x + made.x if self.config.residual else made.x
+        x = x if self.config.scale == 1.0 else x * self.config.scale
         if self.config.order == "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
-        return tokens.replace(x)
+        return made.replace(x)
 
     def _skip_rows(self, x: Tensor, tokens: Tokens) -> Tensor:
         """Stochastic depth (Huang et al. 2016): whole rows skip the branch, the others are scaled up."""
@@ -144,7 +185,7 @@ class Block(nn.Module):
         parts = cast("Iterable[Sublayer]", self.sublayers.values())
         active = [sublayer for sublayer in parts if memory is not None or not sublayer.crosses]
         if self.config.parallel:
-            branches = [sublayer.branch(tokens, memory, state) for sublayer in active]
+            branches = [sublayer.branch(tokens, memory, state).x for sublayer in active]
             tokens = tokens.replace(tokens.x + sum(branches))
         else:
             for sublayer in active:

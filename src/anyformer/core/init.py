@@ -64,11 +64,11 @@ def materialise(model: nn.Module, device: str | torch.device = "cpu", dtype: tor
     made: dict[int, Tensor] = {}
     for module in model.modules():
         for store in (module._parameters, module._buffers):
-            for name, old in store.items():
+            for name, old in list(store.items()):
                 if old is None or not old.is_meta:
                     continue
                 if id(old) not in made:
                     kind = dtype if dtype is not None and old.is_floating_point() else old.dtype
                     empty = torch.empty(old.shape, device=device, dtype=kind)
                     made[id(old)] = nn.Parameter(empty, old.requires_grad) if isinstance(old, nn.Parameter) else empty
-                store[name] = made[id(old)]  # type: ignore[assignment]
+                setattr(module, name, made[id(old)])  # PyTorch's recurrent layers want to be told

@@ -28,6 +28,9 @@ class General(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(d_query, d_key))
         self.temperature = temperature
+        self.reset()
+
+    def reset(self, std: float = 0.0) -> None:
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -43,9 +46,12 @@ class Additive(nn.Module):
         self.key = nn.Parameter(torch.empty(d_hidden, d_key))
         self.value = nn.Parameter(torch.empty(d_hidden))
         self.temperature = temperature
+        self.reset()
+
+    def reset(self, std: float = 0.0) -> None:
         nn.init.xavier_uniform_(self.query)
         nn.init.xavier_uniform_(self.key)
-        nn.init.normal_(self.value, std=d_hidden**-0.5)
+        nn.init.normal_(self.value, std=self.value.shape[0] ** -0.5)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         together = (query @ self.query.T).unsqueeze(-2) + (key @ self.key.T).unsqueeze(-3)  # [B, H, Q, K, d_hidden]

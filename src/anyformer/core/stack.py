@@ -32,7 +32,7 @@ class StackConfig(Settings):
 
 
 class Stack(nn.Module):
-    """`positions` (rotary, T5, XL, ALiBi) are shared by all self-attentions of the stack, or given one a block."""
+    """`positions` (rotary, T5, XL, ALiBi) are shared by all self-attentions of the stack, or one a block."""
 
     def __init__(
         self, config: StackConfig, width: int, positions: Positions | Sequence[Positions] | None = None

@@ -1,0 +1,262 @@
+"""Convolutional parts, and two that mix positions without attention: what stood beside recurrence before transformers.
+
+All read rows in order (see rows.py), so padding changes nothing; the causal ones can go on token by token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.attend import attend, weigh
+from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.linear import Linear
+from anyformer.core.masks import EVERYTHING, Mask, Padding
+from anyformer.core.rows import Rows
+from anyformer.core.state import State
+from anyformer.core.taps import NO_TAPS
+from anyformer.errors import InputError
+from anyformer.tokens import Tokens
+
+
+class RowConvolution(nn.Module):
+    """A convolution along rows. Causal: `kernel` taps end at the token itself; else the token is in their middle."""
+
+    def __init__(self, d_in: int, d_out: int, kernel: int, dilation: int = 1, causal: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(d_out, d_in, kernel))
+        self.bias = nn.Parameter(torch.empty(d_out))
+        self.dilation, self.causal = dilation, causal
+
+    def reset(self, std: float) -> None:
+        nn.init.normal_(self.weight, std=self.weight[0].numel() ** -0.5)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, rows: Rows, past: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The result [B, T, d_out] and, where causal, the inputs that the next one still needs."""
+        reach = (self.weight.shape[2] - 1) * self.dilation
+        if not self.causal:
+            x = F.pad(rows.x.transpose(1, 2), (reach // 2, reach - reach // 2))
+            return F.conv1d(x, self.weight, self.bias, dilation=self.dilation).transpose(1, 2), None
+        if past is None:
+            past = rows.x.new_zeros(rows.x.shape[0], reach, rows.x.shape[2])
+        everything, window = rows.extend(past)
+        y = F.conv1d(everything.transpose(1, 2), self.weight, self.bias, dilation=self.dilation)
+        return y.transpose(1, 2), window
+
+
+def _blank(rows: Rows, x: Tensor) -> Rows:
+    """Other values in the same rows, zeros where nothing real stands."""
+    real = rows.real
+    return Rows(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0), rows.packing, rows.packed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedConvolutionConfig(Settings):
+    d_model: int
+    kernel: int = 3
+    causal: bool = True
+    dropout: float = 0.0  # of what enters
+
+    @property
+    def steps(self) -> bool:
+        return self.causal
+
+
+class GatedConvolution(nn.Module):
+    """A ⊙ σ(B), both convolutions of the rows (Dauphin et al. 2017; ConvS2S §3.2)."""
+
+    def __init__(self, config: GatedConvolutionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        self.conv = RowConvolution(config.d_model, 2 * config.d_model, config.kernel, causal=config.causal)
+
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
+        rows = Rows.of(tokens)
+        rows = _blank(rows, F.dropout(rows.x, self.config.dropout, self.training))
+        memory = state.held(self.taps.name(self)) if state is not None else {}
+        y, window = self.conv(rows, memory.get("window"))
+        if window is not None:
+            memory["window"] = window
+        return self.taps.see("output", rows.back(F.glu(y, dim=-1)), tokens.packing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BottleneckConfig(Settings):
+    """ByteNet's residual block (Kalchbrenner et al. 2016, figure 3); the first of its norms is the sublayer's."""
+
+    d_model: int
+    d_inner: int
+    kernel: int = 3
+    dilation: int = 1
+    causal: bool = True
+
+    @property
+    def steps(self) -> bool:
+        return self.causal
+
+
+class Bottleneck(nn.Module):
+    """ReLU, narrow, norm, ReLU, dilated convolution, norm, ReLU, widen."""
+
+    def __init__(self, config: BottleneckConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        inner = config.d_inner
+        self.narrow = Linear(config.d_model, inner)
+        self.norm_before, self.norm_after = nn.LayerNorm(inner), nn.LayerNorm(inner)
+        self.conv = RowConvolution(inner, inner, config.kernel, config.dilation, config.causal)
+        self.widen = Linear(inner, config.d_model, residual=True)
+
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
+        rows = Rows.of(tokens)
+        memory = state.held(self.taps.name(self)) if state is not None else {}
+        x = F.relu(self.norm_before(self.narrow(F.relu(rows.x))))
+        x, window = self.conv(_blank(rows, x), memory.get("window"))
+        if window is not None:
+            memory["window"] = window
+        x = self.widen(F.relu(self.norm_after(x)))
+        return self.taps.see("output", rows.back(x), tokens.packing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupConfig(Settings):
+    d_model: int
+    d_context: int
+
+    @property
+    def steps(self) -> bool:
+        return False
+
+
+class Lookup(nn.Module):
+    """ConvS2S's attention (Gehring et al. 2017, §3.3): one head, unscaled dot products, no maps of keys and values.
+
+    Queries are W h + b + g, values z + e, where g and e are the `code` of target and source: their words as they came
+    in. The answer of m source words is scaled by √m (§3.5).
+    """
+
+    def __init__(self, config: LookupConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        self.query = Linear(config.d_model, config.d_context)
+        self.out = Linear(config.d_context, config.d_model, residual=True)
+
+    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
+        here, source = tokens.pad(), context.pad()
+        assert here.code is not None and source.code is not None
+        query = (self.query(here.x) + here.code).unsqueeze(1)
+        key, value = source.x.unsqueeze(1), (source.x + source.code).unsqueeze(1)
+        mask: Mask = EVERYTHING if source.mask is None else Padding(source.mask)
+        if self.taps.wants("weights"):
+            self.taps.see("weights", weigh(query, key, mask, scale=1.0))
+        found = attend(query, key, value, mask, scale=1.0).squeeze(1)
+        if source.mask is None:
+            found = found * source.x.shape[1] ** 0.5
+        else:
+            found = found * source.mask.sum(dim=1).to(found.dtype).sqrt().view(-1, 1, 1)
+        found = found if tokens.packing is None else tokens.packing.pack(found)
+        return self.taps.see("output", self.out(found), tokens.packing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignConfig(Settings):
+    d_model: int
+    d_context: int
+
+    @property
+    def steps(self) -> bool:
+        return False
+
+
+class Align(nn.Module):
+    """What the source says at the same place (ByteNet stacks its decoder on its encoder); nothing past its end."""
+
+    def __init__(self, config: AlignConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        self.out = Linear(config.d_context, config.d_model, bias=False)
+
+    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
+        rows, source = Rows.of(tokens), Rows.of(context)
+        memory = state.held(self.taps.name(self)) if state is not None else {}
+        places, count = count_places(rows, memory.get("count"))
+        memory["count"] = count
+        beyond = places >= source.sizes[:, None]
+        at = places.clamp(max=source.x.shape[1] - 1).unsqueeze(-1).expand(-1, -1, source.x.shape[2])
+        found = source.x.gather(1, at).masked_fill(beyond.unsqueeze(-1), 0.0)
+        return self.taps.see("output", rows.back(self.out(found)), tokens.packing)
+
+
+def count_places(rows: Rows, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where in its row each token stands [B, T], after `before` [B] earlier ones; and how many there are now."""
+    sizes = rows.sizes
+    start = torch.zeros_like(sizes) if before is None else before
+    return start[:, None] + torch.arange(rows.x.shape[1], device=rows.x.device), start + sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionMixConfig(Settings):
+    d_model: int
+    length: int  # the one length that the weights are made for; shorter rows use a corner of them
+    activation: str = "gelu"
+    causal: bool = True
+
+    @property
+    def steps(self) -> bool:
+        return self.causal
+
+
+class PositionMix(nn.Module):
+    """A fully connected network over positions, the same for every feature (Tolstikhin et al. 2021): any two positions
+    are one layer apart, for one fixed length. Causal: each matrix keeps what lies on and below its diagonal.
+    """
+
+    def __init__(self, config: PositionMixConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        self.first, self.second = (nn.Parameter(torch.empty(config.length, config.length)) for _ in range(2))
+        self.first_bias, self.second_bias = (nn.Parameter(torch.empty(config.length)) for _ in range(2))
+        self.activation = ACTIVATIONS[config.activation]
+
+    def reset(self, std: float) -> None:
+        for weight in (self.first, self.second):
+            nn.init.normal_(weight, std=weight.shape[0] ** -0.5)
+        for bias in (self.first_bias, self.second_bias):
+            nn.init.zeros_(bias)
+
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
+        rows = Rows.of(tokens)
+        memory = state.held(self.taps.name(self)) if state is not None else {}
+        places, count = count_places(rows, memory.get("count"))
+        longest, length = int(count.max()), self.config.length
+        if longest > length:
+            raise InputError(f"A row has {longest} tokens, but the model was made for {length}.")
+        real = rows.real
+        places = (
+            places.clamp(max=length) if real is None else places.masked_fill(~real, length)
+        )  # the last slot is waste
+        inputs, x = self._layer(self.first, self.first_bias, rows.x, places, memory.get("inputs"))
+        hidden, x = self._layer(self.second, self.second_bias, self.activation(x), places, memory.get("hidden"))
+        memory.update(count=count, inputs=inputs, hidden=hidden)
+        return self.taps.see("output", rows.back(x), tokens.packing)
+
+    def _layer(
+        self, weight: Tensor, bias: Tensor, x: Tensor, places: Tensor, before: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """All inputs so far at their places [B, length + 1, d], and the outputs at the new ones [B, T, d]."""
+        length = self.config.length
+        slots = before if before is not None else x.new_zeros(x.shape[0], length + 1, x.shape[2])
+        slots = slots.scatter(1, places.unsqueeze(-1).expand_as(x), x)
+        weight = weight.tril() if self.config.causal else weight
+        asked = places.clamp(max=length - 1)
+        return slots, weight[asked] @ slots[:, :length] + bias[asked].unsqueeze(-1)

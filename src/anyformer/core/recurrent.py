@@ -1,0 +1,276 @@
+"""Recurrent parts around PyTorch's own LSTM and GRU: an encoder, and two decoders that go on from what it ended with.
+
+`RecurrentDecoder` knows the source only by its last state (Sutskever et al. 2014; Cho et al. 2014 show it at every
+step). `AttentiveDecoder` looks the source up at every step through `attend`, before the step (Bahdanau et al. 2015) or
+after it (Luong et al. 2015), and may be fed what it made a step ago: it is sequential through attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from anyformer.config import Settings
+from anyformer.core.attend import attend, weigh
+from anyformer.core.linear import Linear
+from anyformer.core.masks import EVERYTHING, Mask, Padding
+from anyformer.core.rows import Rows
+from anyformer.core.score import Additive, General
+from anyformer.core.state import State
+from anyformer.core.taps import NO_TAPS
+from anyformer.errors import InputError
+from anyformer.tokens import Tokens
+
+Kind = Literal["lstm", "gru"]
+Carry = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(Settings):
+    """An encoder: its tokens are the states at every word, its summary the last states of all layers."""
+
+    d_model: int
+    d_hidden: int
+    cell: Kind = "lstm"
+    n_layers: int = 1
+    both_ways: bool = False
+    reverse: bool = False  # read from the last word to the first
+    dropout: float = 0.0  # between the layers
+
+    @property
+    def steps(self) -> bool:
+        """It can go on token by token."""
+        return False
+
+    @property
+    def width(self) -> int:
+        return 2 * self.d_hidden if self.both_ways else self.d_hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentDecoderConfig(Settings):
+    d_model: int
+    d_hidden: int
+    d_context: int  # of the source's tokens
+    cell: Kind = "lstm"
+    n_layers: int = 1
+    show_last: bool = False  # the source's last state with every word, and not only as the start
+    dropout: float = 0.0
+
+    @property
+    def steps(self) -> bool:
+        """It can go on token by token."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentiveConfig(Settings):
+    """`ask` "before": s' = cell(s, [word, context(s)]), out = maxout(s, word, context), as Bahdanau's appendix A.2.2.
+
+    "after": s' = cell(s, word), out = tanh(W [context(s'), s']), as Luong's §3; `feed` gives the cell the last out too.
+    """
+
+    d_model: int
+    d_hidden: int
+    d_context: int
+    d_out: int
+    cell: Kind = "lstm"
+    n_layers: int = 1
+    ask: Literal["before", "after"] = "after"
+    score: Literal["dot", "general", "additive"] = "dot"
+    feed: bool = False
+    start: Literal["last", "first"] = (
+        "last"  # the source's last states, or a map of the backward state at its first word
+    )
+    dropout: float = 0.0
+
+    @property
+    def steps(self) -> bool:
+        """It can go on token by token."""
+        return True
+
+    def check(self) -> None:
+        same = self.score != "dot" or self.d_hidden == self.d_context
+        self.require(same, f"the dot score needs d_hidden {self.d_hidden} = d_context {self.d_context}.")
+        one = self.start == "last" or (self.n_layers == 1 and self.cell == "gru")
+        self.require(one, 'start "first" gives one state, for one layer of GRU.')
+
+
+def make_cell(config: RecurrentConfig | RecurrentDecoderConfig | AttentiveConfig, d_in: int) -> nn.RNNBase:
+    kind = nn.LSTM if config.cell == "lstm" else nn.GRU
+    both_ways = isinstance(config, RecurrentConfig) and config.both_ways
+    dropout = config.dropout if config.n_layers > 1 else 0.0
+    return kind(d_in, config.d_hidden, config.n_layers, batch_first=True, dropout=dropout, bidirectional=both_ways)
+
+
+def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = None) -> tuple[Tensor, Carry]:
+    """All of x [B, T, d] from `carry` on; rows have `sizes` real tokens, and end with the state after the last one."""
+    names = ("hidden", "cell") if isinstance(cell, nn.LSTM) else ("hidden",)
+    parts = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
+    before = None if not parts else tuple(parts) if len(names) > 1 else parts[0]
+    if sizes is None:
+        y, after = cell(x, before)
+    else:
+        whole = sizes.clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
+        y, after = cell(pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
+        y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
+    after = after if isinstance(after, tuple) else (after,)
+    new = {name: part.transpose(0, 1) for name, part in zip(names, after, strict=True)}
+    return y, new if sizes is None else keep_rows(sizes > 0, new, carry)
+
+
+def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:
+    """The new values where a row moved [B], the old ones (or zeros) elsewhere."""
+    kept = {}
+    for name, value in new.items():
+        where = moved.view(-1, *[1] * (value.dim() - 1))
+        kept[name] = torch.where(where, value, old.get(name, torch.zeros_like(value)))
+    return kept
+
+
+class Recurrent(nn.Module):
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        self.cell = make_cell(config, config.d_model)
+
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tokens:
+        rows = Rows.of(tokens)
+        x = rows.reverse(rows.x) if self.config.reverse else rows.x
+        y, carry = run_cell(self.cell, x, {}, rows.sizes if rows.packing is not None else None)
+        y = rows.back(rows.reverse(y) if self.config.reverse else y)
+        self.taps.see("output", y, tokens.packing)
+        made = tokens.replace(y)
+        return Tokens(
+            y, made.mask, made.positions, made.code, made.grid, made.packing, torch.cat(list(carry.values()), dim=1)
+        )
+
+
+def first_carry(source: Tokens, n_layers: int, cell: Kind) -> Carry:
+    """The encoder's last states as the decoder's first ones."""
+    parts = ("hidden", "cell") if cell == "lstm" else ("hidden",)
+    if source.summary is None or source.summary.shape[1] != n_layers * len(parts):
+        raise InputError("The decoder starts from its encoder's last states; give input_ids, not encoder_outputs.")
+    return dict(zip(parts, source.summary.split(n_layers, dim=1), strict=True))
+
+
+class RecurrentDecoder(nn.Module):
+    def __init__(self, config: RecurrentDecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        self.cell = make_cell(config, config.d_model + (config.d_hidden if config.show_last else 0))
+
+    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
+        config, rows = self.config, Rows.of(tokens)
+        start = first_carry(context, config.n_layers, config.cell)
+        memory: Carry = state.held(self.taps.name(self)) if state is not None else {}
+        x = rows.x
+        if config.show_last:
+            last = start["hidden"][:, -1:].expand(-1, x.shape[1], -1)
+            x = torch.cat([x, last], dim=-1)
+        y, carry = run_cell(self.cell, x, memory or start, rows.sizes if rows.packing is not None else None)
+        memory.update(carry)
+        return self.taps.see("output", rows.back(y), tokens.packing)
+
+
+class AttentiveDecoder(nn.Module):
+    def __init__(self, config: AttentiveConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.taps = NO_TAPS
+        before = config.ask == "before"
+        d_in = config.d_model + (config.d_context if before else 0) + (config.d_out if config.feed else 0)
+        self.cell = make_cell(config, d_in)
+        self.score: nn.Module | None = None  # None: the dot product, which attend computes by itself
+        if config.score == "general":
+            self.score = General(config.d_hidden, config.d_context)
+        elif config.score == "additive":
+            self.score = Additive(config.d_hidden, config.d_context, config.d_hidden)
+        self.start = Linear(config.d_context // 2, config.d_hidden) if config.start == "first" else None
+        d_read = config.d_hidden + config.d_context + (config.d_model if before else 0)
+        self.out = Linear(d_read, 2 * config.d_out if before else config.d_out, bias=before)
+
+    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
+        rows, source = Rows.of(tokens), context.pad()
+        memory: Carry = state.held(self.taps.name(self)) if state is not None else {}
+        carry = dict(memory) if memory else self._start(source)
+        if self.config.ask == "after" and not self.config.feed:
+            y, weights, carry = self._at_once(rows, source, carry)
+        else:
+            y, weights, carry = self._step_by_step(rows, source, carry)
+        memory.update(carry)
+        if weights is not None:  # [B, T, S]
+            shown = rows.back(weights)
+            shown = tokens.packing.unpack(shown) if tokens.packing is not None else shown
+            self.taps.see("weights", shown.unsqueeze(1))
+        return self.taps.see("output", rows.back(y), tokens.packing)
+
+    def _start(self, source: Tokens) -> Carry:
+        if self.start is None:
+            carry = first_carry(source, self.config.n_layers, self.config.cell)
+        else:
+            carry = {"hidden": torch.tanh(self.start(_backward_at_first(source))).unsqueeze(1)}
+        if self.config.feed:
+            carry["fed"] = source.x.new_zeros(source.x.shape[0], self.config.d_out)
+        return carry
+
+    def _at_once(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Tensor | None, Carry]:
+        """Where no step waits for the attention of the one before, all words ask together."""
+        hidden, carry = run_cell(self.cell, rows.x, carry, rows.sizes if rows.packing is not None else None)
+        found, weights = self._ask(hidden, source)
+        return self._read_after(found, hidden), weights, carry
+
+    def _step_by_step(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Tensor | None, Carry]:
+        real, outputs, seen = rows.real, [], []
+        for t in range(rows.x.shape[1]):
+            made, weights, new = self._step(rows.x[:, t : t + 1], source, carry)
+            outputs.append(made)
+            seen += [] if weights is None else [weights]
+            carry = new if real is None else keep_rows(real[:, t], new, carry)
+        return torch.cat(outputs, dim=1), torch.cat(seen, dim=1) if seen else None, carry
+
+    def _step(self, word: Tensor, source: Tokens, carry: Carry) -> tuple[Tensor, Tensor | None, Carry]:
+        """One word [B, 1, d] further."""
+        if self.config.ask == "before":
+            old = carry["hidden"][:, -1:]
+            found, weights = self._ask(old, source)
+            _, new = run_cell(self.cell, torch.cat([word, found], dim=-1), carry)
+            pairs: Tensor = self.out(torch.cat([old, word, found], dim=-1))
+            return self._drop(pairs.unflatten(-1, (-1, 2)).amax(dim=-1)), weights, new
+        fed = [carry["fed"].unsqueeze(1)] if self.config.feed else []
+        hidden, new = run_cell(self.cell, torch.cat([word, *fed], dim=-1), carry)
+        found, weights = self._ask(hidden, source)
+        made = self._read_after(found, hidden)
+        return made, weights, {**new, "fed": made[:, 0]}
+
+    def _ask(self, query: Tensor, source: Tokens) -> tuple[Tensor, Tensor | None]:
+        """What the source says to queries [B, Q, d], and the weights where somebody watches."""
+        mask: Mask = EVERYTHING if source.mask is None else Padding(source.mask)
+        one_head, keys = query.unsqueeze(1), source.x.unsqueeze(1)
+        found = attend(one_head, keys, keys, mask, scale=1.0, score=self.score).squeeze(1)
+        if not self.taps.wants("weights"):
+            return found, None
+        return found, weigh(one_head, keys, mask, scale=1.0, score=self.score).squeeze(1)
+
+    def _read_after(self, found: Tensor, hidden: Tensor) -> Tensor:
+        return self._drop(torch.tanh(self.out(torch.cat([found, hidden], dim=-1))))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training)
+
+
+def _backward_at_first(source: Tokens) -> Tensor:
+    """The backward half of a two-way encoder at the first real word: it has read the whole row."""
+    backward = source.x[..., source.x.shape[-1] // 2 :]
+    if source.mask is None:
+        return backward[:, 0]
+    first = source.mask.int().argmax(dim=1)
+    found = backward[torch.arange(len(first), device=first.device), first]
+    return found.masked_fill(~source.mask.any(dim=1, keepdim=True), 0.0)

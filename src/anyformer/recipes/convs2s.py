@@ -1,0 +1,108 @@
+"""ConvS2S (Gehring et al. 2017): as the original Transformer in its job, except that gated convolutions of a few
+neighbours take the place of self-attention, so that two places are a linear number of layers apart; that every decoder
+layer looks the source up with one unscaled head; that positions are learned; and that there are no norms: sums are
+scaled by √½ instead.
+
+Weight normalisation and the scaled-down gradients of the encoder are left out, and all widths are one.
+
+Published: 25.16 BLEU on WMT 2014 English-German (table 1 of the paper).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.convolution import GatedConvolutionConfig, LookupConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvS2S(Settings):
+    n_layers: int = 15
+    d_model: int = 512
+    kernel: int = 3
+    vocab_size: int = 40_000
+    max_length: int = 1024
+    dropout: float = 0.1
+    padding: int | None = 0
+    decoder_start: int = 0
+    end: int = 1
+
+    def check(self) -> None:
+        self.require(self.kernel % 2 == 1, f"kernel is {self.kernel}; it must be odd, to have a middle.")
+
+
+class CodedText(TextInput):
+    """Words that every lookup meets again as they came in."""
+
+    def forward(self, run: Run) -> Tokens:
+        tokens = super().forward(run)
+        return dataclasses.replace(tokens, code=tokens.x)
+
+
+def _block(config: ConvS2S, decodes: bool) -> BlockConfig:
+    scale = 0.5**0.5
+    conv = GatedConvolutionConfig(d_model=config.d_model, kernel=config.kernel, causal=decodes, dropout=config.dropout)
+    sublayers = [SublayerConfig(name="convolution", part=conv, norm=None, scale=scale)]
+    if decodes:
+        lookup = LookupConfig(d_model=config.d_model, d_context=config.d_model)
+        sublayers.append(SublayerConfig(name="cross", part=lookup, norm=None, scale=scale))
+    return BlockConfig(sublayers=tuple(sublayers))
+
+
+def _stage(name: str, config: ConvS2S) -> Stage:
+    decodes = name == "decoder"
+    inputs = CodedText(
+        TextInputConfig(
+            vocab_size=config.vocab_size,
+            d_model=config.d_model,
+            prefix="decoder_" if decodes else "",
+            position_ids=False,
+            dropout=config.dropout,
+            padding=config.padding,
+        ),
+        Table(config.max_length, config.d_model),
+    )
+    stack = Stack(StackConfig.repeat(_block(config, decodes), config.n_layers), config.d_model)
+    return Stage(name, inputs, stack, attends="encoder" if decodes else None)
+
+
+def build(config: ConvS2S) -> Model:
+    layers = tuple(range(config.n_layers + 1))
+    report = Report(
+        hidden={"encoder_hidden_states": ("encoder", layers), "decoder_hidden_states": ("decoder", layers)},
+        attentions={"cross_attentions": ("decoder.blocks.*.cross.weights",)},
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+    head = LanguageHead(
+        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
+    )
+    return Model(
+        "convs2s",
+        config,
+        [_stage("encoder", config), _stage("decoder", config)],
+        {"language": head},
+        report,
+        decoder_start=config.decoder_start,
+        padding=config.padding,
+    )
+
+
+def init(config: ConvS2S) -> InitConfig:
+    return InitConfig(linear="fan_in", embedding_std=0.1)  # §3.5
+
+
+SIZES = {"convs2s-tiny": ConvS2S(n_layers=3, d_model=64, vocab_size=256, max_length=128)}
+
+register(Family("convs2s", ConvS2S, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,64 @@
+"""A fully connected mixer (MLP-Mixer, Tolstikhin et al. 2021, on text): as GPT-2, except that a network over positions
+takes the place of attention. Any two places are one layer apart, but the weights belong to places and not to words, and
+to one length: a longer text cannot be read at all. Its matrices are triangular, so that no word sees the future.
+
+Published: the paper is about pictures (87.94% on ImageNet with JFT-300M); on text it serves for comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.convolution import PositionMixConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPMixer(Settings):
+    n_layers: int = 8
+    d_model: int = 512
+    d_hidden: int = 2048
+    vocab_size: int = 256
+    max_length: int = 128
+    dropout: float = 0.0
+    tied: bool = True
+
+
+def _block(config: MLPMixer) -> BlockConfig:
+    mix = PositionMixConfig(d_model=config.d_model, length=config.max_length)
+    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden)
+    return BlockConfig(
+        sublayers=(
+            SublayerConfig(name="positions", part=mix, dropout=config.dropout),
+            SublayerConfig(name="feedforward", part=feedforward, dropout=config.dropout),
+        )
+    )
+
+
+def build(config: MLPMixer) -> Model:
+    inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
+    stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
+    head = LanguageHead(
+        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
+        inputs.words if config.tied else None,
+    )
+    report = Report(hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))})
+    return Model("mlp-mixer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
+
+
+def init(config: MLPMixer) -> InitConfig:
+    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
+
+
+SIZES = {"mlp-mixer-tiny": MLPMixer(n_layers=2, d_model=64, d_hidden=128, max_length=32)}
+
+register(Family("mlp-mixer", MLPMixer, build, init, __doc__ or ""), SIZES)

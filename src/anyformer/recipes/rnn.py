@@ -1,0 +1,194 @@
+"""The recurrent ancestors, each as the original Transformer in its job (a source is read, a target written), except
+that everything between the words is recurrent.
+
+Sutskever et al. 2014: an LSTM reads the source, from its end, and its last states are the first ones of the LSTM that
+writes; `show_context` gives the writer that last state with every word too, as the lectures (and Cho et al. 2014) do.
+Bahdanau et al. 2015: a GRU reads the source both ways, and the writer looks it up before every step by an additive
+score. Luong et al. 2015: LSTMs in several layers, the source looked up after the step by a dot, general or concat
+score, and the result fed to the next step.
+
+The cells are PyTorch's own: its GRU resets the state after the recurrent product and not before, its gates have two
+biases, and there are no peephole connections. A fresh LSTM or GRU is drawn as PyTorch draws it.
+
+Published: on WMT 2014 English-French Sutskever 34.81 BLEU (five models, beam 12), Bahdanau 28.45 (RNNsearch-50,
+trained longest); on English-German Luong 20.9 (general score with windows, input feeding, unknown words replaced).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.block import BlockConfig, PartConfig, SublayerConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.recurrent import AttentiveConfig, RecurrentConfig, RecurrentDecoderConfig
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translator(Settings):
+    """What all three say."""
+
+    d_model: int = 1000  # of the words
+    d_hidden: int = 1000
+    vocab_size: int = 50_000
+    target_vocab_size: int | None = None  # None: as many as in the source
+    dropout: float = 0.0
+    padding: int | None = 0
+    decoder_start: int = 0
+    end: int = 1
+
+    @property
+    def target_words(self) -> int:
+        return self.target_vocab_size if self.target_vocab_size is not None else self.vocab_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sutskever(Translator):
+    n_layers: int = 4
+    cell: Literal["lstm", "gru"] = "lstm"
+    reverse: bool = True  # read the source from its end, so that its beginning stands near the target's
+    show_context: bool = False  # the source's last state with every target word, and not only as the start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bahdanau(Translator):
+    d_out: int = 500  # after the maxout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Luong(Translator):
+    n_layers: int = 4
+    score: Literal["dot", "general", "concat"] = "general"
+    feed: bool = True  # what a step made goes into the next one, with its word
+    reverse: bool = True
+
+
+def _stage(name: str, config: Translator, part: PartConfig, sublayer: str, width: int) -> Stage:
+    decodes = name == "decoder"
+    inputs = TextInput(
+        TextInputConfig(
+            vocab_size=config.target_words if decodes else config.vocab_size,
+            d_model=config.d_model,
+            prefix="decoder_" if decodes else "",
+            position_ids=False,
+            dropout=config.dropout,
+            padding=config.padding,
+        )
+    )
+    alone = SublayerConfig(name=sublayer, part=part, norm=None, residual=False)
+    stack = Stack(StackConfig(blocks=(BlockConfig(sublayers=(alone,)),)), width)
+    return Stage(name, inputs, stack, attends="encoder" if decodes else None)
+
+
+def _model(family: str, config: Translator, encoder: RecurrentConfig, decoder: PartConfig, d_out: int) -> Model:
+    attends = isinstance(decoder, AttentiveConfig)
+    report = Report(
+        hidden={"encoder_hidden_states": ("encoder", (0, 1)), "decoder_hidden_states": ("decoder", (0, 1))},
+        attentions={"cross_attentions": ("decoder.blocks.*.cross.weights",)} if attends else {},
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+    stages = [
+        _stage("encoder", config, encoder, "recurrent", encoder.width),
+        _stage("decoder", config, decoder, "cross" if attends else "recurrent", d_out),
+    ]
+    head = LanguageHead(LanguageConfig(d_model=d_out, vocab_size=config.target_words, reads="decoder", bias=True))
+    return Model(
+        family,
+        config,
+        stages,
+        {"language": head},
+        report,
+        decoder_start=config.decoder_start,
+        padding=config.padding,
+    )
+
+
+def build_sutskever(config: Sutskever) -> Model:
+    encoder = RecurrentConfig(
+        d_model=config.d_model,
+        d_hidden=config.d_hidden,
+        cell=config.cell,
+        n_layers=config.n_layers,
+        reverse=config.reverse,
+        dropout=config.dropout,
+    )
+    decoder = RecurrentDecoderConfig(
+        d_model=config.d_model,
+        d_hidden=config.d_hidden,
+        d_context=config.d_hidden,
+        cell=config.cell,
+        n_layers=config.n_layers,
+        show_last=config.show_context,
+        dropout=config.dropout,
+    )
+    return _model("sutskever", config, encoder, decoder, config.d_hidden)
+
+
+def build_bahdanau(config: Bahdanau) -> Model:
+    encoder = RecurrentConfig(d_model=config.d_model, d_hidden=config.d_hidden, cell="gru", both_ways=True)
+    decoder = AttentiveConfig(
+        d_model=config.d_model,
+        d_hidden=config.d_hidden,
+        d_context=2 * config.d_hidden,
+        d_out=config.d_out,
+        cell="gru",
+        ask="before",
+        score="additive",
+        start="first",
+        dropout=config.dropout,
+    )
+    return _model("bahdanau", config, encoder, decoder, config.d_out)
+
+
+def build_luong(config: Luong) -> Model:
+    encoder = RecurrentConfig(
+        d_model=config.d_model,
+        d_hidden=config.d_hidden,
+        n_layers=config.n_layers,
+        reverse=config.reverse,
+        dropout=config.dropout,
+    )
+    decoder = AttentiveConfig(
+        d_model=config.d_model,
+        d_hidden=config.d_hidden,
+        d_context=config.d_hidden,
+        d_out=config.d_hidden,
+        n_layers=config.n_layers,
+        score="additive" if config.score == "concat" else config.score,
+        feed=config.feed,
+        dropout=config.dropout,
+    )
+    return _model("luong", config, encoder, decoder, config.d_hidden)
+
+
+def init(config: Translator) -> InitConfig:
+    return InitConfig(linear="fan_in", embedding_std=0.1)
+
+
+register(
+    Family("sutskever", Sutskever, build_sutskever, init, __doc__ or ""),
+    {
+        "sutskever-tiny": Sutskever(d_model=32, d_hidden=48, vocab_size=256, n_layers=2),
+        "sutskever-384m": Sutskever(vocab_size=160_000, target_vocab_size=80_000),
+    },
+)
+register(
+    Family("bahdanau", Bahdanau, build_bahdanau, init, __doc__ or ""),
+    {
+        "bahdanau-tiny": Bahdanau(d_model=32, d_hidden=48, vocab_size=256, d_out=32, dropout=0.1),
+        "bahdanau-search50": Bahdanau(d_model=620, vocab_size=30_000),
+    },
+)
+register(
+    Family("luong", Luong, build_luong, init, __doc__ or ""),
+    {
+        "luong-tiny": Luong(d_model=32, d_hidden=48, vocab_size=256, n_layers=2, dropout=0.2),
+        "luong-general": Luong(dropout=0.2),
+    },
+)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.init import InitConfig, initialise
 from anyformer.core.masks import EVERYTHING, Causal, Mask, Window
-from anyformer.core.positions import ALiBi, Positions, RelativeT5, RelativeXL, Rotary
+from anyformer.core.positions import ALiBi, Positions, RelativeBuckets, RelativeXL, Rotary
 from anyformer.core.score import Additive
 from anyformer.core.state import State
 from anyformer.errors import ConfigError
@@ -189,7 +189,7 @@ POSITIONS: dict[str, Positions | None] = {
     "none": None,
     "rotary": Rotary(4),
     "alibi": ALiBi(HEADS),
-    "t5": RelativeT5(HEADS, 8, 20),
+    "t5": RelativeBuckets(HEADS, 8, 20),
     "xl": RelativeXL(HEADS, 4, 6),
 }
 CHUNKS = {"token by token": [1] * LENGTH, "prefill": [4, 1, 1, 1], "chunks": [3, 4], "at once": [7]}

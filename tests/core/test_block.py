@@ -264,10 +264,11 @@ def test_feedforward(name: str, gated: bool, bias: bool) -> None:
     """W₂ σ(W₁ x), or W₂ (σ(W_g x) ⊙ W₁ x), with or without biases."""
     part = _draw(FeedForward(FeedForwardConfig(d_model=5, d_hidden=7, activation=name, gated=gated, bias=bias)))
     x = 2 * _normal(3, 5)
-    wide = F.linear(x, part.up.weight, part.up.bias)
+    up = part.gate_up if gated else part.up
+    wide = F.linear(x, up.weight, up.bias)
     hidden = FORMULAS[name](wide[:, :7]) * wide[:, 7:] if gated else FORMULAS[name](wide)
     assert torch.allclose(part(x), F.linear(hidden, part.down.weight, part.down.bias), atol=1e-12)
-    assert (part.up.bias is not None) == (part.down.bias is not None) == bias
+    assert (up.bias is not None) == (part.down.bias is not None) == bias
 
 
 def test_feedforward_dropout_is_between_the_layers() -> None:

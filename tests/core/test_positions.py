@@ -23,7 +23,7 @@ from anyformer.core.positions import (
     Grid,
     Grid2D,
     Positions,
-    RelativeT5,
+    RelativeBuckets,
     RelativeXL,
     Rotary,
     Sinusoidal,
@@ -98,14 +98,14 @@ def test_a_fixed_table_is_not_trained() -> None:
 def test_t5_buckets(both_ways: bool, n_buckets: int, max_distance: int) -> None:
     """Distances fall into the buckets of the published T5."""
     distance = torch.arange(-300, 301)
-    ours = RelativeT5(2, n_buckets, max_distance, both_ways).bucket(distance)
+    ours = RelativeBuckets(2, n_buckets, max_distance, both_ways).bucket(distance)
     theirs = T5Attention._relative_position_bucket(distance, both_ways, n_buckets, max_distance)
     assert torch.equal(ours, theirs)
 
 
 def test_t5_bias_picks_a_number_a_head() -> None:
     """bias[h, i, j] is the table's entry for the bucket of j - i, with the cache's offset counted."""
-    encoding = _drawn(RelativeT5(2, 8, 20))
+    encoding = _drawn(RelativeBuckets(2, 8, 20))
     query, key = _normal(1, 2, 3, 4), _normal(1, 2, 9, 4)
     bias = encoding.bias(query, key, 5, 1.0)
     for i in range(3):
@@ -267,7 +267,7 @@ def _attention(positions: Positions | None) -> Attention:
 
 RELATIVE = {
     "rotary": Rotary(4),
-    "t5": RelativeT5(2, 8, 20),
+    "t5": RelativeBuckets(2, 8, 20),
     "xl": RelativeXL(2, 4, 8),
     "alibi": ALiBi(2),
 }

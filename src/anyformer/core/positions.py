@@ -211,7 +211,7 @@ class RotaryThroughout(Rotary):
         return self.rotate(value, value, at)[0]
 
 
-class RelativeT5(Positions):
+class RelativeBuckets(Positions):
     """A learned number a head for each bucket of distances, exact when near, logarithmic when far (Raffel 2020)."""
 
     biases = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.core.positions import RelativeT5, Table
+from anyformer.core.positions import RelativeBuckets, Table
 from anyformer.model import Model
 from anyformer.recipes import encoder, roberta
 from anyformer.recipes.encoder import Encoder
@@ -30,7 +30,7 @@ def build(config: MPNet) -> Model:
     table = Table(config.max_length, config.d_model)
     inputs = encoder.text_input(config, table, first_position=FIRST_POSITION)
     heads = encoder.heads(config, roberta.style(config), inputs)
-    return encoder.model("mpnet", config, inputs, heads, RelativeT5(config.n_heads))
+    return encoder.model("mpnet", config, inputs, heads, RelativeBuckets(config.n_heads))
 
 
 SIZES = {

@@ -17,7 +17,7 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import RelativeT5
+from anyformer.core.positions import RelativeBuckets
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
@@ -78,7 +78,7 @@ def _stack(config: T5, decodes: bool) -> Stack:
         SublayerConfig(name=name, part=part, norm=norm, dropout=config.dropout) for name, part in parts.items()
     )
     blocks = (BlockConfig(sublayers=tuple(sublayers)),) * (config.decoder_layers if decodes else config.n_layers)
-    positions = RelativeT5(config.n_heads, config.n_buckets, config.max_distance, both_ways=not decodes)
+    positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, both_ways=not decodes)
     settings = StackConfig(blocks=blocks, final_norm=norm, final_dropout=config.dropout)
     return Stack(settings, config.d_model, positions)
 

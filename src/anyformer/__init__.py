@@ -15,10 +15,15 @@ from anyformer.weights.folder import load
 
 if TYPE_CHECKING:
     import anyformer.explore.plots as plot
+    from anyformer.tasks import task
     from anyformer.text.tokenizer import Tokenizer
 
 # Names whose libraries load when they are first used: importing anyformer takes little longer than importing torch.
-_LATER = {"Tokenizer": ("anyformer.text.tokenizer", "Tokenizer"), "plot": ("anyformer.explore.plots", None)}
+_LATER = {
+    "Tokenizer": ("anyformer.text.tokenizer", "Tokenizer"),
+    "plot": ("anyformer.explore.plots", None),
+    "task": ("anyformer.tasks", "task"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -45,4 +50,5 @@ __all__ = [
     "look",
     "plot",
     "recipes",
+    "task",
 ]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Pool, PoolConfig, first_token
-from anyformer.run import Run
+from anyformer.run import Run, blank
+from anyformer.tokens import Tokens
 
 
 class EmbedHead(Head):
@@ -21,3 +27,34 @@ class EmbedHead(Head):
         if self.pool is not None:
             fields["pooler_output"] = self.pool(first_token(run.tokens[self.reads]))
         return fields
+
+
+def mean_token(tokens: Tokens) -> Tensor:
+    """[B, d]: the mean of each row's real tokens; zeros for a row that has none."""
+    mask = tokens.packing.mask if tokens.packing is not None else tokens.mask
+    if mask is None:
+        return tokens.x.mean(dim=1)
+    return blank(tokens).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def max_token(tokens: Tokens) -> Tensor:
+    """[B, d]: the largest value of each feature among a row's real tokens."""
+    padded = tokens.pad()
+    if padded.mask is None:
+        return padded.x.amax(dim=1)
+    return padded.x.masked_fill(~padded.mask.unsqueeze(-1), float("-inf")).amax(dim=1)
+
+
+POOLS: dict[str, Callable[[Tokens], Tensor]] = {"cls": first_token, "max": max_token, "mean": mean_token}
+
+
+class SentenceHead(Head):
+    """`sentence_embedding`: the pooled tokens, several poolings side by side, of length 1 where `normalise`."""
+
+    def __init__(self, reads: str, pools: tuple[str, ...] = ("mean",), normalise: bool = False) -> None:
+        super().__init__(reads)
+        self.pools, self.normalise = pools, normalise
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        vectors = torch.cat([POOLS[name](run.tokens[self.reads]) for name in self.pools], dim=-1)
+        return {"sentence_embedding": F.normalize(vectors, dim=-1) if self.normalise else vectors}

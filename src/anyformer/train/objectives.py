@@ -1,0 +1,174 @@
+"""What a model is trained to do with a text: spoil it in a certain way, and ask for what was there.
+
+Each is a pure function of a batch and a seeded `torch.Generator`, so that the same seed gives the same result.
+`special` [B, T] marks tokens that are never touched: padding, [CLS], [SEP]. A label of -100 does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from anyformer.errors import InputError
+from anyformer.heads.base import IGNORED
+
+
+@dataclass(frozen=True)
+class Masking:
+    """BERT's numbers (Devlin et al. 2019, §3.1): of the tokens `rate` are chosen; of those most become the mask,
+    some another word, the rest stay as they are.
+    """
+
+    mask_id: int
+    vocab_size: int
+    rate: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+
+
+def special_tokens(input_ids: Tensor, ids: Sequence[int]) -> Tensor:
+    """Where one of `ids` stands."""
+    return torch.isin(input_ids, torch.tensor(list(ids), dtype=input_ids.dtype, device=input_ids.device))
+
+
+def causal(input_ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
+    """Say the next token. The labels are the tokens themselves: a decoder's head shifts them."""
+    if attention_mask is None:
+        return {"input_ids": input_ids, "labels": input_ids.clone()}
+    labels = input_ids.masked_fill(attention_mask == 0, IGNORED)
+    return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+
+
+def teacher_forcing(targets: Tensor, start: int, padding: int) -> dict[str, Tensor]:
+    """A decoder reads what it should have said so far: targets [B, T] that end in `padding`."""
+    labels = targets.masked_fill(targets == padding, IGNORED)
+    return {"decoder_input_ids": F.pad(targets[:, :-1], (1, 0), value=start), "labels": labels}
+
+
+def choose(special: Tensor, rate: float, generator: Generator, words: Tensor | None = None) -> Tensor:
+    """The places to spoil [B, T]: each with the chance `rate`, special ones never.
+
+    `words` [B, T] numbers the word of each token within its row; the tokens of a word are then chosen together.
+    """
+    drawn = torch.rand(special.shape, generator=generator)
+    if words is not None:
+        drawn = drawn.gather(1, _first_of_word(words.cpu()))
+    return (drawn.to(special.device) < rate) & ~special
+
+
+def _first_of_word(words: Tensor) -> Tensor:
+    """The place of the first token of each token's word.  [0, 0, 1] -> [0, 0, 2]"""
+    begins = torch.ones_like(words, dtype=torch.bool)
+    begins[:, 1:] = words[:, 1:] != words[:, :-1]
+    places = torch.arange(words.shape[1]).expand_as(words)
+    return torch.where(begins, places, 0).cummax(dim=1).values
+
+
+def masked_words(
+    input_ids: Tensor, special: Tensor, masking: Masking, generator: Generator, words: Tensor | None = None
+) -> dict[str, Tensor]:
+    """BERT's masked words; with `words` (see `choose`) its whole-word masking."""
+    chosen = choose(special, masking.rate, generator, words)
+    labels = input_ids.masked_fill(~chosen, IGNORED)
+    kind = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
+    other = torch.randint(masking.vocab_size, input_ids.shape, generator=generator).to(input_ids.device)
+    spoiled = input_ids.masked_fill(chosen & (kind < masking.masked), masking.mask_id)
+    swapped = chosen & (kind >= masking.masked) & (kind < masking.masked + masking.random)
+    return {"input_ids": torch.where(swapped, other, spoiled), "labels": labels}
+
+
+def replaced_tokens(input_ids: Tensor, special: Tensor, masking: Masking, generator: Generator) -> dict[str, Tensor]:
+    """For ELECTRA's two models at once: every chosen token is masked, and the labels say what stood there. The
+    generator fills them, and what the discriminator must find follows from its answers (see the recipe electra-joint).
+    """
+    return masked_words(input_ids, special, replace(masking, masked=1.0, random=0.0), generator)
+
+
+def sentence_pairs(
+    documents: Sequence[Sequence[str]], generator: Generator, rate: float = 0.5
+) -> list[tuple[str, str, int]]:
+    """BERT's next sentences: (a, b, 0) where b follows a; with the chance `rate` (a, b, 1), b of another document."""
+    if sum(1 for document in documents if document) < 2:
+        raise InputError("Next-sentence pairs need two documents or more: the wrong sentence comes from another.")
+    pairs = []
+    for number, document in enumerate(documents):
+        others = [i for i, other in enumerate(documents) if i != number and other]
+        for first, second in pairwise(document):
+            if float(torch.rand((), generator=generator)) < rate:
+                other = documents[others[int(torch.randint(len(others), (), generator=generator))]]
+                pairs.append((first, other[int(torch.randint(len(other), (), generator=generator))], 1))
+            else:
+                pairs.append((first, second, 0))
+    return pairs
+
+
+def spans(length: int, generator: Generator, rate: float = 0.15, mean: float = 3.0) -> Tensor:
+    """T5's noise [length]: `rate` of the tokens, in spans of `mean` tokens on average, cut at random, none touching;
+    the first token is never noise (Raffel et al. 2020, §3.1.4).
+    """
+    noise = min(max(round(length * rate), 1), length - 1)
+    if length < 2:
+        return torch.zeros(length, dtype=torch.bool)
+    n = max(min(round(noise / mean), noise, length - noise), 1)
+    pieces = torch.stack([_cut(length - noise, n, generator), _cut(noise, n, generator)], dim=1).flatten()
+    return (torch.arange(2 * n) % 2 == 1).repeat_interleave(pieces)
+
+
+def _cut(total: int, n: int, generator: Generator) -> Tensor:
+    """`total` as n parts of at least 1, every such way equally likely."""
+    cuts = torch.randperm(total - 1, generator=generator)[: n - 1].sort().values + 1
+    ends = torch.tensor([total])
+    return torch.cat([cuts, ends]).diff(prepend=torch.tensor([0]))
+
+
+def span_corruption(
+    ids: Tensor, sentinels: Sequence[int], end: int, generator: Generator, rate: float = 0.15, mean: float = 3.0
+) -> tuple[Tensor, Tensor]:
+    """T5's objective for one text [T] without its end: each span is a sentinel in the input, and the target says for
+    each sentinel what stood there.   a b c d e -> a <0> d e </s>,  <0> b c <1> </s>
+    """
+    return corrupt(ids, spans(len(ids), generator, rate, mean), sentinels, end)
+
+
+def corrupt(ids: Tensor, noise: Tensor, sentinels: Sequence[int], end: int) -> tuple[Tensor, Tensor]:
+    starts = noise & ~F.pad(noise[:-1], (1, 0))
+    n = int(starts.sum())
+    if n + 1 > len(sentinels):
+        raise InputError(f"{n} spans need {n + 1} sentinels; the vocabulary has {len(sentinels)}.")
+    marks = torch.tensor(list(sentinels), dtype=ids.dtype)
+    number = starts.long().cumsum(0) - 1  # of the span that began last
+    source = torch.where(starts, marks[number.clamp(min=0)], ids)[~noise | starts]
+    pieces = [torch.cat([marks[i : i + 1], ids[noise & (number == i)]]) for i in range(n)]
+    close = torch.tensor([end], dtype=ids.dtype)
+    return torch.cat([source, close]), torch.cat([*pieces, marks[n : n + 1], close])
+
+
+def restore(source: Tensor, target: Tensor, sentinels: Sequence[int]) -> Tensor:
+    """Undo `corrupt`: the text without its end."""
+    spoken: dict[int, list[int]] = {}
+    current: list[int] = []
+    for token in target[:-1].tolist():
+        if token in sentinels:
+            current = spoken.setdefault(token, [])
+        else:
+            current.append(token)
+    whole = [piece for token in source[:-1].tolist() for piece in (spoken[token] if token in sentinels else [token])]
+    return torch.tensor(whole, dtype=source.dtype)
+
+
+def distillation_loss(
+    student: Tensor, teacher: Tensor, temperature: float = 2.0, counts: Tensor | None = None
+) -> Tensor:
+    """How far the student's answers are from the teacher's soft ones (Hinton et al. 2015): the divergence of the two
+    at a temperature, times its square, so that the gradient keeps its size. `counts` [...] says which answers do.
+    """
+    if student.shape != teacher.shape:
+        raise InputError(f"student's logits are {list(student.shape)} and the teacher's {list(teacher.shape)}.")
+    ours, theirs = (F.log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher.detach()))
+    each = F.kl_div(ours, theirs, reduction="none", log_target=True).sum(dim=-1) * temperature**2
+    return each.mean() if counts is None else each[counts].sum() / counts.sum().clamp(min=1)

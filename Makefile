@@ -34,6 +34,7 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/forward.py
+	$(BIN)/python benchmarks/encode.py
 
 wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

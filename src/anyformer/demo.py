@@ -28,7 +28,8 @@ from anyformer.config import Settings
 from anyformer.errors import FolderError
 from anyformer.heads.base import IGNORED
 from anyformer.model import Model
-from anyformer.text.tokenizer import Tokenizer, pad
+from anyformer.text.batch import pad
+from anyformer.text.tokenizer import Tokenizer
 from anyformer.train.data import even_batches
 from anyformer.train.engine import Progress, TrainSettings, train
 from anyformer.train.losses import next_token_loss
@@ -106,7 +107,7 @@ class Corpus:
 
     def __init__(self, pairs: list[Pair]) -> None:
         sides = [split_english(pair.english) for pair in pairs], [split_german(pair.german) for pair in pairs]
-        self.tokenizer = Tokenizer.train(chain(*sides), kind="word", vocab_size=1000, end=True)
+        self.tokenizer = Tokenizer.train(chain(*sides), kind="word", vocab_size=1000, end=True, progress=False)
         self.source, self.target = ([self.tokenizer.encode(text) for text in side] for side in sides)
 
     def batches(self, batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import anyformer as af
+from tests.text import samples
 
 LINES = ["the quick brown fox jumps over the lazy dog", "fünf Boxkämpfer jagen Viktor", "the dog and the fox"] * 20
 KINDS = ["bpe", "wordpiece", "unigram", "word", "char", "byte"]
@@ -40,6 +43,51 @@ def test_bytes_know_every_character_and_every_space(kind: str) -> None:
     for text in ("日本語 🙂", "  two  spaces\n\ttab ", "ß\x00é"):
         assert tok.decode(tok.encode(text)) == text
     assert tok.unknown_id not in tok.encode("日本語 🙂")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte", "gpt2"])
+def test_bytes_give_any_text_back(kind: str) -> None:
+    """Any Unicode text, one that spells out special tokens among it."""
+    tok = af.Tokenizer.load(samples.gpt2()) if kind == "gpt2" else make(kind)
+    special = [token.content for token in tok.engine.get_added_tokens_decoder().values()]
+
+    @settings(max_examples=500, deadline=None)
+    @given(st.text() | st.lists(st.sampled_from([*special, " ", "a", "🙂"])).map("".join))
+    def back(text: str) -> None:
+        ids = tok.encode(text)
+        assert tok.decode(ids, special=True) == text
+        if not any(token in text for token in special):
+            assert tok.decode(ids) == text
+
+    back()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_the_same_as_one_by_one(kind: str) -> None:
+    tok = make(kind, end=True)
+    rows = tok.encode(LINES[:3])
+    assert rows == [tok.encode(line) for line in LINES[:3]]
+    assert tok.decode(rows) == [tok.decode(row) for row in rows]
+    assert tok.decode(torch.tensor(rows[0])) == tok.decode(rows[0])
+    assert tok.encode([]) == [] and tok([])["input_ids"].shape == (0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bert_frames_texts_and_pairs(kind: str) -> None:
+    tok = make(kind, bert=True, special=["<extra>"])
+    assert (tok.start_id, tok.separator_id, tok.mask_id) == (3, 4, 5) and tok.encode("<extra>", special=False) == [6]
+    one, two = (tok.encode(text, special=False) for text in ("the dog", "fox"))
+    batch = tok(["the dog"], ["fox"])
+    assert batch["input_ids"].tolist() == [[3, *one, 4, *two, 4]]
+    assert batch["token_type_ids"].tolist() == [[0] * (len(one) + 2) + [1] * (len(two) + 1)]
+    assert tok.encode("the dog", special=False) == one == tok.encode("the dog")[1:-1]
+
+
+def test_trained_wordpieces_and_words_point_at_their_characters() -> None:
+    tok = make("wordpiece", end=True)
+    text = "the lazy  fox"
+    spans = tok(text, offsets=True)["offset_mapping"][0].tolist()
+    assert "".join(text[start:end] for start, end in spans) == "thelazyfox" and spans[-1] == [0, 0]
 
 
 def test_byte_has_one_token_a_byte() -> None:
@@ -107,14 +155,26 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
         make("word-piece")
     with pytest.raises(af.ConfigError, match="259 entries or more"):
         af.Tokenizer.train(iter(LINES), kind="bpe", vocab_size=100)
-    with pytest.raises(af.InputError, match="empty"):
-        af.Tokenizer.train(iter([]), kind="word")
+    for kind in ("bpe", "wordpiece", "unigram", "word", "char"):
+        for nothing in ([], ["", " \n"]):
+            with pytest.raises(af.InputError, match="empty"):
+                af.Tokenizer.train(iter(nothing), kind=kind)  # type: ignore[arg-type]
+    with pytest.raises(af.InputError, match="the iterator gave int"):
+        af.Tokenizer.train(iter([1]), kind="word")  # type: ignore[list-item]
+    with pytest.raises(af.InputError, match="half of a surrogate pair"):
+        make("bpe").encode("\ud800")
+    with pytest.raises(af.InputError, match="takes texts, and got bytes"):
+        make("bpe").encode([b"a"])  # type: ignore[list-item]
+    with pytest.raises(af.InputError, match="2 texts and 1 to pair"):
+        make("bpe").encode(["a", "b"], ["c"])
+    with pytest.raises(af.ConfigError, match="not in both"):
+        make("bpe", end=True, bert=True)
     with pytest.raises(af.InputError, match="cannot be read"):
         af.Tokenizer.train(tmp_path / "none.txt", kind="word")
     with pytest.raises(af.InputError, match=r"give texts themselves as iter\(texts\)"):
         af.Tokenizer.train(LINES, kind="word")
-    (tmp_path / "latin.txt").write_bytes("fünf".encode("latin-1"))
-    with pytest.raises(af.InputError, match="not UTF-8"):
+    (tmp_path / "latin.txt").write_bytes("one\ntwo\nfünf".encode("latin-1"))
+    with pytest.raises(af.InputError, match=r"latin\.txt, line 3, is not UTF-8 text: byte 0xfc"):
         af.Tokenizer.train([tmp_path / "latin.txt"], kind="word")
     with pytest.raises(af.FolderError, match=r"no tokenizer\.json"):
         af.Tokenizer.load(tmp_path)

@@ -3,230 +3,303 @@
     tok = Tokenizer.train(["corpus.txt"], kind="bpe", vocab_size=8000)
     tok.decode(tok.encode("a line"))        # "a line"
     tok(["a line", "one more line"])        # {"input_ids": [2, T], "attention_mask": [2, T]}
+    tok = Tokenizer.load("folder")          # or a file: .json, .txt, .model, .spm, .tiktoken, .gguf
+    tok.chat([{"role": "user", "content": "Hello"}])
 
-Padding is 0, the end of a text 1 and what is unknown 2 in every vocabulary trained here.
+Every method is safe to call from several threads: nothing of a call is kept.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+import sys
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import tokenizers
 import torch
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from anyformer.errors import ConfigError, FolderError, InputError, nearest
+from anyformer.errors import ConfigError, FolderError, InputError
+from anyformer.text import chat, load, train
+from anyformer.text.batch import pad, plain, shorten
+from anyformer.text.parts import Parts, Span
+from anyformer.text.train import END, MASK, PAD, SEPARATOR, START, UNKNOWN, Kind, Source
+from anyformer.text.windows import Windows, windows
 
-Kind = Literal["bpe", "wordpiece", "unigram", "word", "char", "byte"]
-
-FILE = "tokenizer.json"
-CONFIG = "tokenizer_config.json"
-PAD, END, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<unk>")
+Side = Literal["left", "right"]
 
 # What other people's vocabularies call the same things.
 SPELLINGS = {
     "pad_token": (PAD, "[PAD]", "<|pad|>"),
-    "eos_token": (END, "<|endoftext|>", "[SEP]", "<|im_end|>"),
+    "eos_token": (END, "<|endoftext|>", SEPARATOR, "<|im_end|>"),
     "unk_token": (UNKNOWN, "[UNK]"),
+    "bos_token": ("<s>", "<bos>"),
+    "cls_token": (START,),
+    "sep_token": (SEPARATOR,),
+    "mask_token": (MASK, "<mask>"),
 }
 
 
 class Tokenizer:
-    """A vocabulary and the rules to cut text by it. `pad_id`, `end_id` and `unknown_id` are None where it has none."""
+    """A vocabulary and the rules to cut text by it.
 
-    def __init__(self, engine: tokenizers.Tokenizer, names: dict[str, str] | None = None) -> None:
-        self.engine = engine
-        names = names or {}
-        found = {role: names.get(role) or self._spelling(role) for role in SPELLINGS}
+    `pad_id`, `end_id`, `unknown_id`, `start_id`, `separator_id` and `mask_id` are None where it has none. `target` is
+    the tokenizer for what the model writes: itself, but where a translator has one for each language.
+    """
+
+    def __init__(self, engine: tokenizers.Tokenizer | Parts, names: dict[str, str] | None = None) -> None:
+        parts = engine if isinstance(engine, Parts) else Parts(engine, names or {})
+        self.parts = parts
+        self.engine = parts.engine
+        found = {role: parts.names.get(role) or self._spelling(role) for role in SPELLINGS}
         self.names = {role: name for role, name in found.items() if name is not None}
-        self.pad_id, self.end_id, self.unknown_id = (
-            engine.token_to_id(self.names[role]) if role in self.names else None for role in SPELLINGS
-        )
+        self.pad_id, self.end_id, self.unknown_id = map(self._id, ("pad_token", "eos_token", "unk_token"))
+        self.separator_id, self.mask_id = self._id("sep_token"), self._id("mask_token")
+        cls = self._id("cls_token")
+        self.start_id = self._id("bos_token") if cls is None else cls
+        self.chat_template = parts.chat_template
+        self.target: Tokenizer = Tokenizer(parts.target) if parts.target is not None else self
 
     def _spelling(self, role: str) -> str | None:
         return next((name for name in SPELLINGS[role] if self.engine.token_to_id(name) is not None), None)
 
+    def _id(self, role: str) -> int | None:
+        return self.engine.token_to_id(self.names[role]) if role in self.names else None
+
     @classmethod
     def train(
         cls,
-        source: str | PathLike[str] | Iterable[str | PathLike[str]],
+        source: Source,
         kind: Kind = "bpe",
         vocab_size: int = 8000,
         *,
+        special: Sequence[str] = (),
         end: bool = False,
+        bert: bool = False,
+        progress: bool | None = None,
     ) -> Tokenizer:
         """Learn a vocabulary from text files (a path, or a list of paths) or from an iterator of texts.
 
         A list always names files, so that a path with a slip in it is an error and not a text; give texts as
-        iter(texts) or as a generator. With `end`, every encoded text ends in </s>, as an encoder-decoder wants it.
+        iter(texts) or as a generator. `special` are more tokens that are never cut. With `end`, every encoded text
+        ends in </s>, as an encoder-decoder wants it; with `bert` it is framed as [CLS] text [SEP], pairs too, and
+        there is a [MASK]. `progress` shows bars, by default where someone watches.
         """
-        if kind not in KINDS:
-            raise ConfigError(f'There is no tokenizer "{kind}".{nearest(kind, KINDS)} There are: {", ".join(KINDS)}.')
-        engine, trainer = KINDS[kind](vocab_size)
-        if trainer is not None:
-            engine.train_from_iterator(_texts(source), trainer)
-            if engine.get_vocab_size() <= len(SPECIAL):
-                raise InputError("The texts are empty, so there is no vocabulary to learn from them.")
-        if end:
-            engine.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 1)])
-        return cls(engine)
+        shown = sys.stderr.isatty() if progress is None else progress
+        return cls(train.learn(source, kind, vocab_size, special, end, bert, shown))
 
     @classmethod
-    def load(cls, folder: str | PathLike[str]) -> Tokenizer:
-        """The tokenizer of a model folder (tokenizer.json)."""
-        path = Path(folder)
-        if not (path / FILE).is_file():
-            raise FolderError(f"{path} has no {FILE}, so there is no tokenizer to load from it.")
-        try:
-            engine = tokenizers.Tokenizer.from_file(str(path / FILE))
-        except Exception as error:  # the library raises bare Exceptions
-            raise FolderError(f"{path / FILE} cannot be read: {error}.") from None
-        engine.no_padding()  # batches are padded here, and cutting texts short is the caller's decision
-        engine.no_truncation()
-        return cls(engine, _special_names(path / CONFIG))
+    def load(cls, path: str | PathLike[str], *, pattern: str | None = None) -> Tokenizer:
+        """The tokenizer in a model folder, or in a file: tokenizer.json, vocab.txt, vocab.json (with merges.txt),
+        *.model, source.spm (with its pair), *.tiktoken or *.gguf.
+
+        `pattern` is the expression that cuts text into words, for tiktoken files that are not the published ones.
+        """
+        return cls(load.read(Path(path), pattern))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write tokenizer.json, and the few words beside it that let transformers' AutoTokenizer load it too."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        self.engine.save(str(path / FILE))
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", **self.names}
-        (path / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.names, **self.parts.config}
+        if self.parts.target is not None:
+            config["tokenizer_class"] = "MarianTokenizer"
+        else:
+            (path / load.FILE).write_text(self._json(), encoding="utf-8")
+        for name, content in self.parts.files.items():
+            (path / name).write_bytes(content)
+        if not self.parts.takes_type_ids:
+            config["model_input_names"] = ["input_ids", "attention_mask"]
+        if self.chat_template is not None:
+            config["chat_template"] = self.chat_template
+        config["padding_side"] = self.parts.side
+        (path / load.CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def _json(self) -> str:
+        state = json.loads(self.engine.to_str(pretty=False))
+        if self.parts.wrapped is not None:
+            state["normalizer"] = self.parts.wrapped
+        return json.dumps(state, ensure_ascii=False)
 
     def __len__(self) -> int:
         return self.engine.get_vocab_size()
 
-    def encode(self, text: str) -> list[int]:
-        return self.engine.encode(text).ids
+    def check(self, vocab_size: int) -> None:
+        """An error unless every id fits a model's table of `vocab_size` rows."""
+        largest = max(self.engine.get_vocab().values(), default=-1)
+        if largest >= vocab_size:
+            raise ConfigError(
+                f"The tokenizer's ids go up to {largest:,} and the model's table has {vocab_size:,} rows,"
+                " so they do not belong together."
+            )
 
-    def decode(self, ids: Sequence[int] | Tensor) -> str:
-        """The text of the ids; padding and other special tokens are left out."""
-        return self.engine.decode(_plain(ids), skip_special_tokens=True)
+    @overload
+    def encode(  # type: ignore[overload-overlap]  # a str is a sequence of str
+        self, text: str, pair: str | None = None, *, special: bool = True, max_length: int | None = None
+    ) -> list[int]: ...
+    @overload
+    def encode(
+        self,
+        text: Sequence[str],
+        pair: Sequence[str] | None = None,
+        *,
+        special: bool = True,
+        max_length: int | None = None,
+    ) -> list[list[int]]: ...
+    def encode(
+        self,
+        text: str | Sequence[str],
+        pair: str | Sequence[str] | None = None,
+        *,
+        special: bool = True,
+        max_length: int | None = None,
+    ) -> list[int] | list[list[int]]:
+        """The ids of a text, or of each of several; of a text and its pair. `special` adds the tokens that frame it.
+
+        A special token that a text spells out counts as that token.
+        """
+        rows = [row.ids for row in self.encodings(text, pair, special=special, max_length=max_length)]
+        return rows[0] if isinstance(text, str) else rows
+
+    def encodings(
+        self,
+        text: str | Sequence[str],
+        pair: str | Sequence[str] | None = None,
+        *,
+        special: bool = True,
+        max_length: int | None = None,
+        fast: bool = True,
+    ) -> list[Any]:
+        """The library's own Encoding of each text; their offsets are those of the caller's text after `spans`."""
+        firsts = _texts(text)
+        seconds = None if pair is None else _texts(pair)
+        if seconds is not None and len(firsts) != len(seconds):
+            raise InputError(f"There are {len(firsts)} texts and {len(seconds)} to pair with them.")
+        if max_length is None:
+            return self._encode(firsts, seconds, special, fast)
+        first = self._encode(firsts, None, False, fast)
+        second = None if seconds is None else self._encode(seconds, None, False, fast)
+        return shorten(self.engine, first, second, max_length, special)
+
+    def _encode(self, texts: list[str], pairs: list[str] | None, special: bool, fast: bool) -> list[Any]:
+        front = self.parts.front
+        try:
+            sides: list[list[Any]] = [
+                [front(text) for text in side] if front is not None else side for side in (texts, pairs or [])
+            ]
+            rows = sides[0] if pairs is None else list(zip(*sides, strict=True))
+            cut = front is not None and front.pieces
+            encode = self.engine.encode_batch_fast if fast and not cut else self.engine.encode_batch
+            return encode(rows, is_pretokenized=cut, add_special_tokens=special)
+        except (UnicodeEncodeError, TypeError):  # they are texts, so what the library cannot take is in one of them
+            raise InputError("A text has half of a surrogate pair in it, which is no character.") from None
+
+    def spans(self, encoding: Any, text: str, pair: str | None = None) -> list[Span]:
+        """The characters of `text` (or of `pair`) that each token of an encoding stands for; (0, 0) for added ones.
+
+        The encoding must have been made with fast=False.
+        """
+        front = self.parts.front
+        if front is None:
+            return list(encoding.offsets)
+        sides = [front.spans(side, encoding) for side in (text, pair) if side is not None]
+        owners = encoding.sequence_ids
+        return [(0, 0) if owner is None else sides[owner][i] for i, owner in enumerate(owners)]
+
+    @overload
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
+    @overload
+    def decode(self, ids: Sequence[Sequence[int]], *, special: bool = False) -> list[str]: ...
+    @overload
+    def decode(self, ids: Tensor, *, special: bool = False) -> Any: ...
+    def decode(self, ids: Any, *, special: bool = False) -> str | list[str]:
+        """The text of a row of ids, or of each of several; special tokens are left out unless asked for."""
+        rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        if rows and not isinstance(rows[0], int) and not (isinstance(rows[0], Tensor) and rows[0].ndim == 0):
+            return self.engine.decode_batch([plain(row) for row in rows], skip_special_tokens=not special)
+        return self.engine.decode(plain(rows), skip_special_tokens=not special)
 
     def pieces(self, ids: Sequence[int] | Tensor) -> list[str]:
         """Each token by itself, readable, special ones too: the labels of a picture."""
-        return [self.decode([i]) or self.engine.id_to_token(i) or "" for i in _plain(ids)]
+        return [self.decode([i]) or self.engine.id_to_token(i) or "" for i in plain(ids)]
 
-    def __call__(self, texts: str | Sequence[str], side: Literal["left", "right"] = "right") -> dict[str, Tensor]:
-        """A padded batch; `side` is where the padding goes (left for prompts that a decoder continues)."""
-        encoded = self.engine.encode_batch([texts] if isinstance(texts, str) else list(texts))
-        return pad([row.ids for row in encoded], self.pad_id if self.pad_id is not None else 0, side)
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        pairs: str | Sequence[str] | None = None,
+        *,
+        side: Side | None = None,
+        special: bool = True,
+        max_length: int | None = None,
+        offsets: bool = False,
+    ) -> dict[str, Tensor]:
+        """A padded batch: input_ids, attention_mask, for pairs token_type_ids where the model takes them, and with
+        `offsets` the characters of each token as offset_mapping [rows, length, 2].
 
+        `side` is where the padding goes: left for prompts that a decoder continues. `max_length` cuts the longer
+        text of a pair first.
+        """
+        rows = self.encodings(texts, pairs, special=special, max_length=max_length, fast=not offsets)
+        more = {"token_type_ids": [row.type_ids for row in rows]} if pairs is not None and self.takes_type_ids else {}
+        where = side or self.parts.side
+        batch = pad([row.ids for row in rows], self.pad_id or 0, where, more)
+        if offsets:
+            given = zip(_texts(texts), [None] * len(rows) if pairs is None else _texts(pairs), rows, strict=True)
+            spans = [self.spans(row, text, pair) for text, pair, row in given]
+            ends = [pad([[span[i] for span in row] for row in spans], 0, where)["input_ids"] for i in (0, 1)]
+            batch["offset_mapping"] = torch.stack(ends, dim=-1)
+        return batch
 
-def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right") -> dict[str, Tensor]:
-    """Rows of ids as tensors {input_ids, attention_mask} of one length."""
-    length = max((len(row) for row in rows), default=0)
-    ids = torch.full((len(rows), length), value)
-    mask = torch.zeros(len(rows), length, dtype=torch.long)
-    for i, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(length - len(row), length)
-        ids[i, place] = torch.tensor(row, dtype=torch.long)
-        mask[i, place] = 1
-    return {"input_ids": ids, "attention_mask": mask}
+    @property
+    def takes_type_ids(self) -> bool:
+        return self.parts.takes_type_ids
 
+    def windows(
+        self,
+        questions: str | Sequence[str],
+        contexts: str | Sequence[str],
+        *,
+        max_length: int = 384,
+        stride: int = 128,
+        answers: Sequence[Span | None] | None = None,
+        keep_answer: bool = False,
+    ) -> Windows:
+        """Questions with contexts too long for a model, in windows that overlap by `stride` tokens.
 
-def _plain(ids: Sequence[int] | Tensor) -> list[int]:
-    return [int(i) for i in (ids.tolist() if isinstance(ids, Tensor) else ids)]
+        `answers` are spans of characters in the contexts, None where there is none. Each window says which example it
+        is of, where its tokens stand, and the tokens of the answer, position 0 where it does not hold it whole. With
+        `keep_answer` each example gives one window alone, the one with the answer nearest its middle.
+        """
+        return windows(self, _texts(questions), _texts(contexts), max_length, stride, answers, keep_answer)
 
+    @overload
+    def chat(self, messages: Sequence[chat.Message], *, add_generation_prompt: bool = True, **more: Any) -> str: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Sequence[chat.Message]], *, add_generation_prompt: bool = True, **more: Any
+    ) -> list[str]: ...
+    def chat(self, messages: Any, *, add_generation_prompt: bool = True, **more: Any) -> str | list[str]:
+        """A conversation (or each of several) as the text that the model was trained on, by its own template.
 
-def _texts(source: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Iterator[str]:
-    if isinstance(source, (str, PathLike)):
-        return _lines(Path(source))
-    if isinstance(source, (list, tuple)):
-        return chain.from_iterable(_lines(Path(path)) for path in source)
-    return (str(text) for text in source)
-
-
-def _lines(file: Path) -> Iterator[str]:
-    try:
-        with file.open(encoding="utf-8") as lines:
-            yield from lines
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text: {error}.") from None
-    except OSError as error:
-        hint = "A list names files; give texts themselves as iter(texts)."
-        raise InputError(f"{str(file)[:80]} cannot be read: {error.strerror}. {hint}") from None
-
-
-def _special_names(file: Path) -> dict[str, str]:
-    """What a folder says its special tokens are called; older ones say it as {"content": "</s>", …}."""
-    try:
-        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FolderError(f"{file} is not valid JSON: {error}.") from None
-    names = {role: config.get(role) for role in SPELLINGS}
-    return {role: name["content"] if isinstance(name, dict) else name for role, name in names.items() if name}
-
-
-Parts = tuple[tokenizers.Tokenizer, Any]  # the engine, and its trainer where there is something to learn
-
-
-def _bpe(vocab_size: int) -> Parts:
-    """Pairs of bytes merged by frequency, as GPT-2 does: no character is ever unknown (Sennrich 2016, Radford 2019)."""
-    engine = _engine(models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    if vocab_size < len(alphabet) + len(SPECIAL):
-        raise ConfigError(f"A bpe vocabulary needs {len(alphabet) + len(SPECIAL)} entries or more, a byte each.")
-    return engine, trainers.BpeTrainer(initial_alphabet=alphabet, **_common(vocab_size))
-
-
-def _wordpiece(vocab_size: int) -> Parts:
-    """BERT's: words cut greedily into the longest known pieces (Schuster and Nakajima 2012)."""
-    engine = _engine(models.WordPiece(unk_token=UNKNOWN), pre_tokenizers.BertPreTokenizer(), decoders.WordPiece())
-    return engine, trainers.WordPieceTrainer(**_common(vocab_size))
-
-
-def _unigram(vocab_size: int) -> Parts:
-    """The pieces that make the texts likeliest (Kudo 2018)."""
-    engine = _engine(models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace())
-    return engine, trainers.UnigramTrainer(unk_token=UNKNOWN, **_common(vocab_size))
+        The text holds its special tokens: encode it with special=False. `more` are further variables of the template.
+        """
+        if self.chat_template is None:
+            raise FolderError("This tokenizer came without a chat template, so it cannot write a conversation.")
+        several = isinstance(messages, (list, tuple)) and bool(messages) and isinstance(messages[0], (list, tuple))
+        texts = chat.render(
+            self.chat_template,
+            messages if several else [messages],
+            **{"add_generation_prompt": add_generation_prompt, **self.names, **more},
+        )
+        return texts if several else texts[0]
 
 
-def _word(vocab_size: int) -> Parts:
-    """Words between spaces, punctuation by itself; what is rare or new is unknown."""
-    engine = _engine(models.WordLevel(unk_token=UNKNOWN), pre_tokenizers.Whitespace(), None)
-    return engine, trainers.WordLevelTrainer(**_common(vocab_size))
-
-
-def _char(vocab_size: int) -> Parts:
-    every = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
-    engine = _engine(models.WordLevel(unk_token=UNKNOWN), every, decoders.Fuse())
-    return engine, trainers.WordLevelTrainer(**_common(vocab_size))
-
-
-def _byte(vocab_size: int) -> Parts:
-    """One token a byte: 256 and the special ones, with nothing to learn."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate((*SPECIAL, *alphabet))}
-    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine = _engine(models.BPE(vocabulary, []), cut, decoders.ByteLevel())
-    engine.add_special_tokens(list(SPECIAL))
-    return engine, None
-
-
-def _engine(model: Any, cut: Any, join: Any) -> tokenizers.Tokenizer:
-    engine = tokenizers.Tokenizer(model)
-    engine.pre_tokenizer = cut
-    if join is not None:
-        engine.decoder = join
-    return engine
-
-
-def _common(vocab_size: int) -> dict[str, Any]:
-    return {"vocab_size": vocab_size, "special_tokens": list(SPECIAL), "show_progress": False}
-
-
-KINDS: dict[str, Callable[[int], Parts]] = {
-    "bpe": _bpe,
-    "wordpiece": _wordpiece,
-    "unigram": _unigram,
-    "word": _word,
-    "char": _char,
-    "byte": _byte,
-}
+def _texts(texts: str | Sequence[str]) -> list[str]:
+    rows = [texts] if isinstance(texts, str) else list(texts)
+    wrong = next((row for row in rows if not isinstance(row, str)), None)
+    if wrong is not None:
+        raise InputError(f"A tokenizer takes texts, and got {type(wrong).__name__}.")
+    return rows

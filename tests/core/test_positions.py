@@ -22,6 +22,7 @@ from anyformer.core.positions import (
     ALiBi,
     Grid,
     Grid2D,
+    Layout,
     Positions,
     RelativeBuckets,
     RelativeXL,
@@ -32,6 +33,7 @@ from anyformer.core.positions import (
     sinusoids,
     sinusoids_2d,
 )
+from anyformer.core.rope import Rope
 from anyformer.errors import InputError
 from anyformer.tokens import Tokens
 
@@ -322,3 +324,34 @@ def test_biases_reach_the_scores(name: str) -> None:
     expected = (query @ key.transpose(-1, -2) * 0.5 + bias).softmax(-1)
     assert torch.allclose(weigh(query, key, bias=bias, scale=0.5), expected, atol=1e-12)
     assert torch.allclose(attend(query, key, value, bias=bias, scale=0.5), expected @ value, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_partial_rotary_turns_the_first_features_alone(layout: Layout) -> None:
+    """A quarter of each head turns as a head of that width would; the rest passes."""
+    query, key = torch.randn(2, 3, 5, 16).double(), torch.randn(2, 3, 5, 16).double()
+    at = torch.arange(5)[None]
+    small = Rotary(4, layout=layout).rotate(query[..., :4], key[..., :4], at)
+    found = Rotary(16, layout=layout, rope=Rope(share=0.25)).rotate(query, key, at)
+    for x, part, whole in zip((query, key), small, found, strict=True):
+        assert torch.equal(whole[..., :4], part)
+        assert torch.equal(whole[..., 4:], x[..., 4:])
+
+
+def test_stretched_rotations_do_what_they_say() -> None:
+    """Linear divides all rates; blend and yarn keep the fastest and divide the slowest; dynamic is plain when short."""
+
+    def rates(kind: str, highest: int = 0, factor: float = 4.0) -> Tensor:
+        rope = Rope(kind=kind, factor=factor, trained=1024)  # type: ignore[arg-type]
+        return rope.rates(64, 1024, highest, torch.float64, torch.device("cpu"))
+
+    plain = rates("default")
+    assert torch.allclose(rates("linear"), plain / 4)
+    for kind in ("blend", "yarn"):
+        found = rates(kind)
+        assert torch.allclose(found[:4], plain[:4])
+        assert torch.allclose(found[-4:], plain[-4:] / 4)
+        assert (found <= plain).all() and (found >= plain / 4).all()
+    assert torch.equal(rates("dynamic", highest=1023), plain)
+    assert (rates("dynamic", highest=4095)[1:] < plain[1:]).all()
+    assert Rope(kind="yarn", factor=4.0).amplitude == pytest.approx(1 + 0.1 * math.log(4))

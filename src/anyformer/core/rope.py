@@ -18,16 +18,16 @@ class Rope(Settings):
     """The rotation of one kind of layer. Pair i of `width` features turns by position / base^(2i/width).
 
     `kind` stretches it `factor` times. "linear": every position is divided by it. "dynamic": the base grows with the
-    length of the text, past the trained one. "llama3": slow pairs are divided, fast ones kept, those between blended
+    length of the text, past the trained one. "blend": slow pairs are divided, fast ones kept, those between blended
     (Llama 3.1). "yarn": the same idea with another ramp, and a gain on the result (Peng et al. 2023).
     """
 
     base: float = 10_000.0
     share: float = 1.0  # of a head's features that turn, the first ones
-    kind: Literal["default", "linear", "dynamic", "llama3", "yarn"] = "default"
+    kind: Literal["default", "linear", "dynamic", "blend", "yarn"] = "default"
     factor: float = 1.0
     trained: int | None = None  # the length before stretching; None: the model's max_length
-    low: float = 1.0  # llama3: turns in the trained length below which a pair is slow
+    low: float = 1.0  # blend: turns in the trained length below which a pair is slow
     high: float = 4.0  # and above which it is fast
     fast: float = 32.0  # yarn: the same two bounds
     slow: float = 1.0
@@ -60,7 +60,7 @@ class Rope(Settings):
         rates = 1.0 / base ** (torch.arange(0, width, 2, dtype=dtype, device=device) / width)
         if self.kind == "linear":
             return rates / self.factor
-        if self.kind == "llama3":
+        if self.kind == "blend":
             return self._blend(rates, ((trained * rates / (2 * math.pi)) - self.low) / (self.high - self.low))
         if self.kind == "yarn":
             return self._blend(rates, 1 - self._ramp(width, trained, dtype, device))

@@ -148,7 +148,7 @@ TINY = Llama(
 _LLAMA3 = Llama(
     n_kv_heads=8, d_hidden=14336, vocab_size=128256, max_length=8192, ropes=(Rope(base=500_000.0),), end=128001
 )
-_STRETCHED = Rope(base=500_000.0, kind="llama3", factor=32.0, trained=8192)
+_STRETCHED = Rope(base=500_000.0, kind="blend", factor=32.0, trained=8192)
 _SMOL = Llama(vocab_size=49152, max_length=8192, ropes=(Rope(base=100_000.0),), tied=True, end=0)
 
 SIZES = {

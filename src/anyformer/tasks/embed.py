@@ -14,7 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-import tokenizers
 import torch
 from torch import Tensor, nn
 
@@ -22,8 +21,9 @@ from anyformer.errors import FolderError, InputError
 from anyformer.heads.embed import POOLS, SentenceHead
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
+from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.files import read_json
-from anyformer.weights.folder import load
+from anyformer.weights.folder import load as load_model
 
 TOKENS = 2048  # a batch: long enough for full speed, short enough for the caches of a CPU
 
@@ -87,30 +87,19 @@ def read_pools(path: Path) -> tuple[str, ...]:
     return tuple(pools)
 
 
-def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
-    """tokenizer.json, or BERT's vocab.txt."""
-    if (folder / "tokenizer.json").exists():
-        return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if not (folder / "vocab.txt").exists():
-        raise FolderError(f"{folder} has no tokenizer: neither tokenizer.json nor vocab.txt is there.")
-    settings = folder / "tokenizer_config.json"
-    lower = bool(read_json(settings).get("do_lower_case", True)) if settings.exists() else True
-    made = tokenizers.BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lower)
-    return tokenizers.Tokenizer.from_str(made.to_str())
-
-
 class Embed:
     """Called with one text or several; texts of like length go through the model together."""
 
-    def __init__(self, model: Model, tokenizer: tokenizers.Tokenizer, plan: Plan) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, plan: Plan) -> None:
         if len(model.stages) != 1:
             raise FolderError(f"{plan.encoder} holds a {model.family} model, which is not one encoder.")
         (name,) = model.stages
         # Tokens are pooled where they are, packed or not; the model's own head has nothing to say here.
         model.heads = nn.ModuleDict({"sentence": SentenceHead(name, plan.pools, plan.normalise)})
-        self.model, self.tokenizer, self.plan = model, tokenizer, plan
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(_limit(model, plan))
+        self.model, self.plan = model, plan
+        self.engine = tokenizer.engine
+        self.engine.no_padding()
+        self.engine.enable_truncation(_limit(model, plan))
 
     def __call__(self, texts: str | Sequence[str], tokens: int = TOKENS) -> Tensor:
         """[d] for a text, [n, d] for n of them; `tokens` is how many make a batch."""
@@ -121,7 +110,7 @@ class Embed:
         if not texts:
             return torch.empty(0)
         lowered = [text.lower() for text in texts] if self.plan.lower else list(texts)
-        rows = [code.ids for code in self.tokenizer.encode_batch_fast(lowered)]
+        rows = [code.ids for code in self.engine.encode_batch_fast(lowered)]
         order, parts = [], []
         with torch.no_grad():
             for batch in batches([len(row) for row in rows], tokens):
@@ -160,7 +149,8 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def open_task(folder: str | PathLike[str]) -> Embed:
-    path = Path(folder)
-    plan = read_plan(path)
-    return Embed(load(plan.encoder), read_tokenizer(plan.encoder), plan)
+def load(
+    path: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | str | None = None
+) -> Embed:
+    plan = read_plan(Path(path))
+    return Embed(load_model(plan.encoder, device, dtype), Tokenizer.load(plan.encoder), plan)

@@ -24,13 +24,18 @@ FORMATS = ("anyformer", "hf")
 def load(
     folder: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | str | None = None
 ) -> Model:
-    """A model from an anyformer folder or a Hugging Face one, on `device`, as stored or as `dtype` ("bfloat16")."""
+    """A model from an anyformer folder, a Hugging Face one or a .gguf file, on `device`, as stored or as `dtype`
+    ("bfloat16")."""
     if isinstance(dtype, str):
         dtype = read_dtype(dtype)
     path = Path(folder)
+    if path.suffix == ".gguf" and path.is_file():
+        from anyformer.weights.gguf import load_gguf
+
+        return load_gguf(path, device, dtype)
     if not path.is_dir():
         what = "is a file, not a folder" if path.exists() else "does not exist"
-        raise FolderError(f"{path} {what}; give a model folder (config.json and safetensors).")
+        raise FolderError(f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.")
     if not (path / "config.json").exists():
         raise FolderError(f"{path} has no config.json, so it is no model folder.")
     config = read_json(path / "config.json")

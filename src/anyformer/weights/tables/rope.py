@@ -29,6 +29,7 @@ _NAMES = {
         "attention_factor": "gain",
     },
 }
+_KINDS = {"llama3": "blend"}  # theirs -> ours, where they differ
 _YARN_SCALES = ("mscale", "mscale_all_dim")
 
 
@@ -49,8 +50,12 @@ def read_rope(given: Any, share: bool = False) -> Rope:
     strange = set(given) - {name for names in _NAMES.values() for name in names} - set(_YARN_SCALES)
     if strange:
         raise ConfigError(f'"{min(strange)}" is not known')
-    ours |= {"base": None if base is None else float(base), "share": part if share else None}
-    return Rope(kind=kind, **{name: value for name, value in ours.items() if value is not None})
+    ours |= {
+        "kind": _KINDS.get(kind, kind),
+        "base": None if base is None else float(base),
+        "share": part if share else None,
+    }
+    return Rope(**{name: value for name, value in ours.items() if value is not None})
 
 
 def _gain(ours: dict[str, Any], scale: float | None, scale_all: float | None) -> float | None:
@@ -62,10 +67,11 @@ def _gain(ours: dict[str, Any], scale: float | None, scale_all: float | None) ->
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:
-    theirs = {name: getattr(rope, ours) for name, ours in _NAMES[rope.kind].items()}
+    kind = {ours: theirs for theirs, ours in _KINDS.items()}.get(rope.kind, rope.kind)
+    theirs = {name: getattr(rope, ours) for name, ours in _NAMES[kind].items()}
     share = {} if rope.share == 1.0 else {"partial_rotary_factor": rope.share}
     said = {name: value for name, value in theirs.items() if value is not None}
-    return {"rope_type": rope.kind, "rope_theta": rope.base, **share, **said}
+    return {"rope_type": kind, "rope_theta": rope.base, **share, **said}
 
 
 def read_ropes(given: Any) -> tuple[Rope, ...]:

@@ -108,7 +108,7 @@ def open_gguf(file: Path) -> GGUF:
     except OSError as error:
         raise FolderError(f"{file} cannot be read: {error.strerror or error}.") from None
     except (ValueError, KeyError, struct.error, MemoryError) as error:
-        raise FolderError(f"{file} is no GGUF file, or a damaged one: {error}.") from None
+        raise FolderError(f"{file} is not a GGUF file, or a damaged one: {error}.") from None
 
 
 def _parse(data: mmap.mmap) -> GGUF:

@@ -120,7 +120,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         with pytest.raises(af.Error, match=r"cut\.gguf"):
             af.load(tmp_path / "cut.gguf")
     (tmp_path / "text.gguf").write_text("no model at all " * 20)
-    with pytest.raises(af.FolderError, match=r"text\.gguf is no GGUF file"):
+    with pytest.raises(af.FolderError, match=r"text\.gguf is not a GGUF file"):
         af.load(tmp_path / "text.gguf")
     with pytest.raises(af.FolderError, match="does not exist"):
         af.load(tmp_path / "nowhere.gguf")

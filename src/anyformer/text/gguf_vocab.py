@@ -1,7 +1,8 @@
-"""The tokenizer inside a GGUF file: llama.cpp's fields tokenizer.ggml.*, read with the `gguf` package."""
+"""The tokenizer inside a GGUF file: llama.cpp's fields tokenizer.ggml.*."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from tokenizers import normalizers
 
 from anyformer.errors import FolderError, nearest
+from anyformer.gguf import Array, open_gguf
 from anyformer.text.parts import GPT4, QWEN2, Parts, add_special, byte_bpe, frame
 from anyformer.text.sentencepiece import BPE, CONTROL, UNKNOWN, USER_DEFINED, Pieces, build
 
@@ -38,17 +40,11 @@ def read_gguf(file: Path) -> Parts:
 
 def read_fields(file: Path) -> dict[str, Any]:
     """{name: value} of the fields about the tokenizer; arrays are lists."""
+    fields = {name: value for name, value in open_gguf(file).fields.items() if name.startswith("tokenizer.")}
     try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise FolderError(f"To read {file}, install gguf: pip install gguf.") from None
-    try:
-        fields = GGUFReader(file).fields
-        return {name: field.contents() for name, field in fields.items() if name.startswith("tokenizer.")}
-    except OSError as error:
-        raise FolderError(f"{file} cannot be read: {error.strerror}.") from None
-    except (ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise FolderError(f"{file} is not a GGUF file that can be read: {error}.") from None
+        return {name: value.values if isinstance(value, Array) else value for name, value in fields.items()}
+    except (ValueError, struct.error) as error:
+        raise FolderError(f"{file} is not a GGUF file, or a damaged one: {error}.") from None
 
 
 def build_gguf(fields: Fields, where: str | Path) -> Parts:

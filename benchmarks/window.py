@@ -10,6 +10,7 @@ its inputs: the allocator's count on a GPU, resident pages on a CPU (Linux).
 from __future__ import annotations
 
 import argparse
+import ctypes
 import re
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ class Peak:
             torch.cuda.reset_peak_memory_stats()
             self.before = torch.cuda.memory_allocated() / 2**20
         else:
+            ctypes.CDLL(None).malloc_trim(0)  # what was freed before goes back, or it would serve unseen
             Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back
             self.before = resident("VmRSS")
         return self

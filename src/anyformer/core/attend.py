@@ -221,8 +221,8 @@ def _blocked(call: Call) -> Tensor:
 def _banded(call: Call) -> Tensor:
     """The blocks of `_blocked` as one batch: each block's keys are copied out, and one call answers them all.
 
-    A GPU is done with a block sooner than with being told about it. And the gradient of a slice is a tensor of the whole
-    length, so that one slice a block makes the backward pass quadratic; here there are three at most.
+    A GPU is done with a block sooner than with being told about it. And the gradient of a slice is a tensor of the
+    whole length, so that one slice a block makes the backward pass quadratic; here there are three at most.
     """
     left, right = _span(call)
     length = call.query.shape[2]

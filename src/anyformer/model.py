@@ -280,11 +280,13 @@ class Model(nn.Module):
             for name, globs in self.report.attentions.items():
                 out[name] = tuple(value for glob in globs for value in seen(glob))
 
-    @torch.inference_mode()
     def generate(self, *args: Tensor, **options: Any) -> Tensor:
+        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes."""
         from anyformer.decode.engine import generate
 
-        return generate(self, *args, **options)
+        with torch.inference_mode():
+            ids = generate(self, *args, **options)
+        return ids.clone()  # outside: one that gradients may be asked about later
 
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
         """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""

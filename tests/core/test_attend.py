@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.core import attend as module
 from anyformer.core.attend import KERNELS, Call, attend, choose, weigh
-from anyformer.core.masks import EVERYTHING, Causal, Dense, Mask, Packed, Padding, Window
+from anyformer.core.masks import EVERYTHING, Causal, Dense, Local2D, Mask, Packed, Padding, Window
 from anyformer.core.score import Additive, Dot, General
 from anyformer.tokens import Packing
 
@@ -406,8 +406,14 @@ class _Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     ("mask", "kernel"),
-    [(Window(16), "blocked"), (Causal() & Window(16, 3), "blocked"), (Causal(), "sdpa"), (EVERYTHING, "sdpa")],
-    ids=["window", "causal & window", "causal", "everything"],
+    [
+        (Window(16), "banded"),
+        (Causal() & Window(16, 3), "banded"),
+        (Local2D(16, 1, 2), "blocked"),
+        (Causal(), "sdpa"),
+        (EVERYTHING, "sdpa"),
+    ],
+    ids=["window", "causal & window", "local 2D", "causal", "everything"],
 )
 def test_long_rows_build_no_square(mask: Mask, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask is a description: a long window is cut into blocks and nothing of size T×T is ever made."""

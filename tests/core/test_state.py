@@ -150,3 +150,45 @@ def test_advance_notes_which_tokens_are_real() -> None:
     state.advance(None, 2, 2, device)
     assert state.length == 6
     assert state.real.tolist() == [[True] * 6, [True, True, True, False, True, True]]
+
+
+def _recurrent() -> State:
+    state = State()
+    state.held("cell").update(hidden=_normal(3, 2, 4), cell=_normal(3, 2, 4, seed=1))
+    state.advance(None, 3, 1, torch.device("cpu"))
+    return state
+
+
+def test_a_recurrence_comes_back_to_its_mark() -> None:
+    """It cannot be cut back, so the mark has a copy, which follows the rows when they change places."""
+    state = _recurrent()
+    hidden, mark = state.held("cell")["hidden"], state.mark()
+    rows = torch.tensor([2, 2, 0])
+    for seed in (5, 6):  # a mark serves more than once
+        state.held("cell")["hidden"] = _normal(3, 2, 4, seed=seed)
+        state.held("late")["window"] = _normal(3, 1, 4)
+        state.advance(None, 3, 1, torch.device("cpu"))
+        state.rewind(mark)
+        assert torch.equal(state.held("cell")["hidden"], hidden)
+        assert not state.held("late") and state.length == 1
+    state.held("cell")["hidden"] = _normal(3, 2, 4, seed=7)
+    state.select(rows)
+    state.rewind(mark)
+    assert torch.equal(state.held("cell")["hidden"], hidden[rows])
+
+
+def test_a_mark_that_nobody_keeps_costs_nothing() -> None:
+    state = _recurrent()
+    for _ in range(5):
+        state.mark()
+    assert len(state.marks) == 0
+
+
+def test_recurrent_memories_are_detached_and_forked() -> None:
+    state = _recurrent()
+    state.held("cell")["hidden"] = (_normal(3, 2, 4).requires_grad_() * 2).clone()
+    other = state.fork()
+    state.detach()
+    assert not state.held("cell")["hidden"].requires_grad and other.held("cell")["hidden"].requires_grad
+    other.held("cell")["hidden"] = _normal(3, 2, 4, seed=9)
+    assert torch.equal(state.held("cell")["hidden"], _normal(3, 2, 4) * 2)

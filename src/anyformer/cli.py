@@ -55,10 +55,8 @@ def recipes() -> None:
     table.add_column("what it is")
     for name, family, parameters, about in list_recipes():
         table.add_row(name, family, f"{parameters:,}", about)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a file or a pipe has no edge
-    console.print(table)
+    # Piped, a recipe is one line; in a terminal it fits the window.
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def list_recipes() -> list[tuple[str, str, int, str]]:

@@ -25,8 +25,9 @@ from anyformer.registry import Family, register
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoder(Settings):
-    encoder: dict[str, Any] = field(default_factory=dict)  # {"family": "bert", "n_layers": 12, …}
-    decoder: dict[str, Any] = field(default_factory=dict)
+    # The settings of a family that is known only when they are read: {"family": "bert", "n_layers": 12, …}
+    encoder: dict[str, Any] = field(default_factory=dict, hash=False)
+    decoder: dict[str, Any] = field(default_factory=dict, hash=False)
     padding: int | None = None
     decoder_start: int | None = None
     end: int | None = None

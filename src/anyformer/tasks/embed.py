@@ -90,18 +90,18 @@ def read_pools(path: Path) -> tuple[str, ...]:
 class Embed:
     """Called with one text or several; texts of like length go through the model together."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, plan: Plan) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, plan: Plan, tokens: int = TOKENS) -> None:
         if len(model.stages) != 1:
             raise FolderError(f"{plan.encoder} holds a {model.family} model, which is not one encoder.")
         (name,) = model.stages
         # Tokens are pooled where they are, packed or not; the model's own head has nothing to say here.
         model.heads = nn.ModuleDict({"sentence": SentenceHead(name, plan.pools, plan.normalise)})
-        self.model, self.plan = model, plan
+        self.model, self.plan, self.tokens = model, plan, tokens
         self.engine = tokenizer.engine
         self.engine.no_padding()
         self.engine.enable_truncation(_limit(model, plan))
 
-    def __call__(self, texts: str | Sequence[str], tokens: int = TOKENS) -> Tensor:
+    def __call__(self, texts: str | Sequence[str], tokens: int | None = None) -> Tensor:
         """[d] for a text, [n, d] for n of them; `tokens` is how many make a batch."""
         if isinstance(texts, str):
             return self([texts], tokens)[0]
@@ -113,7 +113,7 @@ class Embed:
         rows = [code.ids for code in self.engine.encode_batch_fast(lowered)]
         order, parts = [], []
         with torch.no_grad():
-            for batch in batches([len(row) for row in rows], tokens):
+            for batch in batches([len(row) for row in rows], tokens or self.tokens):
                 order += batch
                 parts.append(self._vectors([rows[i] for i in batch]))
         return torch.cat(parts)[torch.tensor(order).argsort().to(parts[0].device)]
@@ -150,7 +150,12 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def load(
-    path: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | str | None = None
+    path: str | PathLike[str],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    tokens: int = TOKENS,
 ) -> Embed:
     plan = read_plan(Path(path))
-    return Embed(load_model(plan.encoder, device, dtype), Tokenizer.load(plan.encoder), plan)
+    model = load_model(plan.encoder, device=device, dtype=dtype)
+    return Embed(model, Tokenizer.load(plan.encoder), plan, tokens)

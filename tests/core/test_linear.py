@@ -1,0 +1,82 @@
+"""Projections: fused roles, and matrices packed for the CPU."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.core.linear import Fused, Linear, pack_weights
+
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
+
+
+def made(d_in: int = 24, d_out: int = 40, bias: bool = True) -> Linear:
+    layer = Linear(d_in, d_out, bias)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    return layer
+
+
+def test_roles_are_slices_of_one_matrix() -> None:
+    """Together or apart, a role gives the same."""
+    layer = Fused(6, {"query": 4, "key": 2, "value": 3})
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(5, 6)
+    for role, value in zip(layer.roles, layer(x), strict=True):
+        torch.testing.assert_close(layer.apart(role, x), value)
+    with pytest.raises(KeyError):
+        layer.slice("nothing")
+
+
+@needs_onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (3, 5, 24)])
+def test_packed_is_plain(shape: tuple[int, ...], bias: bool) -> None:
+    """The same product from the other layout, one row or many."""
+    layer, x = made(bias=bias), torch.randn(*shape)
+    plain = layer(x)
+    layer.pack(8)
+    with torch.no_grad():
+        assert layer._packed is not None
+        torch.testing.assert_close(layer(x), plain.detach(), rtol=1e-5, atol=1e-5)
+
+
+@needs_onednn
+def test_packed_follows_the_weights() -> None:
+    """A step of training after packing must not leave the old matrix in use."""
+    layer, x = made(), torch.randn(4, 24)
+    layer.pack(4)
+    with torch.no_grad():
+        layer.weight.mul_(2.0)
+        torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    assert layer._packed is None
+
+
+@needs_onednn
+def test_packed_stands_aside_for_gradients_and_other_types() -> None:
+    layer, x = made(), torch.randn(4, 24)
+    layer.pack(4)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    half = layer.to(torch.bfloat16)
+    with torch.no_grad():
+        assert half(x.bfloat16()).dtype == torch.bfloat16
+
+
+@needs_onednn
+def test_a_packed_model_can_be_copied_and_saved(tmp_path: object) -> None:
+    model = af.build("bert-tiny", head="base")
+    ids = torch.randint(0, 250, (2, 9))
+    with torch.no_grad():
+        plain = model(input_ids=ids).last_hidden_state
+        pack_weights(model, 16)
+        torch.testing.assert_close(model(input_ids=ids).last_hidden_state, plain, rtol=1e-5, atol=1e-5)
+        twin = copy.deepcopy(model)
+        assert torch.equal(twin(input_ids=ids).last_hidden_state, plain)
+    model.save(f"{tmp_path}/folder")
+    with torch.no_grad():
+        assert torch.equal(af.load(f"{tmp_path}/folder")(input_ids=ids).last_hidden_state, plain)

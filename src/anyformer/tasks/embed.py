@@ -26,7 +26,7 @@ from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.files import read_json
 from anyformer.weights.folder import load as load_model
 
-TOKENS = 2048  # a batch: long enough for full speed, short enough for the caches of a CPU
+TOKENS = 1024  # a batch: long enough for full speed, short enough for the caches of a CPU
 
 # The pooling config's older spelling, in the order in which several are put side by side.
 _FLAGS = {

@@ -9,9 +9,9 @@ from anyformer.errors import ConfigError
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.recipes.detr import DETR
 from anyformer.weights.table import LABELS, Field, Key, Table, both, each_layer, read_activation, write_activation
+from anyformer.weights.tables.marian import layer
 
 _BACKBONE = "model.backbone.conv_encoder.model"
-_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 _TIMM = {
     "resnet18": ResNetConfig(kind="basic", widths=(64, 128, 256, 512), depths=(2, 2, 2, 2)),
     "resnet34": ResNetConfig(kind="basic", widths=(64, 128, 256, 512), depths=(3, 4, 6, 3)),
@@ -45,22 +45,6 @@ def _resnet(config: ResNetConfig) -> list[Key]:
     return rows
 
 
-def _layer(side: str) -> list[Key]:
-    block, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
-    parts = {"self": "self_attn", **({"cross": "encoder_attn"} if side == "decoder" else {})}
-    rows = []
-    for ours, name in parts.items():
-        for role, projection in _ATTENTION.items():
-            rows += both(f"{block}.{ours}.{role}", f"{theirs}.{name}.{projection}")
-        rows += both(f"{block}.{ours}.norm", f"{theirs}.{name}_layer_norm")
-    return [
-        *rows,
-        *both(f"{block}.feedforward.up", f"{theirs}.fc1"),
-        *both(f"{block}.feedforward.down", f"{theirs}.fc2"),
-        *both(f"{block}.feedforward.norm", f"{theirs}.final_layer_norm"),
-    ]
-
-
 def keys(config: DETR) -> list[Key]:
     places = []
     if config.positions == "learned":
@@ -81,8 +65,8 @@ def keys(config: DETR) -> list[Key]:
         ),
         Key("encoder.inputs.project.bias", "model.input_projection.bias"),
         Key("decoder.inputs.vectors.weight", "model.query_position_embeddings.weight"),
-        *each_layer(config.n_layers, _layer("encoder")),
-        *each_layer(config.n_decoder_layers, _layer("decoder")),
+        *each_layer(config.n_layers, layer("encoder")),
+        *each_layer(config.n_decoder_layers, layer("decoder")),
         *both("decoder.final_norm", "model.decoder.layernorm"),
         *both("boxes.classes", "class_labels_classifier"),
         *[key for i in range(3) for key in both(f"boxes.boxes.{i}", f"bbox_predictor.layers.{i}")],

@@ -13,6 +13,7 @@ _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out
 
 
 def layer(side: str) -> list[Key]:
+    """The rows of one layer, which BART and DETR spell in the same way."""
     block, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
     parts = {"self": "self_attn", **({"cross": "encoder_attn"} if side == "decoder" else {})}
     rows = []

@@ -36,8 +36,8 @@ def _resnet(config: ResNetConfig) -> list[Key]:
     for stage, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
         for block in range(depth):
             mine, theirs = f"{ours}.stages.{stage}.{block}", f"{_BACKBONE}.encoder.stages.{stage}.layers.{block}"
-            for layer in range(2 if config.kind == "basic" else 3):
-                rows += _convolution(f"{mine}.layers.{layer}", f"{theirs}.layer.{layer}")
+            for place in range(2 if config.kind == "basic" else 3):
+                rows += _convolution(f"{mine}.layers.{place}", f"{theirs}.layer.{place}")
             strides = stage > 0 and not (config.dilate_last and stage == len(config.depths) - 1)
             if block == 0 and (d_in != width or strides or (stage == 0 and config.downsample_first)):
                 rows += _convolution(f"{mine}.shortcut", f"{theirs}.shortcut")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +79,12 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_template_cannot_loop_or_reach_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "SECONDS", 1)
     template, says = BAD[name]
-    started = time.perf_counter()
+    # One limit at a time: a slow machine must not meet the clock on the way to another one.
+    monkeypatch.setattr(chat, "SECONDS", 1 if says == "seconds" else 60)
+    monkeypatch.setattr(chat, "MEMORY", 1 << 28)
     with pytest.raises(af.FolderError, match=says) as caught:
         make(template).chat(TALK)
-    assert time.perf_counter() - started < 10
     message = str(caught.value)
     assert message.startswith("The chat template was stopped: ") and message.endswith(".") and "\n" not in message
 

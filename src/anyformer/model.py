@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import PartConfig
+from anyformer.core.block import Crossing, PartConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
@@ -48,6 +48,8 @@ class Stage(nn.Module):
         self.remembers |= any(
             part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
         )
+        crossing = [part for part in parts if isinstance(part, Crossing) and part.d_context is not None]
+        self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
         # Packing must not change what masks and positions mean.
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)

@@ -97,13 +97,14 @@ def step(model: Model, state: State, ids: Tensor) -> Tensor:
 def decode(model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan) -> Tensor:
     """Advance and step until the strategy is done."""
     strategy = make_strategy(plan, prompt)
+    own_memory = not decoding_stage(model).shares
     while True:
         check_scores(scores, state)
         tokens, rows = strategy.advance(scores)
         if strategy.done:
             return strategy.result()
         if rows is not None:
-            state.select(rows)
+            state.select(rows, memory=own_memory)
         scores = step(model, state, tokens[:, None])
 
 

@@ -23,7 +23,7 @@ from anyformer.errors import InputError, nearest
 from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
-from anyformer.tokens import Tokens
+from anyformer.tokens import Tokens, unobserved
 
 PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
 
@@ -90,7 +90,7 @@ def _parts(stack: Stack | None) -> list[PartConfig]:
 
 
 def _wasteful(tokens: Tokens) -> bool:
-    if tokens.mask is None or torch.compiler.is_compiling():
+    if tokens.mask is None or unobserved(tokens.mask):
         return False
     return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
 

@@ -10,6 +10,7 @@ conformance suite runs every one of them against the reference.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.masks import EVERYTHING, Causal, Dense, Dilated, Mask, Packed, Padding, Window
+from anyformer.core.masks import EVERYTHING, Causal, Dense, Dilated, Filled, Mask, Packed, Padding, Window
 from anyformer.tokens import Packing
 
 BLOCK = 256  # queries a step in the blocked kernel
@@ -399,6 +400,25 @@ def _has_varlen() -> bool:
 _HAS_VARLEN = torch.cuda.is_available() and _has_varlen()
 
 
+def _single(call: Call) -> Tensor:
+    """One query a row over a cache of fixed size, of which only the filled columns are read (CUDA)."""
+    from anyformer.core.gpu import single_query
+
+    mask = call.mask
+    assert isinstance(mask, Filled)
+    return single_query(call.query, call.key, call.value, mask.first, mask.column, mask.span, mask.table, call.scale)
+
+
+def _can_single(call: Call) -> bool:
+    one = isinstance(call.mask, Filled) and call.query.shape[2] == 1 and _plain(call) and call.dropout == 0
+    cuda = _HAS_TRITON and call.query.is_cuda and call.query.dtype != torch.float64
+    flat = call.key.is_contiguous() and call.value.is_contiguous() and call.query.stride(-1) == 1
+    return one and cuda and flat and not torch.is_grad_enabled()
+
+
+_HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
 def _can_unpack(call: Call) -> bool:
     return call.packed is not None and _plain(call)
 
@@ -420,6 +440,7 @@ def _long_rows_on_cpu(call: Call) -> bool:
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
     for kernel in (
+        Kernel("single", _can_single, _always, _single),
         Kernel("varlen", _can_varlen, _always, _varlen),
         Kernel("each", _can_unpack, _long_rows_on_cpu, _each),
         Kernel("repad", _can_unpack, _always, _repad),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from anyformer.core.activations import ACTIVATIONS
+
+_HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 
 
 class Linear(nn.Module):
@@ -19,13 +24,26 @@ class Linear(nn.Module):
         self.residual = residual
         self._packed: tuple[Tensor, int] | None = None  # the copy for the CPU, and the version it was made of
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, norm: nn.Module | None = None, activation: str | None = None, add: Tensor | None = None
+    ) -> Tensor:
+        """What stands around a product can go with it, act(W norm(x) + b) + add: at one row on a GPU as one kernel."""
+        if x.is_cuda and x.numel() == x.shape[-1] and _HAS_TRITON:
+            from anyformer.core import gpu
+
+            if gpu.can_multiply(x, self.weight, norm, activation):
+                return gpu.vector_linear(x, self.weight, self.bias, norm, activation, add)
+        y = self.product(x if norm is None else norm(x), self.bias)
+        y = y if activation is None else ACTIVATIONS[activation](y)
+        return y if add is None else add + y
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self._packed is not None and not torch.is_grad_enabled() and x.dtype == torch.float32 and x.is_cpu:
             packed, version = self._packed
             if version == self.weight._version:
-                return torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
+                return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
             self._packed = None  # the weights have moved on
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, bias)
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the matrix laid out for oneDNN, for products with about so many rows without gradients."""
@@ -50,8 +68,8 @@ class Fused(Linear):
         super().__init__(d_in, sum(roles.values()), bias)
         self.roles = roles
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return super().forward(x).split(list(self.roles.values()), dim=-1)
+    def forward(self, x: Tensor, norm: nn.Module | None = None) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return super().forward(x, norm).split(list(self.roles.values()), dim=-1)
 
     def slice(self, role: str) -> slice:
         """The rows of the matrix that belong to a role."""

@@ -75,6 +75,21 @@ class Line(Strategy):
 class Greedy(Line):
     """The likeliest token each time."""
 
+    @property
+    def plain(self) -> bool:
+        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        return not self.rules
+
+    def extend(self, tokens: Tensor) -> None:
+        """Take several tokens at once [R, n]; what follows an end is dropped."""
+        ends = torch.isin(tokens, self.end)
+        late = self.finished[:, None] | (ends.cumsum(dim=1) - ends.long() > 0)
+        self.columns += tokens.masked_fill(late, self.plan.padding).split(1, dim=1)
+        self.lengths += (~late).sum(dim=1)
+        self.finished = self.finished | ends.any(dim=1)
+        full = self.plan.prompt + len(self.columns) - 1 >= self.plan.max_length
+        self.done = full or (len(self.end) > 0 and bool(self.finished.all()))
+
 
 class Sample(Line):
     """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing."""

@@ -10,7 +10,6 @@ conformance suite runs every one of them against the reference.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -401,22 +400,18 @@ _HAS_VARLEN = torch.cuda.is_available() and _has_varlen()
 
 
 def _single(call: Call) -> Tensor:
-    """One query a row over a cache of fixed size, of which only the filled columns are read (CUDA)."""
+    """One query a row over a cache of fixed size, of which only the filled columns are read (CUDA; see steady.py)."""
     from anyformer.core.gpu import single_query
 
     mask = call.mask
-    assert isinstance(mask, Filled)
-    return single_query(call.query, call.key, call.value, mask.first, mask.column, mask.span, mask.table, call.scale)
+    assert isinstance(mask, Filled) and mask.fresh is not None
+    return single_query(
+        call.query, *mask.fresh, call.key, call.value, mask.first, mask.column, mask.span, mask.table, call.scale
+    )
 
 
 def _can_single(call: Call) -> bool:
-    one = isinstance(call.mask, Filled) and call.query.shape[2] == 1 and _plain(call) and call.dropout == 0
-    cuda = _HAS_TRITON and call.query.is_cuda and call.query.dtype != torch.float64
-    flat = call.key.is_contiguous() and call.value.is_contiguous() and call.query.stride(-1) == 1
-    return one and cuda and flat and not torch.is_grad_enabled()
-
-
-_HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    return isinstance(call.mask, Filled) and call.mask.fresh is not None
 
 
 def _can_unpack(call: Call) -> bool:

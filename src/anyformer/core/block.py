@@ -135,7 +135,7 @@ class Sublayer(nn.Module):
         if isinstance(self.part, FeedForward):
             made = tokens.replace(self.part(x, tokens.packing))
         else:
-            result = self.part(tokens.replace(x), self._context(memory), state)
+            result = self.part(tokens.replace(x), self.context(memory), state)
             made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
         x = made.x
         if self.after is not None:
@@ -145,7 +145,7 @@ class Sublayer(nn.Module):
             x = self._skip_rows(x, tokens) if self.drop_path else x
         return made.replace(x)
 
-    def _context(self, memory: Tokens | None) -> Tokens | None:
+    def context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:
             return None
         assert memory is not None
@@ -153,22 +153,7 @@ class Sublayer(nn.Module):
             return memory
         return memory.replace(normalise(self.context_norm, memory.x, memory.mask))
 
-    def _lean(self, tokens: Tokens) -> bool:
-        """One token of a pre-norm block on a GPU, unwatched: norm and sum go with the products (see Linear)."""
-        x, config = tokens.x, self.config
-        one = x.is_cuda and x.numel() == x.shape[-1] and not self.training and not torch.is_grad_enabled()
-        if not one or config.order != "pre" or self.norm is None or not config.residual or config.scale != 1.0:
-            return False
-        return isinstance(self.part, (Attention, FeedForward)) and not self.part.taps.watch.patterns
-
-    def _step(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
-        if isinstance(self.part, FeedForward):
-            return tokens.replace(self.part(tokens.x, tokens.packing, self.norm, tokens.x))
-        return tokens.replace(self.part(tokens, self._context(memory), state, self.norm, tokens.x))
-
     def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
-        if self._lean(tokens):
-            return self._step(tokens, memory, state)
         made = self.branch(tokens, memory, state)
         x = tokens.x + made.x if self.config.residual else made.x
         x = x if self.config.scale == 1.0 else x * self.config.scale

@@ -11,6 +11,10 @@ from torch import Tensor, nn
 
 from anyformer.core.activations import ACTIVATIONS
 
+ALIGNED = 8  # half-precision numbers in the 16 bytes that the fast products of a GPU begin rows at
+HALVES = (torch.float16, torch.bfloat16)
+EPILOGUES = ("relu", "gelu_tanh")  # activations that products of a GPU can end with
+
 _HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 
 
@@ -33,9 +37,20 @@ class Linear(nn.Module):
 
             if gpu.can_multiply(x, self.weight, norm, activation):
                 return gpu.vector_linear(x, self.weight, self.bias, norm, activation, add)
-        y = self.product(x if norm is None else norm(x), self.bias)
-        y = y if activation is None else ACTIVATIONS[activation](y)
+        x = x if norm is None else norm(x)
+        y = self._bent(x, activation) if activation in EPILOGUES else None
+        if y is None:
+            y = self.product(x, self.bias)
+            y = y if activation is None else ACTIVATIONS[activation](y)
         return y if add is None else add + y
+
+    def _bent(self, x: Tensor, activation: str | None) -> Tensor | None:
+        """Product and activation as one kernel, where a GPU has one."""
+        if not x.is_cuda or self.bias is None or x.dtype not in HALVES or torch.is_grad_enabled():
+            return None
+        flat = x.reshape(-1, x.shape[-1])
+        y = torch._addmm_activation(self.bias, flat, self.weight.T, use_gelu=activation == "gelu_tanh")
+        return y.unflatten(0, x.shape[:-1])
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self._packed is not None and not torch.is_grad_enabled() and x.dtype == torch.float32 and x.is_cpu:
@@ -43,6 +58,8 @@ class Linear(nn.Module):
             if version == self.weight._version:
                 return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
             self._packed = None  # the weights have moved on
+        if x.is_cuda and self.weight.shape[0] % ALIGNED and not torch.is_grad_enabled() and x.dtype in HALVES:
+            return _aligned(x, self.weight, bias)
         return F.linear(x, self.weight, bias)
 
     def pack(self, rows: int) -> None:
@@ -56,6 +73,16 @@ class Linear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]} -> {self.weight.shape[0]}, bias={self.bias is not None}"
+
+
+def _aligned(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product in rows that begin at such bytes: with 50,257 words it takes a fraction of the time."""
+    n = weight.shape[0]
+    flat = x.reshape(-1, x.shape[-1])
+    room = x.new_empty(len(flat), n + -n % (8 * ALIGNED))[:, :n]
+    torch.mm(flat, weight.T, out=room)
+    room = room if bias is None else room.add_(bias)
+    return room.unflatten(0, x.shape[:-1])
 
 
 class Fused(Linear):

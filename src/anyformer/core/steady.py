@@ -23,26 +23,25 @@ PADDED = 32  # the encoder's tokens are padded to a multiple of this, so that fe
 class Slots(KeyValues):
     """Keys and values in buffers [rows, heads, columns, d] that are written at the state's column."""
 
-    def __init__(self, key: Tensor, value: Tensor, column: Tensor) -> None:
+    def __init__(self, key: Tensor, value: Tensor, column: Tensor, fresh: list[Tensor] | None) -> None:
         super().__init__()
-        self.column = column
+        self.column, self.fresh = column, fresh
         self.key, self.value = key, value
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernel that reads the buffers next writes the new ones too; where there is none, they are written now."""
         assert self.key is not None and self.value is not None
-        if follows(key.device):
-            from anyformer.core.gpu import append
-
-            append(key, value, self.key, self.value, self.column)
+        if self.fresh is not None:
+            self.fresh[:] = [key, value]
         else:
             self.key.index_copy_(2, self.column, key)
             self.value.index_copy_(2, self.column, value)
         return self.key, self.value
 
 
-def follows(device: torch.device) -> bool:
-    """Is there a kernel that follows the table of ancestors?"""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+def can_follow(some: Tensor) -> bool:
+    """Is there a kernel that follows a table of ancestors and writes what is new (gpu.py)?"""
+    return some.is_cuda and some.dtype != torch.float64 and importlib.util.find_spec("triton") is not None
 
 
 def fits(own: Mask) -> bool:
@@ -59,14 +58,16 @@ class Steady(State):
         some = next(layer.key for layer in grown.values() if layer.key is not None)
         rows, device = some.shape[0], some.device
         self.columns, self.beams = columns, beams
-        self.column = torch.zeros(1, dtype=torch.long, device=device)
+        self.clock = torch.zeros(1 + rows, dtype=torch.long, device=device)  # moved on as one
+        self.column, self.places = self.clock[:1], self.clock[1:, None]
         self.first = torch.zeros(rows, dtype=torch.long, device=device)
         self.own = torch.arange(rows, dtype=torch.int32, device=device)[:, None]
-        self.table = self.own.repeat(1, columns) if beams > 1 and follows(device) else None
+        self.fresh: list[Tensor] | None = [] if can_follow(some) else None
+        self.table = self.own.repeat(1, columns) if beams > 1 and self.fresh is not None else None
         for path, layer in grown.items():
             assert layer.key is not None and layer.value is not None
             room = [x.new_zeros(rows, x.shape[1], columns, x.shape[3]) for x in (layer.key, layer.value)]
-            self.layers[path] = Slots(room[0], room[1], self.column)
+            self.layers[path] = Slots(room[0], room[1], self.column, self.fresh)
         for path, other in like.layers.items():
             if isinstance(other, Fixed):
                 fixed = self.fixed(path)
@@ -80,10 +81,8 @@ class Steady(State):
         if state.real is not None:  # real tokens to the right end of each row, in their order
             order = state.real.long().argsort(dim=1, stable=True)
         self.column.fill_(n - 1)
-        if state.real is None:
-            self.first.zero_()
-        else:
-            self.first.copy_(n - state.real.sum(dim=1))
+        self.places.copy_(torch.as_tensor(state.count(), device=self.clock.device))
+        self.first.copy_(n - self.places[:, 0])
         if self.table is not None:
             self.table.copy_(self.own.expand_as(self.table))
         for path, layer in state.layers.items():
@@ -105,14 +104,15 @@ class Steady(State):
                 room.mask.copy_(filled.mask)
 
     def count(self) -> Tensor:
-        return (self.column + 1 - self.first)[:, None]
+        return self.places
 
     def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
         windows = [part.left for part in own.parts if isinstance(part, Window)]
-        return Filled(self.first, self.column, min(windows, default=None), self.table)
+        fresh = None if self.fresh is None else (self.fresh[0], self.fresh[1])
+        return Filled(self.first, self.column, min(windows, default=None), self.table, fresh)
 
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
-        self.column += 1
+        self.clock += 1
         if self.table is not None:
             self.table.index_copy_(1, self.column, self.own)
 

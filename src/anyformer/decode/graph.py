@@ -58,10 +58,18 @@ class Recording:
 
     def _pass(self, model: Model, name: str) -> Tensor:
         scores: Tensor = model(**{name: self.ids}, past_key_values=self.state).logits[:, -1]
-        likeliest = scores.argmax(dim=-1, keepdim=True)
-        self.said.index_copy_(1, self.state.column, likeliest)
-        self.ids.copy_(likeliest)  # where nothing else is asked for, the next step goes on from here
+        self._say(scores)  # where nothing else is asked for, the next step goes on from here
         return scores
+
+    def _say(self, scores: Tensor) -> None:
+        if self.state.fresh is not None:
+            from anyformer.core.gpu import say
+
+            say(scores, self.ids, self.said, self.state.column)
+        else:
+            likeliest = scores.argmax(dim=-1, keepdim=True)
+            self.said.index_copy_(1, self.state.column, likeliest)
+            self.ids.copy_(likeliest)
 
     def step(self, model: Model, name: str, tokens: Tensor) -> Tensor:
         """The scores after these tokens [R], valid until the next step."""

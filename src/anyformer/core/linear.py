@@ -76,13 +76,14 @@ class Linear(nn.Module):
 
 
 def _aligned(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product in rows that begin at such bytes: with 50,257 words it takes a fraction of the time."""
-    n = weight.shape[0]
+    """The product in rows that begin at such bytes, the odd words apart: with 50,257 words in a fraction of the time."""
+    n, even = weight.shape[0], weight.shape[0] // ALIGNED * ALIGNED
     flat = x.reshape(-1, x.shape[-1])
-    room = x.new_empty(len(flat), n + -n % (8 * ALIGNED))[:, :n]
-    torch.mm(flat, weight.T, out=room)
-    room = room if bias is None else room.add_(bias)
-    return room.unflatten(0, x.shape[:-1])
+    room = x.new_empty(len(flat), n + -n % (8 * ALIGNED))
+    torch.mm(flat, weight[:even].T, out=room[:, :even])
+    torch.mm(flat, weight[even:].T, out=room[:, even:n])
+    y = room[:, :n] if bias is None else room[:, :n].add_(bias)
+    return y.unflatten(0, x.shape[:-1])
 
 
 class Fused(Linear):

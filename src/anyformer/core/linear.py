@@ -76,7 +76,7 @@ class Linear(nn.Module):
 
 
 def _aligned(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product in rows that begin at such bytes, the odd words apart: with 50,257 words in a fraction of the time."""
+    """The product in rows that begin at such bytes, odd words apart: with 50,257 words in a fraction of the time."""
     n, even = weight.shape[0], weight.shape[0] // ALIGNED * ALIGNED
     flat = x.reshape(-1, x.shape[-1])
     room = x.new_empty(len(flat), n + -n % (8 * ALIGNED))

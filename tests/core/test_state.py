@@ -192,3 +192,15 @@ def test_recurrent_memories_are_detached_and_forked() -> None:
     assert not state.held("cell")["hidden"].requires_grad and other.held("cell")["hidden"].requires_grad
     other.held("cell")["hidden"] = _normal(3, 2, 4, seed=9)
     assert torch.equal(state.held("cell")["hidden"], _normal(3, 2, 4) * 2)
+
+
+def test_shorten_cuts_keys_and_refuses_a_recurrence() -> None:
+    """What is appended afterwards stands right behind what was kept."""
+    state, key, value = _filled(length=5)
+    assert state.shorten(3) and state.length == 3
+    assert state.real is not None and state.real.shape == (3, 3)
+    new = _normal(3, 2, 1, 4, seed=9)
+    keys, _ = state.keys("self").append(new, _normal(3, 2, 1, 6, seed=10))
+    assert torch.equal(keys, torch.cat([key[:, :, :3], new], dim=2))
+    state.held("cell")["hidden"] = _normal(3, 1, 4)
+    assert not state.shorten(2) and state.length == 3

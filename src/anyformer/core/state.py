@@ -180,3 +180,10 @@ class State:
             )
             for stage, tokens in self.memory.items()
         }
+
+    def shorten(self, length: int) -> bool:
+        """Forget all but the first `length` tokens; False, and nothing done, where a recurrence cannot: rewind then."""
+        if any(isinstance(layer, Held) for layer in self.layers.values()):
+            return False
+        self.rewind(Mark(length, {}))
+        return True

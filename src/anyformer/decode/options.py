@@ -66,12 +66,16 @@ class Plan(Settings):
     forced_begin: int | None = None
     forced_end: int | None = None
     seeds: tuple[int, ...] | None = None  # one a row
+    num_assistant_tokens: int = 5  # what a draft guesses at a time
+    prompt_lookup_num_tokens: int = 0  # the same where the text so far is the draft; 0: it is not
+    max_matching_ngram_size: int = 2  # how many last tokens are looked up there
 
     def check(self) -> None:
-        for name in ("num_beams", "num_beam_groups", "num_return_sequences"):
+        ones = ("num_beams", "num_beam_groups", "num_return_sequences", "num_assistant_tokens")
+        for name in (*ones, "max_matching_ngram_size"):
             self._wants(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         self._check_groups()
-        for name in ("top_k", "no_repeat_ngram_size"):
+        for name in ("top_k", "no_repeat_ngram_size", "prompt_lookup_num_tokens"):
             self._wants(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (0: off)")
         self._wants(self.temperature > 0, "temperature", self.temperature, "above 0")
         for name in ("top_p", "typical_p"):
@@ -94,8 +98,8 @@ class Plan(Settings):
             return
         if groups == 1 or penalty <= 0:
             raise InputError(
-                f"num_beam_groups is {groups} and diversity_penalty {penalty}; groups of beams need two or more of them "
-                "and a penalty above 0, or they all say the same."
+                f"num_beam_groups is {groups} and diversity_penalty {penalty}; groups of beams need two or more of "
+                "them and a penalty above 0, or they all say the same."
             )
         if beams % groups:
             raise InputError(f"num_beams {beams} is not a multiple of num_beam_groups {groups}.")
@@ -126,6 +130,9 @@ PLAIN = (
     "presence_penalty",
     "frequency_penalty",
     "no_repeat_ngram_size",
+    "num_assistant_tokens",
+    "prompt_lookup_num_tokens",
+    "max_matching_ngram_size",
 )
 # Options that need a word of translation.
 OPTIONS = (
@@ -146,7 +153,7 @@ SAMPLING: dict[str, tuple[Any, ...]] = {
 
 def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     """Explicit options win over the folder's generation config, which wins over the model's own settings."""
-    known = (*OPTIONS, *PLAIN, *INPUTS, "use_cache")
+    known = (*OPTIONS, *PLAIN, *INPUTS, "use_cache", "assistant_model")
     for name, value in options.items():
         if name in ABSENT:
             if value not in ABSENT[name]:

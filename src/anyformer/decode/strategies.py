@@ -6,11 +6,27 @@ the old row that each continues (None: its own), so that the engine can reorder 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from anyformer.decode.options import Plan
 from anyformer.decode.processors import Processor, processors, truncations
+
+
+@dataclass
+class Speculation:
+    """How a draft helped, in tokens of a row; accepted is what all rows of the batch accepted."""
+
+    rounds: int = 0  # passes of the model after the prompt's
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.accepted / max(self.drafted, 1)
+
 
 CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, where looking waits for a GPU
 
@@ -51,22 +67,30 @@ class Line(Strategy):
         self.columns = [prompt]
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
+        self.speculation: Speculation | None = None  # how it went, where a draft helped
+
+    @property
+    def history(self) -> Tensor:
+        return torch.cat(self.columns, dim=1)
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        return scores.argmax(dim=-1)
+        """What is said after `history`, whoever asks and however often."""
+        return self.apply(self.rules, scores, history).argmax(dim=-1)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        history = torch.cat(self.columns, dim=1) if self.rules or self.plan.do_sample else self.columns[0]
-        if self.rules:
-            scores = self.apply(self.rules, scores, history)
-        token = self.choose(scores, history).masked_fill(self.finished, self.plan.padding)
+        history = self.history if self.rules or self.plan.do_sample else self.columns[0]
+        return self.take(self.choose(scores, history)), None
+
+    def take(self, token: Tensor) -> Tensor:
+        """Go on with these tokens [R]; rows that are finished get padding."""
+        token = token.masked_fill(self.finished, self.plan.padding)
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
         self.finished = self.finished | torch.isin(token, self.end)
         length = self.plan.prompt + len(self.columns) - 1
         full = length >= self.plan.max_length
         self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
-        return token, None
+        return token
 
     def result(self) -> Tensor:
         return torch.cat(self.columns, dim=1)[:, : int(self.lengths.max())]
@@ -77,23 +101,36 @@ class Greedy(Line):
 
 
 class Sample(Line):
-    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing."""
+    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing.
+
+    The noise belongs to the place in the text, so that asking about a place again gives the same answer.
+    """
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
         self.limits = truncations(plan)
         self.dice = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
+        self.noise: dict[int, Tensor] = {}  # by place; drawn in order
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        scores = self.apply(self.limits, scores, history)
+        scores = self.apply([*self.rules, *self.limits], scores, history)
+        place = history.shape[1]
+        if place not in self.noise:
+            self.noise[place] = self._draw(scores)
+        return (scores + self.noise[place]).argmax(dim=-1)
+
+    def take(self, token: Tensor) -> Tensor:
+        self.noise.pop(self.plan.prompt + len(self.columns) - 1, None)
+        return super().take(token)
+
+    def _draw(self, scores: Tensor) -> Tensor:
         if self.dice:
             noise = torch.stack(
                 [torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in self.dice]
             )
         else:
             noise = torch.rand(scores.shape, device=scores.device)
-        tiny = torch.finfo(noise.dtype).tiny
-        return (scores - torch.log(-torch.log(noise.clamp(tiny, 1 - 1e-7)))).argmax(dim=-1)
+        return -torch.log(-torch.log(noise.clamp(torch.finfo(noise.dtype).tiny, 1 - 1e-7)))
 
 
 LOST = -1.0e9  # the score of a beam that is not there
@@ -160,10 +197,11 @@ class Beam(Strategy):
         return best, index // scores.shape[-1], index % scores.shape[-1]
 
     def _diversify(self, total: Tensor) -> Tensor:
-        """Vijayakumar et al. 2018, algorithm 1, with Hamming diversity: the groups of a prompt choose one after another,
-        and a token loses `diversity_penalty` for each beam of an earlier group that goes on with it at this step.
+        """Vijayakumar et al. 2018, algorithm 1, with Hamming diversity.
 
-        The penalty stays in a beam's score. A group whose search is over takes nothing from the others.
+        The groups of a prompt choose one after another, and a token loses `diversity_penalty` for each beam of an
+        earlier group that goes on with it at this step. The penalty stays in a beam's score. A group whose search is
+        over takes nothing from the others.
         """
         total = total.view(self.prompts, self.groups, self.beams, -1).clone()
         hopeful = self.hopeful.view(self.prompts, self.groups, 1)

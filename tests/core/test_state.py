@@ -196,7 +196,7 @@ def test_recurrent_memories_are_detached_and_forked() -> None:
 
 def test_shorten_cuts_keys_and_refuses_a_recurrence() -> None:
     """What is appended afterwards stands right behind what was kept."""
-    state, key, value = _filled(length=5)
+    state, key, _ = _filled(length=5)
     assert state.shorten(3) and state.length == 3
     assert state.real is not None and state.real.shape == (3, 3)
     new = _normal(3, 2, 1, 4, seed=9)

@@ -299,6 +299,14 @@ class Model(nn.Module):
         with torch.no_grad():
             return score(self, continuations, **options)
 
+    def find(self, *args: Tensor, **options: Any) -> list[Output]:
+        """What learned queries find in each row, all at once: classes, scores, boxes. See `anyformer.decode.slots`."""
+        from anyformer.decode.slots import find
+
+        options = {**({self.names[0]: args[0]} if args else {}), **options}
+        with torch.no_grad():
+            return find(self, **options)
+
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
         """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""
         from anyformer.weights.folder import save

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,9 @@ from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
 from anyformer.tokens import Tokens, unobserved
+
+if TYPE_CHECKING:
+    from anyformer.decode.score import Scores
 
 PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
 
@@ -289,6 +292,22 @@ class Model(nn.Module):
         with torch.inference_mode():
             ids = generate(self, *args, **options)
         return ids.clone()  # outside: one that gradients may be asked about later
+
+    def score(self, *args: Tensor, continuations: Any, **options: Any) -> Scores:
+        """Log-probabilities of given continuations, token by token. See `anyformer.decode.score`."""
+        from anyformer.decode.score import score
+
+        options = {**({"input_ids": args[0]} if args else {}), **options}
+        with torch.no_grad():
+            return score(self, continuations, **options)
+
+    def find(self, *args: Tensor, **options: Any) -> list[Output]:
+        """What learned queries find in each row, all at once: classes, scores, boxes. See `anyformer.decode.slots`."""
+        from anyformer.decode.slots import find
+
+        options = {**({self.names[0]: args[0]} if args else {}), **options}
+        with torch.no_grad():
+            return find(self, **options)
 
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
         """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""

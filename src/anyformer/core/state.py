@@ -282,6 +282,13 @@ class State:
         self.real = None if self.real is None else change(self.real)
         self.memory = {stage: _change(tokens, change) for stage, tokens in self.memory.items()}
 
+    def shorten(self, length: int) -> bool:
+        """Forget all but the first `length` tokens; False, and nothing done, where a recurrence cannot: rewind then."""
+        if any(isinstance(layer, Held) for layer in self.layers.values()):
+            return False
+        self.rewind(Mark(length, {}))
+        return True
+
 
 def _change(tokens: Tokens, change: Callable[[Tensor], Tensor]) -> Tokens:
     return Tokens(

@@ -6,11 +6,27 @@ the old row that each continues (None: its own), so that the engine can reorder 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from anyformer.decode.options import Plan
 from anyformer.decode.processors import Processor, processors, truncations
+
+
+@dataclass
+class Speculation:
+    """How a draft helped, in tokens of a row; accepted is what all rows of the batch accepted."""
+
+    rounds: int = 0  # passes of the model after the prompt's
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.accepted / max(self.drafted, 1)
+
 
 CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, where looking waits for a GPU
 
@@ -51,22 +67,30 @@ class Line(Strategy):
         self.columns = [prompt]
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
+        self.speculation: Speculation | None = None  # how it went, where a draft helped
+
+    @property
+    def history(self) -> Tensor:
+        return torch.cat(self.columns, dim=1)
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        return scores.argmax(dim=-1)
+        """What is said after `history`, whoever asks and however often."""
+        return self.apply(self.rules, scores, history).argmax(dim=-1)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        history = torch.cat(self.columns, dim=1) if self.rules or self.plan.do_sample else self.columns[0]
-        if self.rules:
-            scores = self.apply(self.rules, scores, history)
-        token = self.choose(scores, history).masked_fill(self.finished, self.plan.padding)
+        history = self.history if self.rules or self.plan.do_sample else self.columns[0]
+        return self.take(self.choose(scores, history)), None
+
+    def take(self, token: Tensor) -> Tensor:
+        """Go on with these tokens [R]; rows that are finished get padding."""
+        token = token.masked_fill(self.finished, self.plan.padding)
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
         self.finished = self.finished | torch.isin(token, self.end)
         length = self.plan.prompt + len(self.columns) - 1
         full = length >= self.plan.max_length
         self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
-        return token, None
+        return token
 
     def result(self) -> Tensor:
         return torch.cat(self.columns, dim=1)[:, : int(self.lengths.max())]
@@ -92,23 +116,36 @@ class Greedy(Line):
 
 
 class Sample(Line):
-    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing."""
+    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing.
+
+    The noise belongs to the place in the text, so that asking about a place again gives the same answer.
+    """
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
         self.limits = truncations(plan)
         self.dice = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
+        self.noise: dict[int, Tensor] = {}  # by place; drawn in order
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        scores = self.apply(self.limits, scores, history)
+        scores = self.apply([*self.rules, *self.limits], scores, history)
+        place = history.shape[1]
+        if place not in self.noise:
+            self.noise[place] = self._draw(scores)
+        return (scores + self.noise[place]).argmax(dim=-1)
+
+    def take(self, token: Tensor) -> Tensor:
+        self.noise.pop(self.plan.prompt + len(self.columns) - 1, None)
+        return super().take(token)
+
+    def _draw(self, scores: Tensor) -> Tensor:
         if self.dice:
             noise = torch.stack(
                 [torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in self.dice]
             )
         else:
             noise = torch.rand(scores.shape, device=scores.device)
-        tiny = torch.finfo(noise.dtype).tiny
-        return (scores - torch.log(-torch.log(noise.clamp(tiny, 1 - 1e-7)))).argmax(dim=-1)
+        return -torch.log(-torch.log(noise.clamp(torch.finfo(noise.dtype).tiny, 1 - 1e-7)))
 
 
 LOST = -1.0e9  # the score of a beam that is not there
@@ -120,11 +157,16 @@ class Beam(Strategy):
     Scores of finished rows are divided by their length (without the prompt) to the power of `length_penalty`.
     `early_stopping`: True stops when there are enough ends; False when no running beam, were it to end now, would beat
     the worst of them; "never" when none could at any length.
+
+    With `num_beam_groups` the beams of a prompt search in groups, one row of everything below for each group; see
+    `_diversify`.
     """
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
-        batch, beams = prompt.shape[0], plan.num_beams
+        self.prompts, self.groups = prompt.shape[0], plan.num_beam_groups
+        prompt = prompt.repeat_interleave(self.groups, dim=0)
+        batch, beams = prompt.shape[0], plan.num_beams // self.groups
         self.batch, self.beams = batch, beams
         self.keep = max(2, 1 + len(plan.end)) * beams  # so many candidates that enough of them do not end
         self.limits = truncations(plan) if plan.do_sample else []
@@ -139,9 +181,9 @@ class Beam(Strategy):
         self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=prompt.device)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        first = scores.shape[0] == self.batch and self.beams > 1
+        first = scores.shape[0] == self.prompts
         if first:
-            scores = scores.repeat_interleave(self.beams, dim=0)
+            scores = scores.repeat_interleave(self.plan.num_beams, dim=0)
         best, source, token = self._candidates(scores)
         length = self.running.shape[2] + 1
         sequences = torch.cat([_pick(self.running, source), token[..., None]], dim=2)  # [B, keep, L + 1]
@@ -151,7 +193,7 @@ class Beam(Strategy):
         self.running = _pick(sequences, order)
         self._judge(length, stops)
         rows = source.gather(1, order) + torch.arange(self.batch, device=token.device)[:, None] * self.beams
-        flat = rows.flatten() // self.beams if first else rows.flatten()
+        flat = rows.flatten() // self.plan.num_beams if first else rows.flatten()
         return self.running[..., -1].flatten(), flat
 
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,12 +202,31 @@ class Beam(Strategy):
         logs = scores.float().log_softmax(-1)
         logs = self.apply([*self.rules, *self.limits], logs, history)
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
+        if self.groups > 1:
+            total = self._diversify(total)
         if self.plan.do_sample:
             index = torch.multinomial(total.log_softmax(-1).exp(), self.keep)
             best = total.gather(1, index)
         else:
             best, index = total.topk(self.keep)
         return best, index // scores.shape[-1], index % scores.shape[-1]
+
+    def _diversify(self, total: Tensor) -> Tensor:
+        """Vijayakumar et al. 2018, algorithm 1, with Hamming diversity.
+
+        The groups of a prompt choose one after another, and a token loses `diversity_penalty` for each beam of an
+        earlier group that goes on with it at this step. The penalty stays in a beam's score. A group whose search is
+        over takes nothing from the others.
+        """
+        total = total.view(self.prompts, self.groups, self.beams, -1).clone()
+        hopeful = self.hopeful.view(self.prompts, self.groups, 1)
+        used = torch.zeros_like(total[:, 0, 0])  # [prompts, V]
+        for group in range(self.groups):
+            total[:, group] -= self.plan.diversity_penalty * used[:, None]
+            running = total[:, group].index_fill(-1, self.end, LOST).flatten(1)
+            token = running.topk(self.beams).indices % total.shape[-1]
+            used.scatter_add_(1, token, hopeful[:, group].to(used.dtype).expand_as(token))
+        return total.flatten(0, 1).flatten(1)
 
     def _collect(self, sequences: Tensor, best: Tensor, stops: Tensor, length: int) -> None:
         """Keep the best ends. Only candidates among the first `num_beams` may end, as a finished beam would have."""
@@ -197,8 +258,10 @@ class Beam(Strategy):
 
     def result(self) -> Tensor:
         many = self.plan.num_return_sequences
-        lengths = self.end_lengths[:, :many]
-        return self.ends[:, :many].flatten(0, 1)[:, : int(lengths.max())]
+        best = self.end_scores.view(self.prompts, -1).sort(dim=1, descending=True, stable=True).indices[:, :many]
+        lengths = self.end_lengths.view(self.prompts, -1).gather(1, best)
+        ends = _pick(self.ends.view(self.prompts, self.plan.num_beams, -1), best)
+        return ends.flatten(0, 1)[:, : int(lengths.max())]
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:

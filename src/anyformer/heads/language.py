@@ -62,7 +62,7 @@ class LanguageHead(Head):
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[str(self.config.transform)](self.dense(x)))
         x = x if self.config.scale == 1.0 else x * self.config.scale
-        return F.linear(x, self.words.weight, self.bias)
+        return self.words.product(x, self.bias)
 
     def forward(self, run: Run) -> dict[str, Any]:
         tokens = run.tokens[self.reads]

@@ -81,9 +81,10 @@ class Fused(Linear):
     def __init__(self, d_in: int, roles: dict[str, int], bias: bool = True) -> None:
         super().__init__(d_in, sum(roles.values()), bias)
         self.roles = roles
+        self._widths = list(roles.values())
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return super().forward(x).split(list(self.roles.values()), dim=-1)
+        return self.product(x, self.bias).split_with_sizes(self._widths, dim=-1)
 
     def slice(self, role: str) -> slice:
         """The rows of the matrix that belong to a role."""

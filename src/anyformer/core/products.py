@@ -23,7 +23,7 @@ class Packed:
         return plain and torch.backends.mkldnn.is_available()
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.layout, bias, "none", [], "")
+        result: Tensor = _packed_product(x, self.layout, bias, "none", [], "")
         return result
 
 
@@ -53,14 +53,26 @@ class Int8:
             raise InputError(f"int8 weights multiply float32 on a CPU; this is {kind} on {x.device.type}.")
         if x.requires_grad and torch.is_grad_enabled():
             raise InputError("No gradient goes through int8 weights; load the model without them to train or explain it.")
-        largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
-        # Inputs are counted from `levels` + 1, as unsigned numbers.
-        result: Tensor = _multiply(x / largest, 1 / self.levels, self.levels + 1, self.matrix)
-        result.mul_(largest)
+        if x.numel() == x.shape[-1]:  # one token: its scale can be handed over
+            result = self._multiply(x, max(float(x.abs().amax()), self.TINY) / self.levels)
+        else:
+            largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
+            result = self._multiply(x / largest, 1 / self.levels).mul_(largest)
         return result if bias is None else result.add_(bias)
 
+    def _multiply(self, x: Tensor, step: float) -> Tensor:
+        """The product with x rounded to whole steps, which are counted from `levels` + 1 as unsigned numbers."""
+        with _plain():
+            result: Tensor = _whole_product(x, step, self.levels + 1, self.matrix)
+        return result
 
-_multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+
+# The operators themselves: to look one up at every call costs as much as a small product.
+_whole_product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
+_packed_product = torch.ops.mkldnn._linear_pointwise.default._op
+
+# Without it, every call asks the packed matrix for a method it lacks, and the exception costs more than the product.
+_plain = torch._C.DisableTorchFunctionSubclass
 
 
 def check_int8() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import PartConfig
+from anyformer.core.block import Crossing, PartConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.linear import quantise_weights
 from anyformer.core.masks import Causal
@@ -24,7 +24,7 @@ from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
-from anyformer.tokens import Tokens
+from anyformer.tokens import Tokens, unobserved
 
 WEIGHTS = ("int8",)  # what matrices can be turned into
 PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
@@ -50,6 +50,8 @@ class Stage(nn.Module):
         self.remembers |= any(
             part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
         )
+        crossing = [part for part in parts if isinstance(part, Crossing) and part.d_context is not None]
+        self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
         # Packing must not change what masks and positions mean.
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
@@ -90,7 +92,7 @@ def _parts(stack: Stack | None) -> list[PartConfig]:
 
 
 def _wasteful(tokens: Tokens) -> bool:
-    if tokens.mask is None or torch.compiler.is_compiling():
+    if tokens.mask is None or unobserved(tokens.mask):
         return False
     return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
 

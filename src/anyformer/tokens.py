@@ -76,6 +76,11 @@ class Packing:
         return flat.view(self.batch, self.length, *x.shape[1:])
 
 
+def unobserved(x: Tensor) -> bool:
+    """Is this pass being compiled or recorded, so that nobody may look at values?"""
+    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 Memo = dict[Any, Any]  # what one layer worked out and the next ones need again (rotary's tables)
 
 

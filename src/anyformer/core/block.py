@@ -132,7 +132,7 @@ class Sublayer(nn.Module):
         if isinstance(self.part, FeedForward):
             made = tokens.replace(self.part(x, tokens.packing))
         else:
-            result = self.part(tokens.replace(x), self._context(memory), state)
+            result = self.part(tokens.replace(x), self.context(memory), state)
             made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
         x = made.x
         if self.after is not None:
@@ -142,7 +142,7 @@ class Sublayer(nn.Module):
             x = self._skip_rows(x, tokens) if self.drop_path else x
         return made if x is made.x else made.replace(x)
 
-    def _context(self, memory: Tokens | None) -> Tokens | None:
+    def context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:
             return None
         assert memory is not None

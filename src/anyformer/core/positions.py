@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from anyformer.core.rope import Rope
 from anyformer.errors import InputError
-from anyformer.tokens import Memo, Tokens
+from anyformer.tokens import Memo, Tokens, unobserved
 
 Layout = Literal["halves", "interleaved"]
 
@@ -340,7 +340,7 @@ def _at(tokens: Tokens) -> Tensor:
 
 
 def _highest(at: Tensor) -> int:
-    return int(at.max()) if at.numel() else -1
+    return int(at.max()) if at.numel() and not unobserved(at) else -1
 
 
 def _distances(query: Tensor, key: Tensor, offset: int) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from anyformer.core.linear import pack_weights
 from anyformer.core.state import State
+from anyformer.decode.graph import Recording, can_record, record
 from anyformer.decode.options import INPUTS, Plan, make_plan, resolve
-from anyformer.decode.strategies import make_strategy
+from anyformer.decode.strategies import Greedy, make_strategy
 from anyformer.errors import InputError
 
 PACKED_BYTES = 2**31  # models up to this size keep a second copy of their matrices, made for speed
@@ -25,6 +26,9 @@ PACKED_ROWS = 64  # a layout for so many rows loses little at one
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
     from anyformer.model import Model
+
+
+LOOK_EVERY = 32  # tokens that a recorded step says between two looks at whether all rows are finished
 
 
 def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
@@ -109,18 +113,38 @@ def step(model: Model, state: State, ids: Tensor) -> Tensor:
 def decode(model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan) -> Tensor:
     """Advance and step until the strategy is done."""
     strategy = make_strategy(plan, prompt)
+    own_memory = not decoding_stage(model).shares
+    name, recording = decoding_stage(model).names[0], None
     while True:
         check_scores(scores, state)
         tokens, rows = strategy.advance(scores)
         if strategy.done:
             return strategy.result()
         if rows is not None:
-            state.select(rows)
-        scores = step(model, state, tokens[:, None])
+            state.select(rows, memory=own_memory)
+        if recording is None and can_record(model, state, plan.max_length - plan.prompt):
+            recording = record(model, name, state, plan.max_length, plan.num_beams)
+            state = recording.state
+            if isinstance(strategy, Greedy) and strategy.plain:
+                return follow(recording, model, name, strategy, tokens)
+        scores = recording.step(model, name, tokens) if recording else step(model, state, tokens[:, None])
+
+
+def follow(recording: Recording, model: Model, name: str, strategy: Greedy, tokens: Tensor) -> Tensor:
+    """Greedy to the end by a recorded step that feeds itself; now and then somebody looks whether all rows are done."""
+    left = strategy.plan.max_length - strategy.plan.prompt - 1
+    while not strategy.done:
+        n = min(left, LOOK_EVERY) if strategy.plan.end else left
+        tokens = recording.follow(model, name, tokens, n)
+        strategy.extend(tokens)
+        tokens, left = tokens[:, -1], left - n
+    return strategy.result()
 
 
 def check_scores(scores: Tensor, state: State) -> None:
     """NaN would come out as some token or other. On a GPU looking would stop the queue at every token."""
-    if not scores.is_cuda and bool(scores.isnan().any()):
+    if scores.is_cuda or not bool(scores.sum().isnan()):  # a sum is read many times faster than every number asked
+        return
+    if bool(scores.isnan().any()):  # and not infinities of both signs
         row = int(scores.isnan().any(dim=1).nonzero()[0])
         raise InputError(f"The scores after position {state.length - 1} of row {row} are not numbers (NaN).")

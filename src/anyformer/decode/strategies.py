@@ -75,6 +75,21 @@ class Line(Strategy):
 class Greedy(Line):
     """The likeliest token each time."""
 
+    @property
+    def plain(self) -> bool:
+        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        return not self.rules
+
+    def extend(self, tokens: Tensor) -> None:
+        """Take several tokens at once [R, n]; what follows an end is dropped."""
+        ends = torch.isin(tokens, self.end)
+        late = self.finished[:, None] | (ends.cumsum(dim=1) - ends.long() > 0)
+        self.columns += tokens.masked_fill(late, self.plan.padding).split(1, dim=1)
+        self.lengths += (~late).sum(dim=1)
+        self.finished = self.finished | ends.any(dim=1)
+        full = self.plan.prompt + len(self.columns) - 1 >= self.plan.max_length
+        self.done = full or (len(self.end) > 0 and bool(self.finished.all()))
+
 
 class Sample(Line):
     """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing."""
@@ -96,6 +111,7 @@ class Sample(Line):
         return (scores - torch.log(-torch.log(noise.clamp(tiny, 1 - 1e-7)))).argmax(dim=-1)
 
 
+TOP_BLOCK = 128  # numbers of which the largest stands for all
 LOST = -1.0e9  # the score of a beam that is not there
 
 
@@ -144,13 +160,18 @@ class Beam(Strategy):
         history = self.running.flatten(0, 1)
         logs = scores.float().log_softmax(-1)
         logs = self.apply([*self.rules, *self.limits], logs, history)
+        if not self.plan.do_sample:
+            return self._best(logs)
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
-        if self.plan.do_sample:
-            index = torch.multinomial(total.log_softmax(-1).exp(), self.keep)
-            best = total.gather(1, index)
-        else:
-            best, index = total.topk(self.keep)
-        return best, index // scores.shape[-1], index % scores.shape[-1]
+        index = torch.multinomial(total.log_softmax(-1).exp(), self.keep)
+        return total.gather(1, index), index // scores.shape[-1], index % scores.shape[-1]
+
+    def _best(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each beam first, to which its score then adds the same: a fraction of the numbers to go through."""
+        each, tokens = top(logs, min(self.keep, logs.shape[-1]))  # [B·beams, n]
+        total = (each.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)
+        best, index = total.topk(self.keep)
+        return best, index // each.shape[-1], tokens.view(self.batch, -1).gather(1, index)
 
     def _collect(self, sequences: Tensor, best: Tensor, stops: Tensor, length: int) -> None:
         """Keep the best ends. Only candidates among the first `num_beams` may end, as a finished beam would have."""
@@ -189,6 +210,22 @@ class Beam(Strategy):
 def _pick(x: Tensor, index: Tensor) -> Tensor:
     """x [B, n, L] at index [B, m] -> [B, m, L]"""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
+
+
+def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row [R, V] and their places, as topk gives them.
+
+    They lie in the k blocks with the largest maxima, and finding maxima is what a CPU does fast.
+    """
+    n = scores.shape[-1] // TOP_BLOCK
+    if scores.is_cuda or n < 4 * k:
+        return tuple(scores.topk(k))  # type: ignore[return-value]
+    blocks, rest = scores[:, : n * TOP_BLOCK].unflatten(1, (n, TOP_BLOCK)), scores[:, n * TOP_BLOCK :]
+    chosen = blocks.amax(dim=-1).topk(k).indices  # [R, k]
+    places = (chosen[..., None] * TOP_BLOCK + torch.arange(TOP_BLOCK, device=scores.device)).flatten(1)
+    tail = torch.arange(n * TOP_BLOCK, scores.shape[-1], device=scores.device).expand(len(scores), -1)
+    best, index = torch.cat([scores.gather(1, places), rest], dim=1).topk(k)
+    return best, torch.cat([places, tail], dim=1).gather(1, index)
 
 
 def make_strategy(plan: Plan, prompt: Tensor) -> Strategy:

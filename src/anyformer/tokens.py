@@ -107,7 +107,11 @@ class Tokens:
         return self.packing is not None
 
     def replace(self, x: Tensor) -> Tokens:
-        return Tokens(x, self.mask, self.positions, self.code, self.grid, self.packing, self.summary, self.memo)
+        """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
+        other = object.__new__(Tokens)
+        other.__dict__.update(self.__dict__)
+        other.__dict__["x"] = x
+        return other
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""

@@ -84,6 +84,9 @@ def attend(
 
 
 def choose(call: Call) -> Kernel:
+    """The first that can and pays. On a CPU, short keys leave no choice, so decoding need not ask around."""
+    if call.key.shape[2] < 2 * BLOCK and call.key.is_cpu and call.packed is None:
+        return KERNELS["sdpa" if call.score is None else "reference"]
     return next(kernel for kernel in KERNELS.values() if kernel.can(call) and kernel.pays(call))
 
 

@@ -195,8 +195,8 @@ class Attention(nn.Module):
     @staticmethod
     def _split(x: Tensor, n_heads: int, packed: bool) -> Tensor:
         """[B, T, H·d] -> [B, H, T, d]; packed [N, H·d] -> [1, H, N, d]"""
-        x = x.unsqueeze(0) if packed else x
-        return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+        batch, length = (1, x.shape[0]) if packed else x.shape[:2]
+        return x.view(batch, length, n_heads, x.shape[-1] // n_heads).transpose(1, 2)
 
     def _show(self, tokens: Tokens, context: Tokens | None, *roles: Tensor) -> None:
         for point, value in zip(("query", "key", "value"), roles, strict=True):

@@ -7,12 +7,12 @@ device, and a step moves it on. Beams leave their past where it is: a table says
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from anyformer.core.linear import HAS_TRITON
 from anyformer.core.masks import Causal, Filled, Mask, Window
 from anyformer.core.state import Fixed, KeyValues, State
 from anyformer.tokens import Memo, Tokens
@@ -41,7 +41,7 @@ class Slots(KeyValues):
 
 def can_follow(some: Tensor) -> bool:
     """Is there a kernel that follows a table of ancestors and writes what is new (gpu.py)?"""
-    return some.is_cuda and some.dtype != torch.float64 and importlib.util.find_spec("triton") is not None
+    return HAS_TRITON and some.is_cuda and some.dtype != torch.float64
 
 
 def fits(own: Mask) -> bool:

@@ -76,10 +76,22 @@ def test_a_window_looks_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fixed.tolist() == grown.tolist() and steps == 99
 
 
+def test_a_kept_recording_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another prompt of the same size, another length: the same recording, and nothing left of the call before."""
+    model = make("transformer-tiny", "cpu")
+    for options in ({"num_beams": 3}, {}):
+        for seed in (1, 2):
+            ids = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(seed))
+            grown, fixed, _ = both(model, monkeypatch, input_ids=ids, max_new_tokens=14, **options)
+            assert fixed.tolist() == grown.tolist()
+            monkeypatch.undo()
+    assert len(graph.KEEPING[model]) == 2
+
+
 @pytest.mark.parametrize("every", [1, 3, 100])
 def test_greedy_looks_for_the_end_now_and_then(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that end between two looks are cut where they ended."""
-    monkeypatch.setattr(engine, "LOOK_EVERY", every)
+    monkeypatch.setattr(graph, "LOOK_EVERY", every)
     model = make("gpt2-tiny", "cpu")
     said = model.generate(**prompts(model, None), max_new_tokens=40, eos_token_id=None)[:, 9:]
     ends = [int(said[0, 4]), int(said[1, 7]), int(said[2, 1]), int(said[3, 2])]  # every row ends before 40

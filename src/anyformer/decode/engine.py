@@ -17,10 +17,10 @@ from torch import Tensor
 
 from anyformer.core.linear import pack_weights
 from anyformer.core.state import State
-from anyformer.decode.graph import Recording, can_record, record
+from anyformer.decode.graph import can_record, record
 from anyformer.decode.options import INPUTS, Plan, make_plan, resolve
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
-from anyformer.decode.strategies import Greedy, Line, make_strategy
+from anyformer.decode.strategies import Beam, Greedy, Line, make_strategy
 from anyformer.errors import InputError
 
 PACKED_BYTES = 2**31  # models up to this size keep a second copy of their matrices, made for speed
@@ -28,9 +28,6 @@ PACKED_ROWS = 64  # a layout for so many rows loses little at one
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
     from anyformer.model import Model
-
-
-LOOK_EVERY = 32  # tokens that a recorded step says between two looks at whether all rows are finished
 
 
 def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
@@ -176,22 +173,11 @@ def decode(
         if rows is not None:
             state.select(rows, memory=own_memory)
         if recording is None and can_record(model, state, plan.max_length - plan.prompt):
-            recording = record(model, name, state, plan.max_length, plan.num_beams)
+            recording = record(model, name, state, strategy)
             state = recording.state
-            if isinstance(strategy, Greedy) and strategy.plain:
-                return follow(recording, model, name, strategy, tokens)
+            if isinstance(strategy, (Greedy, Beam)) and strategy.plain:
+                return recording.follow(model, name, strategy, tokens)
         scores = recording.step(model, name, tokens) if recording else step(model, state, tokens[:, None])
-
-
-def follow(recording: Recording, model: Model, name: str, strategy: Greedy, tokens: Tensor) -> Tensor:
-    """Greedy to the end by a recorded step that feeds itself; now and then somebody looks whether all rows are done."""
-    left = strategy.plan.max_length - strategy.plan.prompt - 1
-    while not strategy.done:
-        n = min(left, LOOK_EVERY) if strategy.plan.end else left
-        tokens = recording.follow(model, name, tokens, n)
-        strategy.extend(tokens)
-        tokens, left = tokens[:, -1], left - n
-    return strategy.result()
 
 
 def check_scores(scores: Tensor, state: State) -> None:

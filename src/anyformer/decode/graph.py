@@ -6,6 +6,7 @@ A recording holds the model's step for so many rows and columns. It is kept with
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -19,31 +20,43 @@ from anyformer.core.feedforward import FeedForward
 from anyformer.core.positions import Rotary
 from anyformer.core.state import Held, State
 from anyformer.core.steady import Steady, fits, sizes
+from anyformer.decode.strategies import Beam, Greedy, Strategy
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
     from anyformer.model import Model
 
 KEPT = 4  # recordings a model keeps
 LEAST = 8  # tokens below which recording does not pay
+LOOK_EVERY = 16  # steps between two looks at whether all rows are finished
 WARM = 3  # passes before recording, as libraries set themselves up in the first ones
 
 
 class Recording:
-    """The step of a model: token ids [R, 1] in, scores [R, V] out, at fixed addresses."""
+    """The step of a model: token ids [R, 1] in, scores [R, V] out, at fixed addresses.
 
-    def __init__(self, state: State, columns: int, beams: int) -> None:
+    A step also says what comes next, by the beams it was given or else the likeliest token, and goes on from there when
+    it is replayed.
+    """
+
+    def __init__(self, state: State, columns: int, beams: int, beam: Beam | None = None) -> None:
         self.state = Steady(state, columns, beams)
+        self.beam = copy.deepcopy(beam)
         self.ids = torch.zeros(len(self.state.first), 1, dtype=torch.long, device=self.state.first.device)
         self.graph: Any = None
         self.scores = torch.empty(0)
         self.said = self.ids.new_zeros(len(self.ids), columns)  # at a column, the likeliest token after it
 
-    def start(self, model: Model, name: str, state: State) -> None:
-        """Go on from `state`."""
-        self.state.load(state)
+    def start(self, model: Model, name: str, state: State, beam: Beam | None = None) -> None:
+        """Go on from `state`, and from where `beam` stands."""
+        self._load(state, beam)
         if self.graph is None and self.ids.is_cuda:
             self._record(model, name)
-            self.state.load(state)  # what recording wrote is forgotten
+            self._load(state, beam)  # what recording wrote is forgotten
+
+    def _load(self, state: State, beam: Beam | None) -> None:
+        self.state.load(state)
+        if self.beam is not None and beam is not None:
+            self.beam.load(beam)
 
     def _record(self, model: Model, name: str) -> None:
         side = torch.cuda.Stream()
@@ -58,7 +71,12 @@ class Recording:
 
     def _pass(self, model: Model, name: str) -> Tensor:
         scores: Tensor = model(**{name: self.ids}, past_key_values=self.state).logits[:, -1]
-        self._say(scores)  # where nothing else is asked for, the next step goes on from here
+        if self.beam is not None:
+            tokens, rows = self.beam.turn(scores)
+            self.state.select(rows)
+            self.ids.copy_(tokens[:, None])
+        else:
+            self._say(scores)
         return scores
 
     def _say(self, scores: Tensor) -> None:
@@ -76,13 +94,21 @@ class Recording:
         self.ids.copy_(tokens[:, None])
         return self._replay(model, name)
 
-    def follow(self, model: Model, name: str, tokens: Tensor, n: int) -> Tensor:
-        """The n likeliest tokens after these, each after the one before [R, n]: the host only says how often."""
-        first = int(self.state.column) + 1
-        self.ids.copy_(tokens[:, None])
-        for _ in range(n):
-            self._replay(model, name)
-        return self.said[:, first : first + n].clone()
+    def follow(self, model: Model, name: str, strategy: Greedy | Beam, tokens: Tensor) -> Tensor:
+        """To the end by a step that feeds itself; the host only looks now and then whether all rows are done."""
+        plan, self.ids[:] = strategy.plan, tokens[:, None]
+        left = plan.max_length - plan.prompt - 1
+        while not strategy.done:
+            n = min(left, LOOK_EVERY) if plan.end else left
+            first, left = int(self.state.column) + 1, left - n
+            for _ in range(n):
+                self._replay(model, name)
+            if isinstance(strategy, Greedy):
+                strategy.extend(self.said[:, first : first + n])
+            elif self.beam is not None:
+                self.beam.count(n)
+                strategy = self.beam
+        return strategy.result()
 
     def _replay(self, model: Model, name: str) -> Tensor:
         if self.graph is None:
@@ -122,19 +148,21 @@ def steady(part: Any) -> bool:
     )
 
 
-def record(model: Model, name: str, state: State, length: int, beams: int) -> Recording:
-    """A recording that goes on from `state` up to `length` tokens, a kept one where its sizes fit."""
+def record(model: Model, name: str, state: State, strategy: Strategy) -> Recording:
+    """A recording that goes on from `state` and `strategy`, a kept one where its sizes fit."""
+    plan = strategy.plan
+    beam = strategy if isinstance(strategy, Beam) and strategy.plain else None
     columns = 128
-    while columns < length:
+    while columns < plan.max_length:
         columns *= 2
     kept = KEEPING.setdefault(model, OrderedDict())
     weights = hash(tuple(parameter.data_ptr() for parameter in model.parameters()))
-    key = (weights, name, columns, beams, *sizes(state))
+    key = (weights, name, columns, plan.num_beams, None if beam is None else plan, *sizes(state))
     recording = kept.pop(key, None)
     if recording is None:
-        recording = Recording(state, columns, beams)
+        recording = Recording(state, columns, plan.num_beams, beam)
     kept[key] = recording
     while len(kept) > KEPT:
         kept.popitem(last=False)
-    recording.start(model, name, state)
+    recording.start(model, name, state, beam)
     return recording

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.config import Settings
+from anyformer.decode.stops import Stops, make_stops
 from anyformer.errors import InputError, nearest
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
@@ -66,6 +67,7 @@ class Plan(Settings):
     forced_begin: int | None = None
     forced_end: int | None = None
     seeds: tuple[int, ...] | None = None  # one a row
+    stops: Stops | None = None  # strings that end a row
 
     def check(self) -> None:
         whole = {"num_beams": self.num_beams, "num_return_sequences": self.num_return_sequences}
@@ -114,7 +116,7 @@ PLAIN = (
 # Options that need a word of translation.
 OPTIONS = (
     *SETTINGS,
-    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed"),
+    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed", "stop_strings", "tokenizer"),
     *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
 )
 # What only sampling reads, with the values that ask for nothing. A file that says more is not heard; a caller is asked.
@@ -182,6 +184,7 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
         forced_begin=_first(given.get("forced_bos_token_id")),
         forced_end=_first(given.get("forced_eos_token_id")),
         seeds=_seeds(given.get("seed"), rows),
+        stops=make_stops(given.get("stop_strings"), given.get("tokenizer")),
         **plain,
     )
     idle = [name for name in SAMPLING if not plan.do_sample and given.get(name) not in SAMPLING[name]]

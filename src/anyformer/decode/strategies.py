@@ -24,9 +24,11 @@ class Strategy:
     """What every search has: the rows so far, the rules, and an end."""
 
     done = False
+    processed: Tensor  # the scores [R, V] that the last tokens were chosen by, rules and all
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         self.plan = plan
+        self.stops = plan.stops
         self.rules: list[Processor] = processors(plan)
         self.end = torch.tensor(plan.end, dtype=torch.long, device=prompt.device)
         self.every = check_every(prompt.device)
@@ -50,9 +52,11 @@ class Line(Strategy):
         super().__init__(plan, prompt)
         self.columns = [prompt]
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
+        self.read = self.stops.begin(prompt) if self.stops is not None else None
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
+        self.processed = scores
         return scores.argmax(dim=-1)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -63,6 +67,9 @@ class Line(Strategy):
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
         self.finished = self.finished | torch.isin(token, self.end)
+        if self.stops is not None and self.read is not None:
+            stopped, self.read = self.stops.step(self.read, token)
+            self.finished = self.finished | stopped
         length = self.plan.prompt + len(self.columns) - 1
         full = length >= self.plan.max_length
         self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
@@ -85,7 +92,7 @@ class Sample(Line):
         self.dice = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        scores = self.apply(self.limits, scores, history)
+        self.processed = scores = self.apply(self.limits, scores, history)
         if self.dice:
             noise = torch.stack(
                 [torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in self.dice]
@@ -111,6 +118,8 @@ class Beam(Strategy):
         super().__init__(plan, prompt)
         batch, beams = prompt.shape[0], plan.num_beams
         self.batch, self.beams = batch, beams
+        # of the last step: the beams and tokens of the candidates [B, keep], and which of them go on [B, beams]
+        self.considered: tuple[Tensor, Tensor, Tensor]
         self.keep = max(2, 1 + len(plan.end)) * beams  # so many candidates that enough of them do not end
         self.limits = truncations(plan) if plan.do_sample else []
         self.running = prompt[:, None].expand(-1, beams, -1)  # [B, beams, L]
@@ -122,6 +131,7 @@ class Beam(Strategy):
         self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)
         self.ended = torch.zeros_like(self.scores, dtype=torch.bool)
         self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=prompt.device)
+        self.read = self.stops.begin(prompt)[:, None].expand(-1, beams) if self.stops is not None else None
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         first = scores.shape[0] == self.batch and self.beams > 1
@@ -131,8 +141,14 @@ class Beam(Strategy):
         length = self.running.shape[2] + 1
         sequences = torch.cat([_pick(self.running, source), token[..., None]], dim=2)  # [B, keep, L + 1]
         stops = torch.isin(token, self.end) | (length >= self.plan.max_length)
+        read = None
+        if self.stops is not None and self.read is not None:
+            stopped, read = self.stops.step(self.read.gather(1, source), token)
+            stops = stops | stopped
         self._collect(sequences, best, stops, length)
         self.scores, order = (best + stops * LOST).topk(self.beams)
+        self.read = None if read is None else read.gather(1, order)
+        self.considered = source, token, order
         self.running = _pick(sequences, order)
         self._judge(length, stops)
         rows = source.gather(1, order) + torch.arange(self.batch, device=token.device)[:, None] * self.beams
@@ -143,7 +159,7 @@ class Beam(Strategy):
         """The best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
         history = self.running.flatten(0, 1)
         logs = scores.float().log_softmax(-1)
-        logs = self.apply([*self.rules, *self.limits], logs, history)
+        self.processed = logs = self.apply([*self.rules, *self.limits], logs, history)
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
         if self.plan.do_sample:
             index = torch.multinomial(total.log_softmax(-1).exp(), self.keep)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # the model imports this package, when it is asked to generat
 
 WISHES = ("return_dict_in_generate", "output_scores", "output_logits", "logprobs", "alignment")
 
+NAMES = {"logprobs": "logprobs", "raw": "raw_logprobs"}  # what is kept, and what it is called outside
+
 Place = tuple[int, int | None]  # a decoder layer, and one of its heads or all of them
 
 
@@ -95,25 +97,31 @@ class Observer:
         if isinstance(strategy, Beam):
             source, token, order = strategy.considered
             self._keep(source=source, token=token, order=order)
-            if self.wishes.logprobs or self.wishes.logits:
-                scores = scores.repeat_interleave(len(strategy.processed) // len(scores), dim=0)
             row = torch.arange(len(source), device=source.device)[:, None] * strategy.beams + source
         else:
             row, token = torch.arange(len(tokens), device=tokens.device)[:, None], tokens[:, None]
+        count = len(strategy.processed)
         if self.wishes.logprobs:
-            logprobs = strategy.processed[row, token]
-            if not isinstance(strategy, Beam):  # a beam's are normalised already, and then changed by the rules
-                logprobs = logprobs - _total(strategy.processed)[row]
-            plain = strategy.processed is scores
-            self._keep(logprobs=logprobs, raw=logprobs if plain else scores[row, token] - _total(scores)[row])
+            self._weigh(scores, strategy, row, token)
         if self.wishes.scores:
             self._keep(scores=strategy.processed.clone())
         if self.wishes.logits:
-            self._keep(logits=scores.clone())
+            self._keep(logits=_spread(scores, count).clone())
         if self.places:
-            self._keep(alignment=self._look(1 if not isinstance(strategy, Beam) else strategy.beams, strategy))
+            self._keep(alignment=_spread(self._look(), count))
 
-    def _look(self, beams: int, strategy: Strategy) -> Tensor:
+    def _weigh(self, scores: Tensor, strategy: Strategy, row: Tensor, token: Tensor) -> None:
+        """How likely the tokens were: by what they were chosen by, and as the model said it."""
+        ruled = strategy.processed is not scores
+        if isinstance(strategy, Beam):  # normalised already, and then changed by the rules
+            ruled = bool(strategy.rules or strategy.limits)
+            logprobs = strategy.processed[row, token]
+        else:
+            logprobs = _logprobs(strategy.processed, row, token)
+        raw = _logprobs(_spread(scores, len(strategy.processed)), row, token) if ruled else logprobs
+        self._keep(logprobs=logprobs, raw=raw)
+
+    def _look(self) -> Tensor:
         """The mean over what is watched, of the last query: [R, source]."""
         looks = []
         for point, heads in self.places.items():
@@ -123,9 +131,7 @@ class Observer:
                     raise InputError(f"alignment asks for head {head} of {point}, which has {weights.shape[1]}.")
                 looks.append(weights.mean(dim=1) if head is None else weights[:, head])
         self.seen.log.clear()
-        look = looks[0] if len(looks) == 1 else torch.stack(looks).mean(dim=0)
-        first = isinstance(strategy, Beam) and len(look) == strategy.batch
-        return look.repeat_interleave(beams, dim=0) if first else look
+        return looks[0] if len(looks) == 1 else torch.stack(looks).mean(dim=0)
 
     def _keep(self, **values: Tensor) -> None:
         for name, value in values.items():
@@ -133,26 +139,25 @@ class Observer:
 
     def report(self, strategy: Strategy) -> Output:
         out = Output(sequences=strategy.result())
-        lasting = out.sequences.shape[1] - strategy.plan.prompt
+        steps = out.sequences.shape[1] - strategy.plan.prompt
         if isinstance(strategy, Beam):
             many = strategy.plan.num_return_sequences
             out["sequences_scores"] = strategy.end_scores[:, :many].flatten()
-            self._follow(out, strategy, strategy.end_lengths[:, :many].flatten() - strategy.plan.prompt, lasting)
+            self._follow(out, strategy, strategy.end_lengths[:, :many].flatten() - strategy.plan.prompt, steps)
         elif isinstance(strategy, Line):
-            real = (
-                torch.arange(lasting, device=out.sequences.device) < (strategy.lengths - strategy.plan.prompt)[:, None]
-            )
-            for name, ours in (("logprobs", "logprobs"), ("raw", "raw_logprobs")):
+            written = (strategy.lengths - strategy.plan.prompt)[:, None]
+            real = torch.arange(steps, device=written.device) < written
+            for name, ours in NAMES.items():
                 if name in self.kept:
-                    out[ours] = torch.cat(self.kept[name], dim=1)[:, :lasting] * real
+                    out[ours] = torch.where(real, torch.cat(self.kept[name], dim=1)[:, :steps], 0.0)
             if "alignment" in self.kept:
-                out["alignment"] = torch.stack(self.kept["alignment"][:lasting], dim=1) * real[..., None]
+                out["alignment"] = torch.stack(self.kept["alignment"][:steps], dim=1) * real[..., None]
         for name in ("scores", "logits"):
             if name in self.kept:
-                out[name] = tuple(self.kept[name][:lasting])
+                out[name] = tuple(self.kept[name][:steps])
         return out
 
-    def _follow(self, out: Output, strategy: Beam, lengths: Tensor, lasting: int) -> None:
+    def _follow(self, out: Output, strategy: Beam, lengths: Tensor, steps: int) -> None:
         """Each returned row, from its first token on: which beam it was at each step, and what that one showed.
 
         Beams of one source differ in what they say, so the tokens themselves tell which candidate is meant.
@@ -161,14 +166,14 @@ class Observer:
         batch = torch.arange(len(ids), device=ids.device) // strategy.plan.num_return_sequences
         alike = torch.ones(len(ids), strategy.beams, dtype=torch.bool, device=ids.device)  # beams that say the same
         columns: dict[str, list[Tensor]] = {"beam_indices": []}
-        for step in range(lasting):
+        for step in range(steps):
             source, token, order = (self.kept[name][step][batch] for name in ("source", "token", "order"))
             meant = alike.gather(1, source) & (token == ids[:, step, None])  # [rows, candidates]
             pick = meant.long().argmax(dim=1, keepdim=True)
             row = batch * strategy.beams + source.gather(1, pick)[:, 0]
             real = step < lengths
             columns["beam_indices"].append(torch.where(real, row, -1))
-            for name, ours in (("logprobs", "logprobs"), ("raw", "raw_logprobs")):
+            for name, ours in NAMES.items():
                 if name in self.kept:
                     value = self.kept[name][step][batch].gather(1, pick)[:, 0]
                     columns.setdefault(ours, []).append(torch.where(real, value, 0.0))
@@ -178,5 +183,11 @@ class Observer:
         out.update({name: torch.stack(column, dim=1) for name, column in columns.items()})
 
 
-def _total(scores: Tensor) -> Tensor:
-    return scores.logsumexp(dim=-1)
+def _logprobs(scores: Tensor, row: Tensor, token: Tensor) -> Tensor:
+    exact = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
+    return exact[row, token] - exact.logsumexp(dim=-1)[row]
+
+
+def _spread(x: Tensor, rows: int) -> Tensor:
+    """After the prompt all beams of a row are one."""
+    return x if len(x) == rows else x.repeat_interleave(rows // len(x), dim=0)

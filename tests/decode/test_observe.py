@@ -53,6 +53,8 @@ def test_beams_are_as_sure_as_transformers(
     torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, rtol=0, atol=1e-5)
     expected = models[0].compute_transition_scores(theirs.sequences, theirs.scores, theirs.beam_indices)
     torch.testing.assert_close(ours.logprobs, expected, rtol=0, atol=1e-5)
+    written = (theirs.beam_indices >= 0).sum(dim=1)
+    assert ours.lengths.tolist() == (written + ours.sequences.shape[1] - ours.logprobs.shape[1]).tolist()
     assert ours.beam_indices.tolist() == theirs.beam_indices[:, : ours.beam_indices.shape[1]].tolist()
     for mine, his in zip(ours.scores, theirs.scores, strict=True):
         torch.testing.assert_close(mine, his, rtol=0, atol=1e-5)
@@ -70,6 +72,7 @@ def test_greedy_is_as_sure_as_transformers(
     counts = real(ours.sequences, prompt, options.get("eos_token_id", [END]))
     for name, kept in (("logprobs", theirs.scores), ("raw_logprobs", theirs.logits)):
         expected = models[0].compute_transition_scores(theirs.sequences, kept, normalize_logits=True)
+        assert ours.lengths.tolist() == (counts.sum(dim=1) + prompt).tolist()
         torch.testing.assert_close(ours[name][counts], expected[counts].to(ours[name].dtype), rtol=0, atol=1e-5)
         assert not ours[name][~counts].any()
 

@@ -1,7 +1,7 @@
 """What decoding can tell besides ids: how sure it was of each token, and where in the source it looked.
 
     out = model.generate(ids, num_beams=4, logprobs=True, alignment=True)
-    out.sequences           # [rows, length], as without
+    out.sequences           # [rows, length], as without; out.lengths: of each row, without what fills it up
     out.sequences_scores    # [rows], of beams: what they were ranked by
     out.logprobs            # [rows, new tokens]; out.raw_logprobs: as the model says, before rules and temperature
     out.alignment           # [rows, new tokens, source]: cross-attention of the step that wrote each token
@@ -142,9 +142,11 @@ class Observer:
         steps = out.sequences.shape[1] - strategy.plan.prompt
         if isinstance(strategy, Beam):
             many = strategy.plan.num_return_sequences
+            out["lengths"] = strategy.end_lengths[:, :many].flatten()
             out["sequences_scores"] = strategy.end_scores[:, :many].flatten()
-            self._follow(out, strategy, strategy.end_lengths[:, :many].flatten() - strategy.plan.prompt, steps)
+            self._follow(out, strategy, out.lengths - strategy.plan.prompt, steps)
         elif isinstance(strategy, Line):
+            out["lengths"] = strategy.lengths
             written = (strategy.lengths - strategy.plan.prompt)[:, None]
             real = torch.arange(steps, device=written.device) < written
             for name, ours in NAMES.items():

@@ -149,7 +149,7 @@ def test_log_probabilities_come_along(folder: Path) -> None:
     assert write("a dog").logprobs is None
 
 
-@pytest.fixture()
+@pytest.fixture
 def talker(folder: Path, tmp_path: Path) -> Path:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

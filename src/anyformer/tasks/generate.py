@@ -176,7 +176,7 @@ class Generate:
         self, request: Request, ids: Tensor | None = None, past: State | None = None
     ) -> Generator[str, None, Answer]:
         """What a request's one prompt is answered with; `past` has read the first of its `ids`. Returns the Answer."""
-        batch = self._encode(request) if ids is None else {"input_ids": ids}
+        batch = self._encode(request) if ids is None else {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         steps = stream(self.model, **batch, **self._decoding(request), past_key_values=past)  # mistakes show here
         return self._follow(steps, request)
 

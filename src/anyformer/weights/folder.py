@@ -28,6 +28,8 @@ def load(
     ("bfloat16")."""
     if isinstance(dtype, str):
         dtype = read_dtype(dtype)
+    if isinstance(device, str):
+        device = read_device(device)
     path = Path(folder)
     if path.suffix == ".gguf" and path.is_file():
         from anyformer.weights.gguf import load_gguf
@@ -42,6 +44,16 @@ def load(
     if "anyformer" in config:
         return load_own(path, config, device, dtype)
     return load_hf(path, config, device, dtype)
+
+
+def read_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f'There is no device "{name}"; say cpu, cuda, or cuda:1 for the second GPU.') from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f'The device is "{name}", but PyTorch finds no GPU here; say cpu.')
+    return device
 
 
 def read_dtype(name: str) -> torch.dtype:

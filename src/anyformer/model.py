@@ -287,13 +287,16 @@ class Model(nn.Module):
             for name, globs in self.report.attentions.items():
                 out[name] = tuple(value for glob in globs for value in seen(glob))
 
-    def generate(self, *args: Tensor, **options: Any) -> Tensor:
-        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes."""
+    def generate(self, *args: Tensor, **options: Any) -> Any:
+        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes.
+
+        Gives ids [rows, length], or an Output where more is asked for (`anyformer.decode.observe`).
+        """
         from anyformer.decode.engine import generate
 
         with torch.inference_mode():
-            ids = generate(self, *args, **options)
-        return ids.clone()  # outside: one that gradients may be asked about later
+            made = generate(self, *args, **options)
+        return made.clone()  # outside: one that gradients may be asked about later
 
     def score(self, *args: Tensor, continuations: Any, **options: Any) -> Scores:
         """Log-probabilities of given continuations, token by token. See `anyformer.decode.score`."""

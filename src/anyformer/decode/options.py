@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.config import Settings
+from anyformer.decode.stops import Stops, make_stops
 from anyformer.errors import InputError, nearest
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
@@ -69,6 +70,7 @@ class Plan(Settings):
     num_assistant_tokens: int = 5  # what a draft guesses at a time
     prompt_lookup_num_tokens: int = 0  # the same where the text so far is the draft; 0: it is not
     max_matching_ngram_size: int = 2  # how many last tokens are looked up there
+    stops: Stops | None = None  # strings that end a row
 
     def check(self) -> None:
         ones = ("num_beams", "num_beam_groups", "num_return_sequences", "num_assistant_tokens")
@@ -137,7 +139,7 @@ PLAIN = (
 # Options that need a word of translation.
 OPTIONS = (
     *SETTINGS,
-    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed"),
+    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed", "stop_strings", "tokenizer"),
     *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
 )
 # What only sampling reads, with the values that ask for nothing. A file that says more is not heard; a caller is asked.
@@ -205,6 +207,7 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
         forced_begin=_first(given.get("forced_bos_token_id")),
         forced_end=_first(given.get("forced_eos_token_id")),
         seeds=_seeds(given.get("seed"), rows),
+        stops=make_stops(given.get("stop_strings"), given.get("tokenizer")),
         **plain,
     )
     idle = [name for name in SAMPLING if not plan.do_sample and given.get(name) not in SAMPLING[name]]

@@ -15,58 +15,45 @@ import torch
 from torch import Tensor
 
 from anyformer.core.state import State
-from anyformer.decode.options import INPUTS, Plan, make_plan, resolve
-from anyformer.decode.strategies import make_strategy
-from anyformer.errors import InputError
+from anyformer.decode.options import Plan, make_plan, resolve
+from anyformer.decode.prompt import begin_answer, fit, longest, repeat, take_inputs
+from anyformer.decode.prompt import decoding_stage as decoding_stage
+from anyformer.decode.strategies import check_every, make_strategy
+from anyformer.decode.trail import Trail
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
     from anyformer.model import Model
 
 
 def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
-    """Continue `input_ids` (a decoder) or answer them (an encoder-decoder): [batch, length] of ids.
+    """Continue `input_ids` (a decoder), or answer whatever the encoder reads: [batch, length] of ids.
 
-    A decoder gives the prompt and its continuation, an encoder-decoder the start token and its answer; rows that are
-    finished early are filled with the padding id. With num_return_sequences there are so many rows for each prompt.
+    A decoder gives the prompt and its continuation, an encoder-decoder the start token and its answer, which may be
+    made to begin with decoder_input_ids; rows that are finished early are filled with the padding id. With
+    num_return_sequences there are so many rows for each prompt.
     """
     decoder = decoding_stage(model)
-    options = {**({"input_ids": args[0]} if args else {}), **options}
-    batch = {name: options.pop(name) for name in INPUTS if options.get(name) is not None}
-    if "input_ids" not in batch or batch["input_ids"].dim() != 2:
-        raise InputError("generate needs input_ids of shape [batch, tokens].")
-    if batch["input_ids"].shape[1] == 0:
-        raise InputError("The prompt is empty; give at least one token, the one that a text begins with.")
+    batch = take_inputs(model, args, options)
     given = resolve(model, options)
     batch = repeat_prompts(batch, given)
-    prompt = batch["input_ids"] if decoder.attends is None else start(batch["input_ids"], given)
+    pair, mask_name = decoder.attends is not None, decoder.names[1]
+    prompt = begin_answer(model, batch, given) if pair else batch["input_ids"]
     plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
-    if "attention_mask" not in batch and decoder.attends is None:
-        batch.update(infer_mask(batch["input_ids"], plan))
-    state, scores = prefill(model, batch, None if decoder.attends is None else prompt)
-    return decode(model, state, scores, prompt, plan)
+    if not pair and mask_name not in batch:
+        batch.update(infer_mask(prompt, plan))
+    asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
+    plan = fit(plan, longest(prompt, batch.get(mask_name)), decoder.limit, asked)
+    trail = Trail(model, batch, prompt)
+    state, scores = prefill(model, batch, prompt if pair else None)
+    return decode(model, state, scores, prompt, plan, trail)
 
 
-def repeat_prompts(batch: dict[str, Tensor], given: Mapping[str, Any]) -> dict[str, Tensor]:
+def repeat_prompts(batch: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Several draws of one prompt are several rows; several beams come from one search."""
     many = given.get("num_return_sequences") or 1
     if many == 1 or (given.get("num_beams") or 1) > 1 or not given.get("do_sample"):
         return batch
-    return {name: value.repeat_interleave(many, dim=0) for name, value in batch.items()}
-
-
-def decoding_stage(model: Model) -> Any:
-    stages = [stage for stage in model.stages.values() if stage.remembers]
-    if not stages or "language" not in model.heads:
-        raise InputError(f"This {model.family} model does not write step by step, so it has nothing to generate.")
-    return stages[-1]
-
-
-def start(input_ids: Tensor, given: Mapping[str, Any]) -> Tensor:
-    """The column that a decoder begins with."""
-    first = given.get("decoder_start_token_id")
-    if first is None:
-        raise InputError("The model does not say how its decoder starts; give decoder_start_token_id.")
-    return input_ids.new_full((input_ids.shape[0], 1), first)
+    return repeat(batch, many)
 
 
 def infer_mask(input_ids: Tensor, plan: Plan) -> dict[str, Tensor]:
@@ -74,17 +61,23 @@ def infer_mask(input_ids: Tensor, plan: Plan) -> dict[str, Tensor]:
     return {} if plan.padding in plan.end else {"attention_mask": input_ids != plan.padding}
 
 
-def prefill(model: Model, batch: dict[str, Tensor], prompt: Tensor | None) -> tuple[State, Tensor]:
-    """Read everything that is given at once: the state after it, and the scores of the first new token [B, V]."""
-    if prompt is not None:
-        state = model.encode(**batch)
-        return state, step(model, state, prompt)
+def prefill(model: Model, batch: dict[str, Any], prompt: Tensor | None) -> tuple[State, Tensor]:
+    """Read everything that is given at once: the state after it, and the scores of the first new token [B, V].
+
+    `prompt` is how the answer of an encoder-decoder begins; a decoder's own is in the batch.
+    """
+    name, mask_name = decoding_stage(model).names[:2]
+    begin = {key: batch[key] for key in (name, mask_name) if key in batch}
     state = State()
-    mask = batch.get("attention_mask")
+    if prompt is not None:
+        state = model.encode(**{key: value for key, value in batch.items() if key not in begin})
+        begin[name] = prompt
+    mask = begin.get(mask_name)
     if mask is None or bool(mask[:, -1].all()):
-        return state, model(**batch, past_key_values=state, logits_to_keep=1).logits[:, -1]
+        keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
+        return state, model(**begin, **keep, past_key_values=state).logits[:, -1]
     last = (mask.long() * torch.arange(mask.shape[1], device=mask.device)).argmax(dim=1)  # padded on the right
-    return state, model(**batch, past_key_values=state).logits[torch.arange(len(last), device=mask.device), last]
+    return state, model(**begin, past_key_values=state).logits[torch.arange(len(last), device=mask.device), last]
 
 
 def step(model: Model, state: State, ids: Tensor) -> Tensor:
@@ -94,21 +87,24 @@ def step(model: Model, state: State, ids: Tensor) -> Tensor:
     return scores
 
 
-def decode(model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan) -> Tensor:
+def decode(
+    model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan, trail: Trail | None = None
+) -> Tensor:
     """Advance and step until the strategy is done."""
     strategy = make_strategy(plan, prompt)
+    trail = trail if trail is not None else Trail(model, {}, prompt)
     while True:
-        check_scores(scores, state)
+        check_scores(scores, trail)
         tokens, rows = strategy.advance(scores)
         if strategy.done:
             return strategy.result()
         if rows is not None:
             state.select(rows)
+        trail.add(tokens, rows)
         scores = step(model, state, tokens[:, None])
 
 
-def check_scores(scores: Tensor, state: State) -> None:
-    """NaN would come out as some token or other. On a GPU looking would stop the queue at every token."""
-    if not scores.is_cuda and bool(scores.isnan().any()):
-        row = int(scores.isnan().any(dim=1).nonzero()[0])
-        raise InputError(f"The scores after position {state.length - 1} of row {row} are not numbers (NaN).")
+def check_scores(scores: Tensor, trail: Trail) -> None:
+    """NaN would come out as some token or other. On a GPU, where looking stops the queue, we look now and then."""
+    if len(trail.steps) % check_every(scores.device) == 0 and bool(scores.isnan().any()):
+        raise trail.complain(int(scores.isnan().any(dim=1).nonzero()[0]))

@@ -5,13 +5,14 @@ A new truncation is one function here and one line in `processors` or `truncatio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from anyformer.decode.options import Plan
+from anyformer.errors import InputError
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (scores [R, V], history [R, L]) -> scores
 
@@ -33,6 +34,8 @@ def processors(plan: Plan) -> list[Processor]:
         rules.append(partial(ban_words, words=tuple(word for word in plan.bad_words if word not in _ends(plan))))
     if plan.end and plan.min_length > plan.prompt:
         rules.append(partial(ban, ids=plan.end, before=plan.min_length))
+    if plan.allowed is not None:
+        rules.append(partial(allow, allowed=plan.allowed, beams=plan.num_beams))
     if plan.forced_begin is not None:
         rules.append(partial(force, token=plan.forced_begin, at=1))
     if plan.forced_end is not None:
@@ -40,7 +43,8 @@ def processors(plan: Plan) -> list[Processor]:
     if plan.suppress:
         rules.append(partial(ban, ids=plan.suppress))
     if plan.begin_suppress:
-        rules.append(partial(ban, ids=plan.begin_suppress, before=plan.prompt + 1))
+        free = plan.prompt if plan.prompt > 1 or plan.forced_begin is None else plan.prompt + 1  # the first free choice
+        rules.append(partial(ban, ids=plan.begin_suppress, at=free))
     return rules
 
 
@@ -78,9 +82,12 @@ def penalise_use(scores: Tensor, history: Tensor, presence: float, frequency: fl
     return scores - presence * (counts > 0) - frequency * counts
 
 
-def ban(scores: Tensor, history: Tensor, ids: tuple[int, ...], before: int | None = None) -> Tensor:
-    """Never these tokens, or not before so many stand there."""
-    if before is not None and history.shape[1] >= before:
+def ban(
+    scores: Tensor, history: Tensor, ids: tuple[int, ...], before: int | None = None, at: int | None = None
+) -> Tensor:
+    """Never these tokens, or not before so many stand there, or not just after so many."""
+    length = history.shape[1]
+    if (before is not None and length >= before) or (at is not None and length != at):
         return scores
     return scores.index_fill(1, torch.tensor(ids, device=scores.device), NEVER)
 
@@ -92,6 +99,17 @@ def force(scores: Tensor, history: Tensor, token: int, at: int) -> Tensor:
     only = torch.full_like(scores, NEVER)
     only[:, token] = 0.0
     return only
+
+
+def allow(scores: Tensor, history: Tensor, allowed: Callable[[int, Tensor], Sequence[int]], beams: int = 1) -> Tensor:
+    """Only what a function of the caller's allows each row to say (De Cao et al. 2021)."""
+    closed = torch.full_like(scores, NEVER)
+    for row, said in enumerate(history):
+        ids = list(allowed(row // beams, said))
+        if not ids:
+            raise InputError(f"prefix_allowed_tokens_fn allows no token after position {len(said) - 1} of row {row}.")
+        closed[row, ids] = scores[row, ids]
+    return closed
 
 
 def ban_repeats(scores: Tensor, history: Tensor, n: int) -> Tensor:

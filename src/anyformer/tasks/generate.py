@@ -10,7 +10,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from anyformer.decode.engine import decoding_stage
+from anyformer.decode.prompt import decoding_stage
 from anyformer.errors import InputError
 from anyformer.model import Model
 from anyformer.text.tokenizer import Tokenizer

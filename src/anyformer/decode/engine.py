@@ -73,11 +73,11 @@ def prefill(model: Model, batch: dict[str, Any], prompt: Tensor | None) -> tuple
         state = model.encode(**{key: value for key, value in batch.items() if key not in begin})
         begin[name] = prompt
     mask = begin.get(mask_name)
-    if mask is None or bool(mask[:, -1].all()):
-        keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
-        return state, model(**begin, **keep, past_key_values=state).logits[:, -1]
-    last = (mask.long() * torch.arange(mask.shape[1], device=mask.device)).argmax(dim=1)  # padded on the right
-    return state, model(**begin, past_key_values=state).logits[torch.arange(len(last), device=mask.device), last]
+    if mask is not None and not bool(mask[:, -1].all()):  # no gap between a prompt and what follows: padding goes left
+        order = torch.argsort(mask.long(), dim=1, stable=True)
+        begin = {key: value.gather(1, order) for key, value in begin.items()}
+    keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
+    return state, model(**begin, **keep, past_key_values=state).logits[:, -1]
 
 
 def step(model: Model, state: State, ids: Tensor) -> Tensor:

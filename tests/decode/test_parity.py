@@ -23,6 +23,7 @@ GREEDY: list[dict[str, Any]] = [
     {"eos_token_id": ENDS},
     {"eos_token_id": ENDS, "min_new_tokens": 6},
     {"eos_token_id": None},
+    {"eos_token_id": list(range(VOCABULARY))},
     {"repetition_penalty": 1.5},
     {"no_repeat_ngram_size": 2, "max_new_tokens": 30},
     {"no_repeat_ngram_size": 1},
@@ -43,6 +44,7 @@ BEAMS: list[dict[str, Any]] = [
     {"num_beams": 4, "no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "eos_token_id": ENDS},
     {"num_beams": 3, "forced_bos_token_id": 9, "forced_eos_token_id": 11, "eos_token_id": ENDS},
     {"num_beams": 3, "suppress_tokens": list(range(4, VOCABULARY, 3)), "early_stopping": True, "length_penalty": 0.6},
+    {"num_beams": 20, "max_new_tokens": 5},
 ]
 
 

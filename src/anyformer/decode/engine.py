@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core.state import State
-from anyformer.decode.options import Plan, make_plan, resolve
-from anyformer.decode.prompt import begin_answer, fit, longest, repeat, take_inputs
+from anyformer.decode.options import Plan, make_plan, resolve, several, vocabulary
+from anyformer.decode.prompt import begin_answer, fit, longest, put_back, repeat, spoken, take_inputs
 from anyformer.decode.prompt import decoding_stage as decoding_stage
 from anyformer.decode.strategies import check_every, make_strategy
 from anyformer.decode.trail import Trail
@@ -38,14 +38,16 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
     batch = repeat_prompts(batch, given)
     pair, mask_name = decoder.attends is not None, decoder.names[1]
     prompt = begin_answer(model, batch, given) if pair else batch["input_ids"]
-    plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
     if not pair and mask_name not in batch:
-        batch.update(infer_mask(prompt, plan))
+        batch.update(infer_mask(prompt, given))
+    length = longest(prompt, batch.get(mask_name), decoder.limit)
+    plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
     asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
-    plan = fit(plan, longest(prompt, batch.get(mask_name)), decoder.limit, asked)
+    plan = fit(plan, length, decoder.limit, asked)
     trail = Trail(model, batch, prompt)
     state, scores = prefill(model, batch, prompt if pair else None)
-    return decode(model, state, scores, prompt, plan, trail)
+    words = spoken(prompt, batch.get(mask_name), vocabulary(model))
+    return put_back(decode(model, state, scores, words, plan, trail), prompt)
 
 
 def repeat_prompts(batch: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,9 +58,10 @@ def repeat_prompts(batch: dict[str, Any], given: Mapping[str, Any]) -> dict[str,
     return repeat(batch, many)
 
 
-def infer_mask(input_ids: Tensor, plan: Plan) -> dict[str, Tensor]:
+def infer_mask(input_ids: Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
     """Without a mask, padding ids in a prompt are padding, unless they are also how a text ends."""
-    return {} if plan.padding in plan.end else {"attention_mask": input_ids != plan.padding}
+    padding = set(several(given.get("pad_token_id"))) - set(several(given.get("eos_token_id")))
+    return {"attention_mask": input_ids != padding.pop()} if padding else {}
 
 
 def prefill(model: Model, batch: dict[str, Any], prompt: Tensor | None) -> tuple[State, Tensor]:
@@ -97,6 +100,7 @@ def decode(
         check_scores(scores, trail)
         tokens, rows = strategy.advance(scores)
         if strategy.done:
+            check_scores(scores, trail, last=True)
             return strategy.result()
         if rows is not None:
             state.select(rows)
@@ -104,7 +108,8 @@ def decode(
         scores = step(model, state, tokens[:, None])
 
 
-def check_scores(scores: Tensor, trail: Trail) -> None:
-    """NaN would come out as some token or other. On a GPU, where looking stops the queue, we look now and then."""
-    if len(trail.steps) % check_every(scores.device) == 0 and bool(scores.isnan().any()):
-        raise trail.complain(int(scores.isnan().any(dim=1).nonzero()[0]))
+def check_scores(scores: Tensor, trail: Trail, last: bool = False) -> None:
+    """NaN would come out as some token or other. On a GPU we look only now and then, and at the end."""
+    trail.note(scores)
+    if (last or len(trail.steps) % check_every(scores.device) == 0) and bool(trail.broken):
+        raise trail.complain()

@@ -1,5 +1,6 @@
 """What may be said next: pure functions on scores [R, V], given what each row says so far [R, L].
 
+Padding in a prompt is nothing that was said: there the history holds V, an id that no word has.
 A new truncation is one function here and one line in `processors` or `truncations`.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.decode.options import Plan
@@ -71,8 +73,9 @@ def _ends(plan: Plan) -> set[tuple[int, ...]]:
 
 def penalise_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
     """Keskar et al. 2019: what was said becomes less likely, whichever sign its score has."""
-    said = scores.gather(1, history)
-    return scores.scatter(1, history, torch.where(said < 0, said * penalty, said / penalty))
+    wide = F.pad(scores, (0, 1))  # a column for what was not said
+    said = wide.gather(1, history)
+    return wide.scatter(1, history, torch.where(said < 0, said * penalty, said / penalty))[:, :-1]
 
 
 def penalise_use(scores: Tensor, history: Tensor, presence: float, frequency: float, prompt: int) -> Tensor:
@@ -105,6 +108,7 @@ def allow(scores: Tensor, history: Tensor, allowed: Callable[[int, Tensor], Sequ
     """Only what a function of the caller's allows each row to say (De Cao et al. 2021)."""
     closed = torch.full_like(scores, NEVER)
     for row, said in enumerate(history):
+        said = said[said < scores.shape[1]]
         ids = list(allowed(row // beams, said))
         if not ids:
             raise InputError(f"prefix_allowed_tokens_fn allows no token after position {len(said) - 1} of row {row}.")
@@ -120,8 +124,8 @@ def ban_repeats(scores: Tensor, history: Tensor, n: int) -> Tensor:
     runs = history.unfold(1, n, 1) if length >= n else history.new_empty(history.shape[0], 0, n)  # [R, runs, n]
     tail = history[:, length - n + 1 :]
     again = (runs[..., :-1] == tail[:, None]).all(dim=-1)  # [R, runs]
-    counts = torch.zeros_like(scores).scatter_add(1, runs[..., -1], again.to(scores.dtype))
-    return scores.masked_fill(counts > 0, NEVER)
+    counts = F.pad(torch.zeros_like(scores), (0, 1)).scatter_add(1, runs[..., -1], again.to(scores.dtype))
+    return scores.masked_fill(counts[:, :-1] > 0, NEVER)
 
 
 def ban_words(scores: Tensor, history: Tensor, words: tuple[tuple[int, ...], ...]) -> Tensor:

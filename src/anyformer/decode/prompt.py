@@ -105,9 +105,26 @@ def begin_answer(model: Model, batch: dict[str, Any], given: Mapping[str, Any]) 
     return torch.cat([column, forced], dim=1)
 
 
-def longest(prompt: Tensor, mask: Tensor | None) -> int:
-    """Real tokens of the longest row."""
-    return prompt.shape[1] if mask is None else int(mask.sum(dim=1).max())
+def spoken(prompt: Tensor, mask: Tensor | None, nothing: int) -> Tensor:
+    """The prompt as the rules see it: padding on the left, and as an id that no word has, since nobody said it."""
+    if mask is None or bool(mask.all()):
+        return prompt
+    order = torch.argsort(mask.long(), dim=1, stable=True)
+    return prompt.gather(1, order).masked_fill(mask.gather(1, order) == 0, nothing)
+
+
+def put_back(found: Tensor, prompt: Tensor) -> Tensor:
+    """The prompt as it was given, in front of what was found for it, one row or several."""
+    rows = prompt.repeat_interleave(len(found) // len(prompt), dim=0)
+    return torch.cat([rows, found[:, prompt.shape[1] :]], dim=1)
+
+
+def longest(prompt: Tensor, mask: Tensor | None, limit: int | None) -> int:
+    """Real tokens of the longest row, of which the model must have as many places."""
+    length = prompt.shape[1] if mask is None else int(mask.sum(dim=1).max())
+    if limit is not None and length > limit:
+        raise InputError(f"The prompt has {length} tokens, but the model has places for {limit} only; shorten it.")
+    return length
 
 
 def fit(plan: Plan, length: int, limit: int | None, asked: bool) -> Plan:
@@ -117,8 +134,6 @@ def fit(plan: Plan, length: int, limit: int | None, asked: bool) -> Plan:
     """
     if limit is None:
         return plan
-    if length > limit:
-        raise InputError(f"The prompt has {length} tokens, but the model has places for {limit} only; shorten it.")
     new, room = plan.max_length - plan.prompt, limit + 1 - length
     if new <= room:
         return plan

@@ -52,7 +52,7 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
         strategy = make_strategy(start.plan, start.words)
         strategy.observed = observer is not None or streamer is not None
         if observer is not None and start.plan.num_beam_groups > 1:
-            raise InputError("Log-probabilities and alignments are not kept for groups of beams; leave one of them out.")
+            raise InputError("Log-probabilities and alignments are not kept for groups of beams; leave out one.")
         if streamer is not None:
             streamer.put(start.prompt.cpu())
         for tokens in walk(model, start, strategy, observer):
@@ -257,9 +257,7 @@ def walk(model: Model, start: Start, strategy: Strategy, observer: Observer | No
                 recording.follow(model, stage.names[0], strategy, tokens)
                 check_scores(recording.scores, trail, last=True)
                 return
-        scores = (
-            recording.step(model, stage.names[0], tokens) if recording else step(model, state, tokens[:, None])
-        )
+        scores = recording.step(model, stage.names[0], tokens) if recording else step(model, state, tokens[:, None])
 
 
 def check_scores(scores: Tensor, trail: Trail, last: bool = False) -> None:

@@ -141,9 +141,9 @@ class Observer:
         out = Output(sequences=strategy.result())
         steps = out.sequences.shape[1] - strategy.plan.prompt
         if isinstance(strategy, Beam):
-            many = strategy.plan.num_return_sequences
-            out["lengths"] = strategy.end_lengths[:, :many].flatten()
-            out["sequences_scores"] = strategy.end_scores[:, :many].flatten()
+            best = strategy.returned()
+            out["lengths"] = strategy.end_lengths.gather(1, best).flatten()
+            out["sequences_scores"] = strategy.end_scores.gather(1, best).flatten()
             self._follow(out, strategy, out.lengths - strategy.plan.prompt, steps)
         elif isinstance(strategy, Line):
             out["lengths"] = strategy.lengths

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core.state import State
-from anyformer.decode.engine import decoding_stage, stream
+from anyformer.decode.engine import stream
+from anyformer.decode.prompt import decoding_stage
 from anyformer.errors import InputError
 from anyformer.model import Model
 from anyformer.tasks.chat import Chat

@@ -54,11 +54,11 @@ class Stage(nn.Module):
         self.remembers |= any(
             part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
         )
+        crossing = [part for part in parts if isinstance(part, Crossing) and part.d_context is not None]
+        self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
         lengths = [part.length for part in parts if isinstance(part, PositionMixConfig)]
         lengths += [inputs.limit] if inputs.limit is not None else []
         self.limit = min(lengths, default=None)  # the most tokens a row that it has places for
-        crossing = [part for part in parts if isinstance(part, Crossing) and part.d_context is not None]
-        self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
         # Packing must not change what masks and positions mean.
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
@@ -289,13 +289,16 @@ class Model(nn.Module):
             for name, globs in self.report.attentions.items():
                 out[name] = tuple(value for glob in globs for value in seen(glob))
 
-    def generate(self, *args: Tensor, **options: Any) -> Tensor:
-        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes."""
+    def generate(self, *args: Tensor, **options: Any) -> Any:
+        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes.
+
+        Gives ids [rows, length], or an Output where more is asked for (`anyformer.decode.observe`).
+        """
         from anyformer.decode.engine import generate
 
         with torch.inference_mode():
-            ids = generate(self, *args, **options)
-        return ids.clone()  # outside: one that gradients may be asked about later
+            made = generate(self, *args, **options)
+        return made.clone()  # outside: one that gradients may be asked about later
 
     def score(self, *args: Tensor, continuations: Any, **options: Any) -> Scores:
         """Log-probabilities of given continuations, token by token. See `anyformer.decode.score`."""

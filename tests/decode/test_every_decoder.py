@@ -14,6 +14,7 @@ from anyformer.decode import engine
 from anyformer.decode.options import Plan, make_plan, resolve, vocabulary
 from anyformer.decode.prompt import begin_answer, decoding_stage, spoken
 from anyformer.decode.strategies import Beam, Greedy, make_strategy
+from anyformer.decode.trail import Trail
 
 from ..batches import Batch, build, text
 
@@ -67,16 +68,15 @@ def recompute(name: str, batch: Batch, **asked: Any) -> tuple[Tensor, list[Tenso
     plan: Plan = make_plan(model, given, prompt.shape[1], len(prompt))
     mask = None if decoder.attends else batch["attention_mask"]
     strategy = make_strategy(plan.replace(spoken=spoken(prompt, mask, vocabulary(model))), prompt)
-    ids, source, scores = prompt, torch.arange(len(prompt)), []
+    trail, scores = Trail(model, batch, prompt), []
     while not strategy.done:
+        ids, source = trail.replay()
         read = {key: value[source] for key, value in batch.items()}
         if not decoder.attends:
             grown = torch.ones(len(ids), ids.shape[1] - prompt.shape[1], dtype=torch.long)
             read["attention_mask"] = torch.cat([batch["attention_mask"][source], grown], dim=1)
         scores.append(model(**{**read, decoder.names[0]: ids}).logits[:, -1])
-        tokens, rows = strategy.advance(scores[-1])
-        ids, source = (ids, source) if rows is None else (ids[rows], source[rows])
-        ids = torch.cat([ids, tokens[:, None]], dim=1)
+        trail.add(*strategy.advance(scores[-1]))
     return strategy.result(), scores
 
 
@@ -85,7 +85,7 @@ def recompute(name: str, batch: Batch, **asked: Any) -> tuple[Tensor, list[Tenso
 def test_remembering_is_recomputing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step's scores within 1e-9, and the same ids."""
     seen: list[Tensor] = []
-    monkeypatch.setattr(engine, "check_scores", lambda scores, last=False: None if last else seen.append(scores))
+    monkeypatch.setattr(engine, "check_scores", lambda scores, trail: seen.append(scores))
     found = model_of(name).generate(**batch_of(name), **options())
     expected, scores = recompute(name, batch_of(name), **options())
     assert found.tolist() == expected.tolist()
@@ -138,3 +138,12 @@ def test_padding_was_not_said(rule: dict[str, Any], side: str) -> None:
     together = model.generate(input_ids=ids, attention_mask=batch["attention_mask"], **asked)
     assert together[:, :9].tolist() == ids.tolist()
     assert together[1, -NEW:].tolist() == model.generate(**alone(batch, 1), **asked)[0, -NEW:].tolist()
+
+
+@both_sides
+def test_a_draft_out_of_an_uneven_prompt(side: str) -> None:
+    """What is looked up in the prompt are its words, never the mark that rules see at the padding."""
+    model, batch = model_of("gpt2-tiny"), batch_of("gpt2-tiny", side)
+    asked = {**options(), "no_repeat_ngram_size": 0, "repetition_penalty": 1.3}
+    drafted = model.generate(**batch, **asked, prompt_lookup_num_tokens=4)
+    assert drafted.tolist() == model.generate(**batch, **asked).tolist()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.state import KeyValues
+from anyformer.core.state import KeyValues, State
 from anyformer.core.steady import Steady
 from anyformer.decode import engine, graph
 

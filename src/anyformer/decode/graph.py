@@ -94,7 +94,7 @@ class Recording:
         self.ids.copy_(tokens[:, None])
         return self._replay(model, name)
 
-    def follow(self, model: Model, name: str, strategy: Greedy | Beam, tokens: Tensor) -> Tensor:
+    def follow(self, model: Model, name: str, strategy: Greedy | Beam, tokens: Tensor) -> None:
         """To the end by a step that feeds itself; the host only looks now and then whether all rows are done."""
         plan, self.ids[:] = strategy.plan, tokens[:, None]
         left = plan.max_length - plan.prompt - 1
@@ -107,8 +107,9 @@ class Recording:
                 strategy.extend(self.said[:, first : first + n])
             elif self.beam is not None:
                 self.beam.count(n)
-                strategy = self.beam
-        return strategy.result()
+                strategy.done = self.beam.done
+        if isinstance(strategy, Beam) and self.beam is not None:
+            strategy.load(self.beam)
 
     def _replay(self, model: Model, name: str) -> Tensor:
         if self.graph is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.config import Settings
 from anyformer.decode.prompt import inputs_of
+from anyformer.decode.stops import Stops, make_stops
 from anyformer.errors import InputError, nearest
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
@@ -66,11 +67,12 @@ class Plan(Settings):
     forced_begin: int | None = None
     forced_end: int | None = None
     seeds: tuple[int, ...] | None = None  # one a row
-    allowed: Any = None  # (number of the prompt, ids so far) -> the ids that may come next
-    spoken: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
     num_assistant_tokens: int = 5  # what a draft guesses at a time
     prompt_lookup_num_tokens: int = 0  # the same where the text so far is the draft; 0: it is not
     max_matching_ngram_size: int = 2  # how many last tokens are looked up there
+    stops: Stops | None = None  # strings that end a row
+    allowed: Any = None  # (number of the prompt, ids so far) -> the ids that may come next
+    spoken: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
 
     def check(self) -> None:
         ones = ("num_beams", "num_beam_groups", "num_return_sequences", "num_assistant_tokens")
@@ -144,7 +146,7 @@ IDS = (
 # Options that need a word of translation, those among them.
 OPTIONS = (
     *IDS,
-    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed"),
+    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed", "stop_strings", "tokenizer"),
     *("bad_words_ids", "prefix_allowed_tokens_fn"),
 )
 # Two ways of saying one thing: of these the caller gives one, and it wins over a file that gives the other.
@@ -260,6 +262,7 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
         forced_begin=_first(given.get("forced_bos_token_id")),
         forced_end=_first(given.get("forced_eos_token_id")),
         seeds=_seeds(given.get("seed"), rows),
+        stops=make_stops(given.get("stop_strings"), given.get("tokenizer")),
         allowed=given.get("prefix_allowed_tokens_fn"),
         **plain,
     )

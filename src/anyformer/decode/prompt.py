@@ -78,38 +78,25 @@ def repeat(batch: dict[str, Any], many: int) -> dict[str, Any]:
     }
 
 
-def take_row(batch: dict[str, Any], row: int) -> dict[str, Any]:
-    """One row of everything."""
-    return {name: value[row : row + 1] if isinstance(value, Tensor) else value for name, value in batch.items()}
-
-
-def start(like: Tensor, given: Mapping[str, Any]) -> Tensor:
-    """The column [B, 1] that a decoder begins with, for as many rows as `like` has."""
-    first = given.get("decoder_start_token_id")
-    first = given.get("bos_token_id") if first is None else first
-    if first is None:
-        raise InputError("The model does not say how its decoder starts; give decoder_start_token_id.")
-    column = torch.as_tensor(first, device=like.device).flatten()
-    if len(column) not in (1, len(like)):
-        raise InputError(
-            f"decoder_start_token_id holds {len(column)} ids for {len(like)} rows; give one, or one a row."
-        )
-    return column.expand(len(like))[:, None].clone()
-
-
 def begin_answer(model: Model, batch: dict[str, Any], given: Mapping[str, Any]) -> Tensor:
     """How a decoder with an encoder begins: its start token, and the words that the caller put in its mouth."""
     name, mask_name = decoding_stage(model).names[:2]
+    rows, device = next((len(x), x.device) for x in batch.values() if isinstance(x, Tensor))
+    first = given.get("decoder_start_token_id")
+    first = given.get("bos_token_id") if first is None else first
     forced: Tensor | None = batch.pop(name, None)
-    like = next(value for value in batch.values() if isinstance(value, Tensor))
-    unsaid = all(given.get(option) is None for option in ("decoder_start_token_id", "bos_token_id"))
-    if forced is not None and len(forced) != len(like):
-        raise InputError(f"{name} has {len(forced)} rows for {len(like)} things to answer; give one a row.")
-    if forced is not None and unsaid:
+    if first is None:
+        if forced is None:
+            raise InputError("The model does not say how its decoder starts; give decoder_start_token_id.")
         return forced
-    column = start(like, given)
+    column = torch.as_tensor(first, device=device).flatten()
+    if len(column) not in (1, rows):
+        raise InputError(f"decoder_start_token_id holds {len(column)} ids for {rows} rows; give one, or one a row.")
+    column = column.expand(rows)[:, None]
     if forced is None:
-        return column
+        return column.clone()
+    if len(forced) != rows:
+        raise InputError(f"{name} has {len(forced)} rows for {rows} things to answer; give one a row.")
     if bool((forced[:, 0] == column[:, 0]).any()):
         return forced
     if mask_name in batch:

@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.state import State
-from anyformer.decode.engine import decoding_stage, prefill, start, vocabulary
+from anyformer.decode.engine import prefill
+from anyformer.decode.options import vocabulary
+from anyformer.decode.prompt import begin_answer, decoding_stage
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED, check_labels
 
@@ -85,7 +87,7 @@ def score(
     check_labels(ids, vocabulary(model), "continuations")
     owners = torch.arange(len(counts), device=prompts.device).repeat_interleave(torch.tensor(counts).to(prompts.device))
     first = model.decoder_start if decoder_start_token_id is None else decoder_start_token_id
-    begin = None if decoder.attends is None else start(prompts, {"decoder_start_token_id": first})
+    begin = None if decoder.attends is None else begin_answer(model, batch, {"decoder_start_token_id": first})
     state, scores = prefill(model, batch, begin)
     parts, size = [], batch_size or len(rows)
     for at in range(0, len(rows), size):

@@ -22,7 +22,7 @@ from anyformer.core.state import State
 from anyformer.decode.graph import can_record, record
 from anyformer.decode.observe import Observer, observing, take_wishes
 from anyformer.decode.options import Plan, make_plan, resolve, several, vocabulary
-from anyformer.decode.prompt import begin_answer, fit, longest, put_back, repeat, spoken, take_inputs
+from anyformer.decode.prompt import begin_answer, fit, longest, repeat, spoken, take_inputs
 from anyformer.decode.prompt import decoding_stage as decoding_stage
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
 from anyformer.decode.strategies import Beam, Greedy, Line, Strategy, check_every, make_strategy
@@ -49,7 +49,7 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
     wishes, streamer = take_wishes(options), options.pop("streamer", None)
     with observing(model, wishes) as observer:
         start = begin(model, args, options)
-        strategy = make_strategy(start.plan, start.words)
+        strategy = make_strategy(start.plan, start.prompt)
         strategy.observed = observer is not None or streamer is not None
         if observer is not None and start.plan.num_beam_groups > 1:
             raise InputError("Log-probabilities and alignments are not kept for groups of beams; leave out one.")
@@ -60,11 +60,7 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
                 streamer.put(tokens.cpu())
     if streamer is not None:
         streamer.end()
-    if observer is None:
-        return put_back(strategy.result(), start.prompt)
-    report = observer.report(strategy)
-    report["sequences"] = put_back(report.sequences, start.prompt)
-    return report
+    return strategy.result() if observer is None else observer.report(strategy)
 
 
 def stream(model: Model, *args: Tensor, **options: Any) -> Iterator[Tensor]:
@@ -78,7 +74,7 @@ def stream(model: Model, *args: Tensor, **options: Any) -> Iterator[Tensor]:
         raise InputError(f"num_beams is {many}, and beams know their words at the end only; stream with 1.")
     if start.draft is not None:
         raise InputError("A stream takes no draft: its tokens would come in bursts; use generate for that.")
-    strategy = make_strategy(start.plan, start.words)
+    strategy = make_strategy(start.plan, start.prompt)
     strategy.every, strategy.observed = 1, True  # whoever reads every token waits for it anyway
     return _flow(walk(model, start, strategy))
 
@@ -98,8 +94,7 @@ class Start:
     """Everything before the first new token."""
 
     plan: Plan
-    prompt: Tensor  # as it was given
-    words: Tensor  # and as rules see it
+    prompt: Tensor
     state: State
     scores: Tensor  # [B, V], after the prompt
     trail: Trail
@@ -124,13 +119,13 @@ def begin(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> St
     length = longest(prompt, mask, decoder.limit)
     plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
     asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
-    plan = fit(plan, length, decoder.limit, asked)
+    plan = fit(plan, length, decoder.limit, asked).replace(spoken=spoken(prompt, mask, vocabulary(model)))
     trail = Trail(model, batch, prompt)
     pack_for_steps(model)
     opening = prompt if pair else None
     draft = make_draft(model, assistant, batch, opening, plan)
     state, scores = prefill(model, batch if past is None else unread(batch, past), opening, past)
-    return Start(plan, prompt, spoken(prompt, mask, vocabulary(model)), state, scores, trail, draft)
+    return Start(plan, prompt, state, scores, trail, draft)
 
 
 def pack_for_steps(model: Model) -> None:
@@ -172,15 +167,14 @@ def prefill(
     `prompt` is how the answer of an encoder-decoder begins; a decoder's own is in the batch.
     """
     name, mask_name = decoding_stage(model).names[:2]
-    begin = {key: batch[key] for key in (name, mask_name) if key in batch}
-    state = State() if past is None else past
+    state, begin = State() if past is None else past, dict(batch)
     if prompt is not None:
-        state = model.encode(**{key: value for key, value in batch.items() if key not in begin})
-        begin[name] = prompt
+        state = model.encode(**{key: value for key, value in batch.items() if key not in (name, mask_name)})
+        begin = {name: prompt, **({mask_name: batch[mask_name]} if mask_name in batch else {})}
     mask = begin.get(mask_name)
     if mask is not None and not bool(mask[:, -1].all()):  # no gap between a prompt and what follows: padding goes left
         order = torch.argsort(mask.long(), dim=1, stable=True)
-        begin = {key: value.gather(1, order) for key, value in begin.items()}
+        begin = {key: x.gather(1, order) if x.shape == mask.shape else x for key, x in begin.items()}
     keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
     return state, model(**begin, **keep, past_key_values=state).logits[:, -1]
 

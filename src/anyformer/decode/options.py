@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.config import Settings
@@ -72,6 +72,7 @@ class Plan(Settings):
     max_matching_ngram_size: int = 2  # how many last tokens are looked up there
     stops: Stops | None = None  # strings that end a row
     allowed: Any = None  # (number of the prompt, ids so far) -> the ids that may come next
+    spoken: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
 
     def check(self) -> None:
         ones = ("num_beams", "num_beam_groups", "num_return_sequences", "num_assistant_tokens")

@@ -105,18 +105,15 @@ def begin_answer(model: Model, batch: dict[str, Any], given: Mapping[str, Any]) 
     return torch.cat([column, forced], dim=1)
 
 
-def spoken(prompt: Tensor, mask: Tensor | None, nothing: int) -> Tensor:
-    """The prompt as the rules see it: padding on the left, and as an id that no word has, since nobody said it."""
+def spoken(prompt: Tensor, mask: Tensor | None, nothing: int) -> Tensor | None:
+    """The prompt as rules see it: padding on the left, and as an id that no word has, since nobody said it.
+
+    None: as it is.
+    """
     if mask is None or bool(mask.all()):
-        return prompt
+        return None
     order = torch.argsort(mask.long(), dim=1, stable=True)
     return prompt.gather(1, order).masked_fill(mask.gather(1, order) == 0, nothing)
-
-
-def put_back(found: Tensor, prompt: Tensor) -> Tensor:
-    """The prompt as it was given, in front of what was found for it, one row or several."""
-    rows = prompt.repeat_interleave(len(found) // len(prompt), dim=0)
-    return torch.cat([rows, found[:, prompt.shape[1] :]], dim=1)
 
 
 def longest(prompt: Tensor, mask: Tensor | None, limit: int | None) -> int:

@@ -52,6 +52,9 @@ class Strategy:
         self.every = check_every(prompt.device)
 
     def apply(self, rules: list[Processor], scores: Tensor, history: Tensor) -> Tensor:
+        if rules and self.plan.spoken is not None:  # padding was not said
+            heard = self.plan.spoken.repeat_interleave(len(history) // len(self.plan.spoken), dim=0)
+            history = torch.cat([heard, history[:, heard.shape[1] :]], dim=1)
         for rule in rules:
             scores = rule(scores, history)
         return scores

@@ -18,7 +18,7 @@ from torch import Tensor
 from anyformer.core.state import State
 from anyformer.decode.options import INPUTS, Plan, make_plan, resolve
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
-from anyformer.decode.strategies import Line, make_strategy
+from anyformer.decode.strategies import Line, Strategy, make_strategy
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
@@ -32,6 +32,11 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
     finished early are filled with the padding id. With num_return_sequences there are so many rows for each prompt.
     `assistant_model`, a smaller model with the same vocabulary, guesses ahead and changes nothing but the time.
     """
+    return search(model, *args, **options).result()
+
+
+def search(model: Model, *args: Tensor, **options: Any) -> Strategy:
+    """The strategy after its last step, which knows more than the ids: how a draft did, for one."""
     decoder = decoding_stage(model)
     options = {**({"input_ids": args[0]} if args else {}), **options}
     batch = {name: options.pop(name) for name in INPUTS if options.get(name) is not None}
@@ -143,18 +148,18 @@ def vocabulary(model: Model) -> int:
 
 def decode(
     model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan, draft: Draft | None = None
-) -> Tensor:
+) -> Strategy:
     """Advance and step until the strategy is done."""
     strategy = make_strategy(plan, prompt)
     if draft is not None and isinstance(strategy, Line):
         check_scores(scores, state)
         strategy.speculation = speculate(Reader(partial(read, model), state), scores, strategy, draft)
-        return strategy.result()
+        return strategy
     check_scores(scores, state)
     while True:
         tokens, rows = strategy.advance(scores)
         if strategy.done:
-            return strategy.result()
+            return strategy
         if rows is not None:
             state.select(rows)
         scores = step(model, state, tokens[:, None])

@@ -40,6 +40,7 @@ class Strategy:
     """What every search has: the rows so far, the rules, and an end."""
 
     done = False
+    speculation: Speculation | None = None  # how a draft did, where one helped
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         self.plan = plan
@@ -67,7 +68,6 @@ class Line(Strategy):
         self.columns = [prompt]
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
-        self.speculation: Speculation | None = None  # how it went, where a draft helped
 
     @property
     def history(self) -> Tensor:

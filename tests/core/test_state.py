@@ -194,6 +194,64 @@ def test_recurrent_memories_are_detached_and_forked() -> None:
     assert torch.equal(state.held("cell")["hidden"], _normal(3, 2, 4) * 2)
 
 
+def test_rows_that_stay_are_not_copied() -> None:
+    """Only rows that continue another one are written, whatever the order in which they take from each other."""
+    for rows in ([0, 1, 2], [1, 0, 2], [2, 2, 0], [1, 2, 0]):
+        state, key, value = _filled()
+        buffer = state.keys("self").key
+        state.select(torch.tensor(rows))
+        assert state.keys("self").key is buffer
+        got = state.keys("self").append(_normal(3, 2, 1, 4), _normal(3, 2, 1, 6))
+        assert torch.equal(got[0][:, :, :5], key[rows])
+        assert torch.equal(got[1][:, :, :5], value[rows])
+
+
+def test_beams_share_what_the_encoder_made() -> None:
+    state, key, _ = _filled()
+    fixed, encoder = state.fixed("cross").key, state.memory["encoder"]
+    state.select(torch.tensor([0, 0, 1, 1, 2, 2]), memory=False)
+    assert state.fixed("cross").key is fixed and state.memory["encoder"] is encoder
+    assert torch.equal(state.keys("self").append(*[_normal(6, 2, 1, d) for d in (4, 6)])[0][1, :, :5], key[0])
+    assert state.real.shape == (6, 5)
+
+
+def _step(state: State, span: int, mask: Tensor | None, n: int, at: int) -> Tensor:
+    """One pass of n tokens whose keys are their own numbers; gives the keys that the last of them could see."""
+    state.advance(mask, 2, n, torch.device("cpu"))
+    key = torch.arange(at, at + n, dtype=torch.float32).view(1, 1, n, 1).expand(2, 1, n, 1)
+    return state.keys("self", span).append(key, key)[0][0, 0, :, 0]
+
+
+@pytest.mark.parametrize("prompt", [1, 700])
+def test_a_window_keeps_only_the_window(prompt: int) -> None:
+    state, span = State(), 100
+    seen = _step(state, span, None, prompt, 0)
+    assert len(seen) == prompt  # every query of a prompt has a window of its own
+    for at in range(prompt, prompt + 500):
+        seen = _step(state, span, None, 1, at)
+        assert seen.tolist() == list(range(at + 1 - len(seen), at + 1))
+        assert min(at, span) < len(seen) <= span + GROWTH + 1
+    buffer = state.keys("self").key
+    assert buffer.shape[2] <= span + 3 * GROWTH
+    assert state.length == prompt + 500
+
+
+def test_a_window_keeps_what_padding_pushed_away_and_what_a_mark_needs() -> None:
+    """Slots of padding are no distance: a row with 300 of them still has the tokens before."""
+    state, span = State(), 50
+    mask = torch.ones(2, 400, dtype=torch.bool)
+    mask[1, 60:360] = False  # 100 real tokens: 60, then 40 after the hole
+    _step(state, span, mask, 400, 0)
+    seen = _step(state, span, None, 1, 400)
+    assert seen[0] == 50  # the 50 last real ones of row 1 before slot 400 begin at slot 50
+    marked = state.mark()
+    for at in range(401, 600):
+        seen = _step(state, span, None, 1, at)
+    assert seen[0] <= 401 - span
+    state.rewind(marked)
+    assert _step(state, span, None, 1, 401).tolist()[-span:] == list(range(352, 402))
+
+
 def test_shorten_cuts_keys_and_refuses_a_recurrence() -> None:
     """What is appended afterwards stands right behind what was kept."""
     state, key, _ = _filled(length=5)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.state import State
+from anyformer.core.state import KeyValues, State
 
 from ..weights.oracles import make_oracle, save_oracle
 from ..weights.oracles_decoders import ARCHITECTURES
@@ -112,6 +112,27 @@ def test_cached_is_uncached(name: str, models: Models) -> None:
         pieces = [ids[:, :6], ids[:, 6:10], *ids[:, 10:].split(1, dim=1)]
         steps = torch.cat([model(input_ids=piece, past_key_values=state).logits for piece in pieces], dim=1)
     assert float((whole - steps).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", ["MistralForCausalLM", "Gemma3ForCausalLM"])
+def test_a_window_that_forgets_changes_nothing(name: str, padded: bool, models: Models) -> None:
+    """Far past the point where keys behind the window are let go, and with padding between prompt and continuation."""
+    model = models[name][1]
+    ids = torch.randint(2, 60, (2, 300), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, 110:190] = 1 - int(padded)
+    state = State()
+    with torch.no_grad():
+        whole = model(input_ids=ids, attention_mask=mask).logits
+        steps = [
+            model(input_ids=ids[:, a:b], attention_mask=mask[:, a:b], past_key_values=state).logits
+            for a, b in [(0, 190), *((i, i + 1) for i in range(190, 300))]
+        ]
+    real = mask.bool()
+    assert float((whole - torch.cat(steps, dim=1))[real].abs().max()) < 1e-9
+    held = [layer.held for layer in state.layers.values() if isinstance(layer, KeyValues) and layer.span is not None]
+    assert held and max(held) < 200
 
 
 @pytest.mark.parametrize("name", ["gpt3-tiny", "mistral-tiny", "gemma3-tiny", "gptneox-tiny"])

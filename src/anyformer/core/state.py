@@ -13,36 +13,81 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from anyformer.tokens import Tokens
+from anyformer.core.masks import Causal, Mask, Padding, Placed
+from anyformer.tokens import Memo, Tokens
 
 GROWTH = 64  # tokens added to a cache when it is full
 
 
 class KeyValues:
-    """Keys and values of one self-attention, in buffers [B, H, capacity, d] that grow in blocks."""
+    """Keys and values of one self-attention, in buffers [B, H, capacity, d] that grow in blocks.
 
-    def __init__(self) -> None:
-        self.length = 0
+    `length` counts every token that came, `first` those that were forgotten again: behind a window of `span` tokens
+    nothing is looked at any more.
+    """
+
+    def __init__(self, span: int | None = None) -> None:
+        self.span = span
+        self.length = self.first = 0
         self.key: Tensor | None = None
         self.value: Tensor | None = None
 
+    @property
+    def held(self) -> int:
+        return self.length - self.first
+
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Remember the new ones [B, H, n, d]; returns all so far."""
-        last = self.length + key.shape[2]
+        """Remember the new ones [B, H, n, d]; returns all that are held."""
+        held = self.held
+        last = held + key.shape[2]
         if torch.is_grad_enabled() and key.requires_grad:  # buffers written in place cannot carry gradients
-            self.key = key if self.key is None else torch.cat([self.key[:, :, : self.length], key], dim=2)
-            self.value = value if self.value is None else torch.cat([self.value[:, :, : self.length], value], dim=2)
+            self.key = key if self.key is None else torch.cat([self.key[:, :, :held], key], dim=2)
+            self.value = value if self.value is None else torch.cat([self.value[:, :, :held], value], dim=2)
         else:
-            self.key = _room(self.key, key, last, self.length)
-            self.value = _room(self.value, value, last, self.length)
-            self.key[:, :, self.length : last] = key
-            self.value[:, :, self.length : last] = value
-        self.length = last
+            self.key = _room(self.key, key, last, held)
+            self.value = _room(self.value, value, last, held)
+            self.key[:, :, held:last] = key
+            self.value[:, :, held:last] = value
+        self.length += key.shape[2]
         return self.key[:, :, :last], self.value[:, :, :last]
+
+    def forget(self, before: int) -> None:
+        """Let go of the tokens before this one."""
+        kept, n = slice(before - self.first, self.held), self.length - before
+
+        def move(buffer: Tensor) -> Tensor:
+            smaller = buffer.new_zeros(*buffer.shape[:2], n + 2 * GROWTH, buffer.shape[3])
+            smaller[:, :, :n] = buffer[:, :, kept]
+            return smaller
+
+        self.apply(move)
+        self.first = before
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
         self.key = None if self.key is None else change(self.key)
         self.value = None if self.value is None else change(self.value)
+
+    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+        """`moved`, where it is known, are the rows that do not continue themselves: only those are copied, and only
+        as far as they are filled.
+        """
+        held = self.held
+
+        def reorder(buffer: Tensor) -> Tensor:
+            if buffer.requires_grad:
+                return buffer.index_select(0, rows)
+            filled = buffer[:, :, :held]
+            if moved is not None:
+                filled.index_copy_(0, moved, filled.index_select(0, rows[moved]))
+                return buffer
+            if len(rows) == len(buffer):
+                filled.copy_(filled.index_select(0, rows))
+                return buffer
+            larger = buffer.new_zeros(len(rows), *buffer.shape[1:])
+            larger[:, :, :held] = filled.index_select(0, rows)
+            return larger
+
+        self.apply(reorder)
 
     def rewind(self, length: int) -> None:
         self.length = length
@@ -61,6 +106,9 @@ class Fixed:
         self.key = None if self.key is None else change(self.key)
         self.value = None if self.value is None else change(self.value)
 
+    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+        self.apply(lambda x: x.index_select(0, rows))
+
     def rewind(self, length: int) -> None:
         """The encoder's keys do not grow."""
 
@@ -68,10 +116,11 @@ class Fixed:
 class Held(dict[str, Tensor]):
     """What a recurrent part carries along, by name, batch first. A step replaces tensors and never writes into one."""
 
-    length = 0
-
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
         self.update({name: change(tensor) for name, tensor in self.items()})
+
+    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+        self.apply(lambda x: x.index_select(0, rows))
 
 
 class Mark:
@@ -84,6 +133,9 @@ class Mark:
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
         for tensors in self.held.values():
             tensors.apply(change)
+
+    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+        self.apply(lambda x: x.index_select(0, rows))
 
 
 def _room(buffer: Tensor | None, like: Tensor, needed: int, used: int) -> Tensor:
@@ -106,8 +158,9 @@ class State:
         self.memory: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()
 
-    def keys(self, path: str) -> KeyValues:
-        layer = self.layers.setdefault(path, KeyValues())
+    def keys(self, path: str, span: int | None = None) -> KeyValues:
+        """`span`: how many tokens before a query it looks at, where that is bounded."""
+        layer = self.layers.setdefault(path, KeyValues(span))
         assert isinstance(layer, KeyValues)
         return layer
 
@@ -121,8 +174,26 @@ class State:
         assert isinstance(layer, Held)
         return layer
 
+    def count(self) -> int | Tensor:
+        """How many real tokens are remembered: one number, or one a row [B, 1]."""
+        return self.length if self.real is None else self.real.sum(dim=1, keepdim=True)
+
+    def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
+        """What the last `n_query` tokens may look at among the `n_keys` that a layer holds: what the family allows
+        (`own`) and is real. Where slots of the past are padding, distances are counted without them.
+        """
+        if self.real is None:
+            return own
+        real = Padding(self.real[:, self.real.shape[1] - n_keys :])  # a bounded memory has the last ones only
+        if n_keys == n_query or all(isinstance(part, Causal) for part in own.parts):
+            return own & real
+        if "places" not in memo:
+            memo["places"] = self.real.cumsum(dim=1) - 1
+        return Placed(own, memo["places"][:, self.real.shape[1] - n_keys :]) & real
+
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
         """Note n more tokens a row; `mask` [B, n] says which are real."""
+        self._forget()
         if mask is not None or self.real is not None:
             past = self.real
             if past is None:
@@ -131,9 +202,48 @@ class State:
             self.real = torch.cat([past, now], dim=1)
         self.length += n
 
-    def select(self, rows: Tensor) -> None:
-        """Keep or repeat rows, as beam search reorders its hypotheses: rows [B'] of old row numbers."""
-        self._apply(lambda x: x.index_select(0, rows))
+    def _forget(self) -> None:
+        """Windows keep only what a later query can look at, and what a mark may come back to."""
+        now = min((mark.length for mark in self.marks), default=self.length)
+        for layer in self.layers.values():
+            if isinstance(layer, KeyValues) and layer.span is not None:
+                spare = now - layer.first - layer.span
+                if spare >= GROWTH:  # seldom enough that moving the rest costs little
+                    before = now - layer.span if self.real is None else self._last_real(now, layer.span)
+                    layer.forget(max(before, layer.first))
+
+    def _last_real(self, now: int, span: int) -> int:
+        """The slot from which on every row has `span` real tokens before `now`, or all it has."""
+        assert self.real is not None
+        after = self.real[:, :now].flip(1).cumsum(dim=1)  # real tokens from a slot on, counted from the end
+        return now - int((after < span).sum(dim=1).max()) - 1
+
+    def select(self, rows: Tensor, memory: bool = True) -> None:
+        """Keep or repeat rows, as beam search reorders its hypotheses: rows [B'] of old row numbers.
+
+        With `memory` off, what stands fixed (the encoder's tokens, keys and values) stays as it is: all beams of a
+        source look at the same.
+        """
+        moved = self._moved(rows)
+        for layer in (*self.layers.values(), *self.marks):
+            if memory or not isinstance(layer, Fixed):
+                layer.select(rows, moved)
+        self.real = None if self.real is None else self.real.index_select(0, rows)
+        if memory:
+            self.memory = {
+                stage: _change(tokens, lambda x: x.index_select(0, rows)) for stage, tokens in self.memory.items()
+            }
+
+    def _moved(self, rows: Tensor) -> Tensor | None:
+        """Rows that do not continue themselves; on a GPU looking would wait for it."""
+        sizes = {
+            layer.key.shape[0]
+            for layer in self.layers.values()
+            if isinstance(layer, KeyValues) and layer.key is not None
+        }
+        if rows.is_cuda or sizes != {len(rows)}:
+            return None
+        return (rows != torch.arange(len(rows))).nonzero().squeeze(1)
 
     def detach(self) -> None:
         """Cut the gradient to the past."""
@@ -170,16 +280,7 @@ class State:
         for remembered in (*self.layers.values(), *self.marks):
             remembered.apply(change)
         self.real = None if self.real is None else change(self.real)
-        self.memory = {
-            stage: Tokens(
-                change(tokens.x),
-                None if tokens.mask is None else change(tokens.mask),
-                code=None if tokens.code is None else change(tokens.code.expand(tokens.x.shape[0], -1, -1)),
-                grid=tokens.grid,
-                summary=None if tokens.summary is None else change(tokens.summary),
-            )
-            for stage, tokens in self.memory.items()
-        }
+        self.memory = {stage: _change(tokens, change) for stage, tokens in self.memory.items()}
 
     def shorten(self, length: int) -> bool:
         """Forget all but the first `length` tokens; False, and nothing done, where a recurrence cannot: rewind then."""
@@ -187,3 +288,13 @@ class State:
             return False
         self.rewind(Mark(length, {}))
         return True
+
+
+def _change(tokens: Tokens, change: Callable[[Tensor], Tensor]) -> Tokens:
+    return Tokens(
+        change(tokens.x),
+        None if tokens.mask is None else change(tokens.mask),
+        code=None if tokens.code is None else change(tokens.code.expand(tokens.x.shape[0], -1, -1)),
+        grid=tokens.grid,
+        summary=None if tokens.summary is None else change(tokens.summary),
+    )

@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from anyformer.core.linear import pack_weights
 from anyformer.core.state import State
+from anyformer.decode.graph import can_record, record
 from anyformer.decode.options import INPUTS, Plan, make_plan, resolve
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
-from anyformer.decode.strategies import Line, Strategy, make_strategy
+from anyformer.decode.strategies import Beam, Greedy, Line, make_strategy
 from anyformer.errors import InputError
+
+PACKED_BYTES = 2**31  # models up to this size keep a second copy of their matrices, made for speed
+PACKED_ROWS = 64  # a layout for so many rows loses little at one
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
     from anyformer.model import Model
@@ -32,11 +37,6 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
     finished early are filled with the padding id. With num_return_sequences there are so many rows for each prompt.
     `assistant_model`, a smaller model with the same vocabulary, guesses ahead and changes nothing but the time.
     """
-    return search(model, *args, **options).result()
-
-
-def search(model: Model, *args: Tensor, **options: Any) -> Strategy:
-    """The strategy after its last step, which knows more than the ids: how a draft did, for one."""
     decoder = decoding_stage(model)
     options = {**({"input_ids": args[0]} if args else {}), **options}
     batch = {name: options.pop(name) for name in INPUTS if options.get(name) is not None}
@@ -51,10 +51,18 @@ def search(model: Model, *args: Tensor, **options: Any) -> Strategy:
     plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
     if "attention_mask" not in batch and decoder.attends is None:
         batch.update(infer_mask(batch["input_ids"], plan))
+    pack_for_steps(model)
     begin = None if decoder.attends is None else prompt
     draft = make_draft(model, assistant, batch, begin, plan)
     state, scores = prefill(model, batch, begin)
     return decode(model, state, scores, prompt, plan, draft)
+
+
+def pack_for_steps(model: Model) -> None:
+    """On a CPU a step waits for the weights, which come twice as fast when laid out for it; once a model, if small."""
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    if size <= PACKED_BYTES:
+        pack_weights(model, PACKED_ROWS)
 
 
 def repeat_prompts(batch: dict[str, Tensor], given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -122,6 +130,7 @@ def make_draft(
     if assistant is None:
         return LookupDraft(plan.prompt_lookup_num_tokens, plan.max_matching_ngram_size)
     check_assistant(model, assistant)
+    pack_for_steps(assistant)
     state, _ = prefill(assistant, batch, prompt)
     return ModelDraft(Reader(partial(read, assistant), state), plan.num_assistant_tokens)
 
@@ -143,30 +152,40 @@ def check_assistant(model: Model, assistant: Model) -> None:
 
 
 def vocabulary(model: Model) -> int:
-    return int(model.heads["language"].get_parameter("words.weight").shape[0])
+    head: Any = model.heads["language"]
+    return int(head.config.vocab_size)
 
 
 def decode(
     model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan, draft: Draft | None = None
-) -> Strategy:
+) -> Tensor:
     """Advance and step until the strategy is done."""
     strategy = make_strategy(plan, prompt)
+    own_memory = not decoding_stage(model).shares
+    name, recording = decoding_stage(model).names[0], None
     if draft is not None and isinstance(strategy, Line):
         check_scores(scores, state)
         strategy.speculation = speculate(Reader(partial(read, model), state), scores, strategy, draft)
-        return strategy
+        return strategy.result()
     check_scores(scores, state)
     while True:
         tokens, rows = strategy.advance(scores)
         if strategy.done:
-            return strategy
+            return strategy.result()
         if rows is not None:
-            state.select(rows)
-        scores = step(model, state, tokens[:, None])
+            state.select(rows, memory=own_memory)
+        if recording is None and can_record(model, state, plan.max_length - plan.prompt):
+            recording = record(model, name, state, strategy)
+            state = recording.state
+            if isinstance(strategy, (Greedy, Beam)) and strategy.plain:
+                return recording.follow(model, name, strategy, tokens)
+        scores = recording.step(model, name, tokens) if recording else step(model, state, tokens[:, None])
 
 
 def check_scores(scores: Tensor, state: State) -> None:
     """NaN would come out as some token or other. On a GPU looking would stop the queue at every token."""
-    if not scores.is_cuda and bool(scores.isnan().any()):
+    if scores.is_cuda or not bool(scores.sum().isnan()):  # a sum is read many times faster than every number asked
+        return
+    if bool(scores.isnan().any()):  # and not infinities of both signs
         row = int(scores.isnan().any(dim=1).nonzero()[0])
         raise InputError(f"The scores after position {state.length - 1} of row {row} are not numbers (NaN).")

@@ -202,6 +202,7 @@ def make_draft(
     if assistant is None:
         return LookupDraft(plan.prompt_lookup_num_tokens, plan.max_matching_ngram_size)
     check_assistant(model, assistant)
+    pack_for_steps(assistant)
     state, _ = prefill(assistant, batch, prompt)
     return ModelDraft(Reader(partial(read, assistant), state), plan.num_assistant_tokens)
 

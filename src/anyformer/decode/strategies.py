@@ -43,6 +43,7 @@ class Strategy:
     done = False
     observed = False  # does somebody want to know more than what comes out?
     processed: Tensor  # the scores [R, V] that the last tokens were chosen by, rules and all
+    speculation: Speculation | None = None  # how a draft did, where one helped
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         self.plan = plan
@@ -75,7 +76,6 @@ class Line(Strategy):
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.read = self.stops.begin(prompt) if self.stops is not None else None
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
-        self.speculation: Speculation | None = None  # how it went, where a draft helped
 
     @property
     def history(self) -> Tensor:

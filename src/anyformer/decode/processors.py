@@ -1,6 +1,7 @@
 """What may be said next: pure functions on scores [R, V], given what each row says so far [R, L].
 
-A new truncation is one function here and one line in `processors` or `truncations`.
+Only `ban` writes into the scores it is given, which belong to the search: a copy of them all for the sake of one word
+costs as much as everything else that a search does. A new truncation is one function here and one line in `processors` or `truncations`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def ban(scores: Tensor, history: Tensor, ids: tuple[int, ...], before: int | Non
     """Never these tokens, or not before so many stand there."""
     if before is not None and history.shape[1] >= before:
         return scores
-    return scores.index_fill(1, torch.tensor(ids, device=scores.device), NEVER)
+    return scores.index_fill_(1, torch.tensor(ids, device=scores.device), NEVER)
 
 
 def force(scores: Tensor, history: Tensor, token: int, at: int) -> Tensor:

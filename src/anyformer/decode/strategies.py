@@ -137,6 +137,7 @@ class Beam(Strategy):
         self.end_scores = torch.full_like(self.scores, LOST)
         self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)
         self.ended = torch.zeros_like(self.scores, dtype=torch.bool)
+        self.logs = torch.empty(0, device=prompt.device)
         self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=prompt.device)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -158,8 +159,8 @@ class Beam(Strategy):
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
         history = self.running.flatten(0, 1)
-        logs = scores.float().log_softmax(-1)
-        logs = self.apply([*self.rules, *self.limits], logs, history)
+        self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # in the same memory at every step
+        logs = self.apply([*self.rules, *self.limits], self.logs, history)
         if not self.plan.do_sample:
             return self._best(logs)
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]

@@ -124,10 +124,12 @@ KEEPING: WeakKeyDictionary[Model, OrderedDict[Any, Recording]] = WeakKeyDictiona
 
 def can_record(model: Model, state: State, new_tokens: int) -> bool:
     """Is the step the same each time? Nobody looks in, nothing is drawn, and all that is remembered are keys."""
+    if model.device.type != "cuda":
+        return False
     stages = [stage for stage in model.stages.values() if stage.remembers]
     parts = [part for stage in stages for part in stage.modules()]
     plain = not model.training and not model.watch.patterns and new_tokens >= LEAST and len(stages) == 1
-    return model.device.type == "cuda" and plain and keys_only(state) and all(steady(part) for part in parts)
+    return plain and keys_only(state) and all(steady(part) for part in parts)
 
 
 def keys_only(state: State) -> bool:

@@ -1,7 +1,8 @@
 """What may be said next: pure functions on scores [R, V], given what each row says so far [R, L].
 
-Padding in a prompt is nothing that was said: there the history holds V, an id that no word has.
-A new truncation is one function here and one line in `processors` or `truncations`.
+Padding in a prompt is nothing that was said: there the history holds V, an id that no word has. Only `ban` writes into
+the scores it is given, which belong to the search: a copy of them all for the sake of one word costs as much as
+everything else that a search does. A new truncation is one function here and one line in `processors` or `truncations`.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def ban(
     length = history.shape[1]
     if (before is not None and length >= before) or (at is not None and length != at):
         return scores
-    return scores.index_fill(1, torch.tensor(ids, device=scores.device), NEVER)
+    return scores.index_fill_(1, torch.tensor(ids, device=scores.device), NEVER)
 
 
 def force(scores: Tensor, history: Tensor, token: int, at: int) -> Tensor:

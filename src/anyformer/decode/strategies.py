@@ -83,7 +83,7 @@ class Line(Strategy):
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
         """What is said after `history`, whoever asks and however often."""
-        self.processed = self.apply(self.rules, scores, history)
+        self.processed = self.apply(self.rules, scores.clone(), history) if self.rules else scores
         return self.processed.argmax(dim=-1)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -140,7 +140,7 @@ class Sample(Line):
         self.noise: dict[int, Tensor] = {}  # by place; drawn in order
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        self.processed = scores = self.apply([*self.rules, *self.limits], scores, history)
+        self.processed = scores = self.apply([*self.rules, *self.limits], scores.clone(), history)
         place = history.shape[1]
         if place not in self.noise:
             self.noise[place] = self._draw(scores)
@@ -200,7 +200,7 @@ class Beam(Strategy):
         self.first = torch.arange(self.keep, device=device) < beams
         new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt).clamp(min=1)
         self.divisors = (new.double() ** plan.length_penalty).float()  # by length
-
+        self.logs = torch.empty(0, device=device)
         self.read = self.stops.begin(prompt)[:, None].expand(-1, beams) if self.stops is not None else None
 
     @property
@@ -252,13 +252,14 @@ class Beam(Strategy):
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
         n = scores.shape[-1]
-        if self.plain:
-            return self._best(*best_logs(scores, min(self.keep, n)))
-        logs = scores.float().log_softmax(-1)
+        k = min(self.keep, n)
+        if self.plain and can_rank(scores):
+            return self._best(*best_logs(scores, k))
+        logs = self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # in the same memory at every step
         history = self.running[..., : self.length].flatten(0, 1)
         self.processed = logs = self.apply([*self.rules, *self.limits], logs, history)
         if not self.plan.do_sample and self.groups == 1:
-            return self._best(*top(logs, min(self.keep, n)))
+            return self._best(*top(logs, k))
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
         total = self._diversify(total) if self.groups > 1 else total
         if self.plan.do_sample:
@@ -329,12 +330,15 @@ def _pick(x: Tensor, index: Tensor) -> Tensor:
 
 def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest log-probabilities of each row of scores [R, V], and their tokens."""
-    if HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64:
-        from anyformer.core.gpu import best
+    from anyformer.core.gpu import best
 
-        values, tokens, sums = best(scores, k)
-        return values - sums[:, None], tokens
-    return top(scores.float().log_softmax(-1), k)
+    values, tokens, sums = best(scores, k)
+    return values - sums[:, None], tokens
+
+
+def can_rank(scores: Tensor) -> bool:
+    """Is there a kernel for `best_logs`?"""
+    return HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64
 
 
 def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ the old row that each continues (None: its own), so that the engine can reorder 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -86,14 +88,16 @@ class Sample(Line):
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
         scores = self.apply(self.limits, scores, history)
-        if self.dice:
-            noise = torch.stack(
-                [torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in self.dice]
-            )
-        else:
-            noise = torch.rand(scores.shape, device=scores.device)
-        tiny = torch.finfo(noise.dtype).tiny
-        return (scores - torch.log(-torch.log(noise.clamp(tiny, 1 - 1e-7)))).argmax(dim=-1)
+        return (scores + gumbel(scores, self.dice)).argmax(dim=-1)
+
+
+def gumbel(scores: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
+    """Noise for scores [R, V], from a die a row; without dice, from PyTorch's own."""
+    if dice:
+        even = torch.stack([torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in dice])
+    else:
+        even = torch.rand(scores.shape, device=scores.device)
+    return -torch.log(-torch.log(even.clamp(torch.finfo(even.dtype).tiny, 1 - 1e-7)))
 
 
 LOST = -1.0e9  # the score of a beam that is not there

@@ -100,7 +100,9 @@ def main() -> None:
     for name, work in ways.items():
         took[name], answers[name] = timed(work)
         same = sum(a == b for a, b in zip(answers[name], answers["refilled"], strict=True))
-        print(f"{name}: {took[name]:.1f} s, {tokens / took[name]:,.0f} tokens/s, {same} answers as refilled", flush=True)
+        print(
+            f"{name}: {took[name]:.1f} s, {tokens / took[name]:,.0f} tokens/s, {same} answers as refilled", flush=True
+        )
     print(f"ratio {took['static'] / took['refilled']:.2f}")
     assert answers["static"] == answers["refilled"], "refilling changed an answer"
 

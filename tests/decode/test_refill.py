@@ -156,12 +156,13 @@ def test_prompts_as_lists_rows_and_batches_of_one(gpt2: tuple[Any, af.Model]) ->
     assert found == [gpt2[1].generate(torch.tensor([ids]), **options)[0].tolist()] * len(ways)
 
 
-def test_rows_that_fill_the_table_of_positions(gpt2: tuple[Any, af.Model]) -> None:  # noqa: F811
-    """64 positions, and every third row uses all of them; a row that waits for its next prompt never runs past."""
-    prompts = many(30, longest=8)
+def test_rows_that_fill_the_table_of_positions() -> None:
+    """24 positions, and every third row uses all of them; a row that waits for its next prompt never runs past."""
+    model = af.build("gpt2-tiny", n_layers=1, d_model=16, n_heads=2, vocab_size=32, max_length=24).double().eval()
+    prompts = many(90, longest=8, vocabulary=32)
     for prompt in prompts[::3]:
-        prompt["max_new_tokens"] = 64 - len(prompt["input_ids"])
-    compare(gpt2[1], prompts, rows=20, eos_token_id=None)
+        prompt["max_new_tokens"] = 24 - len(prompt["input_ids"])
+    compare(model, prompts, rows=24, eos_token_id=None)
 
 
 def test_looking_seldom_changes_nothing(

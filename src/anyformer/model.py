@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +15,21 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Crossing, PartConfig
 from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.linear import quantise_weights
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
 from anyformer.core.taps import NO_TAPS, Watch, name_taps, watching
-from anyformer.errors import InputError, nearest
+from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
-from anyformer.tokens import Tokens
+from anyformer.tokens import Tokens, unobserved
 
+if TYPE_CHECKING:
+    from anyformer.decode.score import Scores
+
+WEIGHTS = ("int8",)  # what matrices can be turned into
 PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
 
 
@@ -90,7 +95,7 @@ def _parts(stack: Stack | None) -> list[PartConfig]:
 
 
 def _wasteful(tokens: Tokens) -> bool:
-    if tokens.mask is None or torch.compiler.is_compiling():
+    if tokens.mask is None or unobserved(tokens.mask):
         return False
     return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
 
@@ -289,6 +294,39 @@ class Model(nn.Module):
         with torch.inference_mode():
             ids = generate(self, *args, **options)
         return ids.clone()  # outside: one that gradients may be asked about later
+
+    def score(self, *args: Tensor, continuations: Any, **options: Any) -> Scores:
+        """Log-probabilities of given continuations, token by token. See `anyformer.decode.score`."""
+        from anyformer.decode.score import score
+
+        options = {**({"input_ids": args[0]} if args else {}), **options}
+        with torch.no_grad():
+            return score(self, continuations, **options)
+
+    def find(self, *args: Tensor, **options: Any) -> list[Output]:
+        """What learned queries find in each row, all at once: classes, scores, boxes. See `anyformer.decode.slots`."""
+        from anyformer.decode.slots import find
+
+        options = {**({self.names[0]: args[0]} if args else {}), **options}
+        with torch.no_grad():
+            return find(self, **options)
+
+    def quantise(self, weights: str = "int8") -> Self:
+        """Round the matrices of stacks and heads to 8-bit whole numbers, for good: several times faster on a CPU.
+
+        Tables that are looked up and norms stay as they are. Such a model can neither be trained nor saved.
+        """
+        if weights not in WEIGHTS:
+            known = f"{', '.join(WEIGHTS)}.{nearest(weights, WEIGHTS)}"
+            raise ConfigError(f'weights can be {known} "{weights}" is something else.')
+        if self.device.type != "cpu" or self.dtype != torch.float32:
+            kind = str(self.dtype).removeprefix("torch.")
+            raise ConfigError(f"{weights} weights are for float32 models on a CPU; this is {kind} on {self.device}.")
+        for part in (*(cast("Stage", stage).stack for stage in self.stages.values()), self.heads):
+            if part is not None:
+                quantise_weights(part)
+        self.requires_grad_(False)
+        return self.eval()
 
     def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:
         """Each prompt's number and ids as they are finished; a finished row goes to the next prompt at once."""

@@ -76,6 +76,11 @@ class Packing:
         return flat.view(self.batch, self.length, *x.shape[1:])
 
 
+def unobserved(x: Tensor) -> bool:
+    """Is this pass being compiled or recorded, so that nobody may look at values?"""
+    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 Memo = dict[Any, Any]  # what one layer worked out and the next ones need again (rotary's tables)
 
 
@@ -102,7 +107,11 @@ class Tokens:
         return self.packing is not None
 
     def replace(self, x: Tensor) -> Tokens:
-        return Tokens(x, self.mask, self.positions, self.code, self.grid, self.packing, self.summary, self.memo)
+        """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
+        other = object.__new__(Tokens)
+        other.__dict__.update(self.__dict__)
+        other.__dict__["x"] = x
+        return other
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""

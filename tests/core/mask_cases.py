@@ -15,6 +15,7 @@ from anyformer.core.masks import (
     Dilated,
     Documents,
     Everything,
+    Filled,
     Local2D,
     Mask,
     Packed,
@@ -97,6 +98,13 @@ def _placed(b: int, i: int, j: int) -> bool:  # at most 2 real tokens back, what
     return 0 <= int(REAL[b, : i + 1].sum()) - int(REAL[b, : j + 1].sum()) <= 2
 
 
+FIRST, COLUMN = torch.tensor([0, 5]), torch.tensor([7])
+
+
+def _filled(span: int) -> Rule:  # whoever asks is the last column
+    return lambda b, i, j: max((0, 5)[b], 7 - span) <= j <= 7
+
+
 def _dilated(b: int, i: int, j: int) -> bool:
     return j in (i - 6, i - 3, i, i + 3, i + 6)
 
@@ -111,6 +119,8 @@ MASKS = [
     Case("local 2D", Local2D(4, 1, 2), _local, (Local2D,)),
     Case("padding", Padding(REAL), _padding(REAL), (Padding,)),
     Case("padding, a row of nothing else", Padding(EMPTY), _padding(EMPTY), (Padding,)),
+    Case("filled columns", Filled(FIRST, COLUMN), _filled(12), (Filled,)),
+    Case("filled columns, a window", Filled(FIRST, COLUMN, 3), _filled(3), (Filled,)),
     Case("documents", Documents(DOCUMENT, DOCUMENT), _documents, (Documents,)),
     Case(
         "documents, one without keys",

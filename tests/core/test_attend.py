@@ -30,7 +30,7 @@ SHAPES = {
     "cross": (4, 9, 0),
     "few keys": (9, 4, 0),
 }
-CUDA_ONLY = {"varlen"}  # torch has this kernel for no other device
+CUDA_ONLY = {"varlen", "single"}  # kernels for no other device; the second has its own tests (test_gpu.py)
 
 
 @pytest.fixture(autouse=True)

@@ -250,3 +250,15 @@ def test_a_window_keeps_what_padding_pushed_away_and_what_a_mark_needs() -> None
     assert seen[0] <= 401 - span
     state.rewind(marked)
     assert _step(state, span, None, 1, 401).tolist()[-span:] == list(range(352, 402))
+
+
+def test_shorten_cuts_keys_and_refuses_a_recurrence() -> None:
+    """What is appended afterwards stands right behind what was kept."""
+    state, key, _ = _filled(length=5)
+    assert state.shorten(3) and state.length == 3
+    assert state.real is not None and state.real.shape == (3, 3)
+    new = _normal(3, 2, 1, 4, seed=9)
+    keys, _ = state.keys("self").append(new, _normal(3, 2, 1, 6, seed=10))
+    assert torch.equal(keys, torch.cat([key[:, :, :3], new], dim=2))
+    state.held("cell")["hidden"] = _normal(3, 1, 4)
+    assert not state.shorten(2) and state.length == 3

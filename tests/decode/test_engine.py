@@ -173,7 +173,7 @@ def test_a_fresh_model_generates_by_its_own_settings() -> None:
 
 def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[Any, af.Model], tmp_path: Path) -> None:
     model, ids = gpt2[1], prompts(2)
-    for options in ({"num_beam_groups": 2}, {"penalty_alpha": 0.6}, {"guidance_scale": 2.0}):
+    for options in ({"penalty_alpha": 0.6}, {"guidance_scale": 2.0}):
         with pytest.raises(af.InputError, match="not in this version"):
             model.generate(ids, **options)
     with pytest.raises(af.InputError, match='Did you mean "max_new_tokens"'):
@@ -190,6 +190,11 @@ def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[
     ("options", "words"),
     [
         ({"num_beams": 0}, "num_beams is 0"),
+        ({"num_beams": 4, "num_beam_groups": 0}, "num_beam_groups is 0"),
+        ({"num_beams": 4, "num_beam_groups": 2}, "penalty above 0"),
+        ({"num_beams": 4, "diversity_penalty": 0.5}, "two or more"),
+        ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 0.5}, "not a multiple"),
+        ({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "do_sample": True}, "not drawn"),
         ({"temperature": -1.0, "do_sample": True}, "temperature is -1"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_p": 2.0, "do_sample": True}, "top_p is 2"),

@@ -260,6 +260,7 @@ def test_nothing_in_nothing_out(small: af.Model) -> None:
         ([[1]], {"num_beams": 4}, "num_beams is 4"),
         ([[1]], {"num_return_sequences": 2, "do_sample": True}, "num_return_sequences is 2"),
         ([[1]], {"rows": 0}, "rows is 0"),
+        ([[1]], {"prompt_lookup_num_tokens": 3}, "takes no draft"),
         ([[1], []], {}, "Prompt 1: .*empty"),
         ([[1], [[1], [2]]], {}, r"Prompt 1: input_ids has shape \[2, 1\]"),
         ([{"input_ids": [1], "max_new_token": 3}], {}, 'Did you mean "max_new_tokens"'),

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.masks import EVERYTHING, Causal, Dense, Dilated, Mask, Packed, Padding, Window
+from anyformer.core.masks import EVERYTHING, Causal, Dense, Dilated, Filled, Mask, Packed, Padding, Window
 from anyformer.tokens import Packing
 
 BLOCK = 256  # queries a step in the blocked kernel
@@ -84,6 +84,9 @@ def attend(
 
 
 def choose(call: Call) -> Kernel:
+    """The first that can and pays. On a CPU, short keys leave no choice, so decoding need not ask around."""
+    if call.key.shape[2] < 2 * BLOCK and call.key.is_cpu and call.packed is None:
+        return KERNELS["sdpa" if call.score is None else "reference"]
     return next(kernel for kernel in KERNELS.values() if kernel.can(call) and kernel.pays(call))
 
 
@@ -399,6 +402,21 @@ def _has_varlen() -> bool:
 _HAS_VARLEN = torch.cuda.is_available() and _has_varlen()
 
 
+def _single(call: Call) -> Tensor:
+    """One query a row over a cache of fixed size, of which only the filled columns are read (CUDA; see steady.py)."""
+    from anyformer.core.gpu import single_query
+
+    mask = call.mask
+    assert isinstance(mask, Filled) and mask.fresh is not None
+    return single_query(
+        call.query, *mask.fresh, call.key, call.value, mask.first, mask.column, mask.span, mask.table, call.scale
+    )
+
+
+def _can_single(call: Call) -> bool:
+    return isinstance(call.mask, Filled) and call.mask.fresh is not None
+
+
 def _can_unpack(call: Call) -> bool:
     return call.packed is not None and _plain(call)
 
@@ -420,6 +438,7 @@ def _long_rows_on_cpu(call: Call) -> bool:
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
     for kernel in (
+        Kernel("single", _can_single, _always, _single),
         Kernel("varlen", _can_varlen, _always, _varlen),
         Kernel("each", _can_unpack, _long_rows_on_cpu, _each),
         Kernel("repad", _can_unpack, _always, _repad),

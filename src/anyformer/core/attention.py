@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attend, weigh
 from anyformer.core.linear import Fused, Linear
-from anyformer.core.masks import EVERYTHING, Causal, Mask, Packed, Padding, Placed, Window
+from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Window
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.state import PAST, State
@@ -92,10 +92,21 @@ class Attention(nn.Module):
             self.query_norm = make_norm(config.qk_norm, config.d_head)
             self.key_norm = make_norm(config.qk_norm, config.d_head)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
-        """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps."""
-        query, key, value, offset = self._cross(tokens, context, state) if context else self._self(tokens, state)
-        mask = self._own_mask(tokens, state, key.shape[2]) & _visible(tokens, context, state, key.shape[2])
+    def forward(
+        self,
+        tokens: Tokens,
+        context: Tokens | None = None,
+        state: State | None = None,
+        norm: nn.Module | None = None,
+        add: Tensor | None = None,
+    ) -> Tensor:
+        """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps; `norm` of
+        the tokens comes first, `add` last.
+        """
+        if norm is not None and (context is not None or tokens.code is not None or self.config.recall is not None):
+            tokens, norm = tokens.replace(norm(tokens.x)), None
+        query, key, value, offset = self._cross(tokens, context, state) if context else self._self(tokens, state, norm)
+        mask = self._mask(tokens, context, state, key.shape[2])
         beams = max(query.shape[0] // max(key.shape[0], 1), 1)  # that share the keys of one source
         query = _gather_beams(query, beams)
         scale = self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
@@ -109,24 +120,25 @@ class Attention(nn.Module):
         heads = attend(
             query, key, value, mask, scale=scale, bias=bias, dropout=dropout, offset=offset, score=self.score
         )
-        out = self.out(_join(_part_beams(heads, beams), tokens.packed))
+        out = self.out(_join(_part_beams(heads, beams), tokens.packed), add=add)
         return self.taps.see("output", out, tokens.packing)
 
-    def _own_mask(self, tokens: Tokens, state: State | None, n_keys: int) -> Mask:
-        """What the family forbids; where slots of the past are padding, distances are counted without them."""
-        plain = all(isinstance(part, Causal) for part in self.config.mask.parts)
-        if plain or n_keys == tokens.x.shape[1] or state is None or state.real is None:
-            return self.config.mask
-        if "places" not in tokens.memo:
-            tokens.memo["places"] = state.real.cumsum(dim=1) - 1
-        places = tokens.memo["places"]
-        return Placed(self.config.mask, places[:, places.shape[1] - n_keys :])
+    def _mask(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
+        """What the family allows, and which keys are real."""
+        own, keys = self.config.mask, tokens if context is None else context
+        if tokens.packing is not None and keys.packing is not None:
+            return own & Packed(tokens.packing, keys.packing)
+        if context is None and state is not None:
+            return state.mask(own, tokens.x.shape[1], n_keys, tokens.memo)
+        return own if keys.mask is None else own & Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
 
-    def _self(self, tokens: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
+    def _self(
+        self, tokens: Tokens, state: State | None, norm: nn.Module | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, int]:
         if state is not None and self.config.recall is not None:
             return self._recall(tokens, state)
         if tokens.code is None:
-            query, key, value = self.qkv(tokens.x)
+            query, key, value = self.qkv(tokens.x, norm)
         else:
             coded = tokens.x + tokens.code
             query, key = self.qkv.apart("query", coded), self.qkv.apart("key", coded)
@@ -183,8 +195,8 @@ class Attention(nn.Module):
     @staticmethod
     def _split(x: Tensor, n_heads: int, packed: bool) -> Tensor:
         """[B, T, H·d] -> [B, H, T, d]; packed [N, H·d] -> [1, H, N, d]"""
-        x = x.unsqueeze(0) if packed else x
-        return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+        batch, length = (1, x.shape[0]) if packed else x.shape[:2]
+        return x.view(batch, length, n_heads, x.shape[-1] // n_heads).transpose(1, 2)
 
     def _show(self, tokens: Tokens, context: Tokens | None, *roles: Tensor) -> None:
         for point, value in zip(("query", "key", "value"), roles, strict=True):
@@ -193,16 +205,6 @@ class Attention(nn.Module):
                 if source.packing is not None:
                     value = source.packing.unpack(value[0].transpose(0, 1)).transpose(1, 2)
                 self.taps.see(point, value)
-
-
-def _visible(tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
-    """Which keys are real."""
-    keys = tokens if context is None else context
-    if tokens.packing is not None and keys.packing is not None:
-        return Packed(tokens.packing, keys.packing)
-    real = state.real if state is not None and context is None else keys.mask
-    real = real if real is None else real[:, real.shape[1] - n_keys :]  # a bounded memory has the last ones only
-    return EVERYTHING if real is None else Padding(real)
 
 
 def _gather_beams(query: Tensor, beams: int) -> Tensor:

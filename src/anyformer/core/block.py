@@ -122,10 +122,7 @@ class Sublayer(nn.Module):
         if config.context_norm and norm is not None and config.d_context is not None:
             self.context_norm = make_norm(norm, config.d_context)
         self.part = make_part(config.part, positions)
-
-    @property
-    def crosses(self) -> bool:
-        return self.config.d_context is not None
+        self.crosses = config.d_context is not None
 
     def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
         """What the sublayer adds to the residual stream."""
@@ -135,7 +132,7 @@ class Sublayer(nn.Module):
         if isinstance(self.part, FeedForward):
             made = tokens.replace(self.part(x, tokens.packing))
         else:
-            result = self.part(tokens.replace(x), self._context(memory), state)
+            result = self.part(tokens.replace(x), self.context(memory), state)
             made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
         x = made.x
         if self.after is not None:
@@ -143,9 +140,9 @@ class Sublayer(nn.Module):
         if self.training:
             x = F.dropout(x, self.config.dropout)
             x = self._skip_rows(x, tokens) if self.drop_path else x
-        return made.replace(x)
+        return made if x is made.x else made.replace(x)
 
-    def _context(self, memory: Tokens | None) -> Tokens | None:
+    def context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:
             return None
         assert memory is not None

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.attend import attend, weigh
-from anyformer.core.feedforward import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING, Mask, Padding
 from anyformer.core.rows import Rows

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Fused, Linear
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import nearest
 from anyformer.tokens import Packing
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,
-    "mish": F.mish,
-    "relu2": lambda x: F.relu(x).square(),
-    "relu6": F.relu6,
-    "leaky_relu": F.leaky_relu,
-    "hardswish": F.hardswish,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "linear": lambda x: x,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +43,15 @@ class FeedForward(nn.Module):
         self.down = Linear(config.d_hidden, config.d_model, config.bias, residual=True)
         self.activation = ACTIVATIONS[config.activation]
 
-    def forward(self, x: Tensor, packing: Packing | None = None) -> Tensor:
-        """`packing`, where the tokens are packed, lets a watcher see them padded."""
+    def forward(
+        self, x: Tensor, packing: Packing | None = None, norm: nn.Module | None = None, add: Tensor | None = None
+    ) -> Tensor:
+        """`packing`, where the tokens are packed, lets a watcher see them padded; `norm` comes first, `add` last."""
         if self.config.gated:
-            gate, up = self.gate_up(x)
+            gate, up = self.gate_up(x, norm)
             hidden = self.activation(gate) * up
         else:
-            hidden = self.activation(self.up(x))
+            hidden = self.up(x, norm, self.config.activation)
         hidden = self.taps.see("hidden", hidden, packing)
         hidden = F.dropout(hidden, self.config.dropout) if self.training else hidden
-        return self.down(hidden)
+        return self.down(hidden, add=add)

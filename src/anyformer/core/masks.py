@@ -216,6 +216,29 @@ class Placed(Mask):
 
 
 @dataclass(frozen=True, eq=False)
+class Filled(Mask):
+    """The columns of a cache of fixed size that one query sees: from `first` [B] of its row to `column` [1], which live
+    where the cache does, and no more than `span` before the last.
+
+    `table` [B, columns]: the row of the cache in which each column of a row lies, where beams left their past with
+    their ancestors. `fresh`: the newest key and value, which are not in the cache yet. A kernel that follows the one
+    and writes the other is then the only one that can answer.
+    """
+
+    first: Tensor
+    column: Tensor
+    span: int | None = None
+    table: Tensor | None = None
+    fresh: tuple[Tensor, Tensor] | None = None
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        assert self.table is None and self.fresh is None
+        low = self.first[:, None, None, None]
+        low = low if self.span is None else torch.maximum(low, self.column - self.span)
+        return (k >= low) & (k <= self.column)
+
+
+@dataclass(frozen=True, eq=False)
 class Documents(Mask):
     """Several documents share a row and must not see each other: the document of each query and of each key."""
 

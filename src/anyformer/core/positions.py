@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from anyformer.core.rope import Rope
 from anyformer.errors import InputError
-from anyformer.tokens import Memo, Tokens
+from anyformer.tokens import Memo, Tokens, unobserved
 
 Layout = Literal["halves", "interleaved"]
 
@@ -212,7 +212,7 @@ class Rotary(Positions):
         return self._turn(query, cos, sin), self._turn(key, cos, sin)
 
     def _tables(self, at: Tensor, dtype: torch.dtype, memo: Memo) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [B, 1, T, width / 2], worked out once a pass for all layers that turn alike.
+        """Cosines and sines [B, 1, T, width], worked out once a pass for all layers that turn alike.
 
         Single precision is what published models were trained with; half would not tell far positions apart.
         """
@@ -223,19 +223,24 @@ class Rotary(Positions):
             rates = self.rope.rates(self.d_head, self.trained, highest, precision, at.device)
             angles = (at.to(precision).unsqueeze(-1) * rates).unsqueeze(1)
             gain = self.rope.amplitude
-            memo[name] = ((angles.cos() * gain).to(dtype), (angles.sin() * gain).to(dtype))
+            memo[name] = self._both((angles.cos() * gain).to(dtype), (angles.sin() * gain).to(dtype))
         cos, sin = memo[name]
         return cos, sin
 
+    def _both(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """A pair (a, b) becomes (a cos - b sin, b cos + a sin): each feature times cos, and its partner times ±sin."""
+        if self.layout == "halves":
+            return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        return torch.stack([cos, cos], dim=-1).flatten(-2), torch.stack([-sin, sin], dim=-1).flatten(-2)
+
     def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        width = self.rope.width(self.d_head)
+        width = cos.shape[-1]
         turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
         if self.layout == "halves":
-            a, b = turned.chunk(2, dim=-1)
-            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+            partner = turned.roll(width // 2, dims=-1)
         else:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+            partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        turned = torch.addcmul(turned * cos, partner, sin)
         return turned if rest is None else torch.cat([turned, rest], dim=-1)
 
 
@@ -335,7 +340,7 @@ def _at(tokens: Tokens) -> Tensor:
 
 
 def _highest(at: Tensor) -> int:
-    return int(at.max()) if at.numel() else -1
+    return int(at.max()) if at.numel() and not unobserved(at) else -1
 
 
 def _distances(query: Tensor, key: Tensor, offset: int) -> Tensor:

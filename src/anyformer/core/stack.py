@@ -14,6 +14,7 @@ from anyformer.core.block import Block, BlockConfig
 from anyformer.core.norms import NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
+from anyformer.core.steady import Steady
 from anyformer.tokens import Tokens
 
 
@@ -50,6 +51,10 @@ class Stack(nn.Module):
         self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None
     ) -> tuple[Tokens, list[Tokens]]:
         """The last tokens, and those after every block (a loss or a reader may want each of them)."""
+        if isinstance(state, Steady) and state.fresh is not None and not self.config.norm_between:
+            from anyformer.core.lean import step
+
+            return step(self, tokens, memory, state), []  # a recorded step, which nobody looks into
         layers = []
         for index in self.order:
             if self.training and self.config.layer_drop and torch.rand(()) < self.config.layer_drop:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from anyformer.tokens import Tokens
+from anyformer.core.masks import Causal, Mask, Padding, Placed
+from anyformer.tokens import Memo, Tokens
 
 GROWTH = 64  # tokens added to a cache when it is full
 PAST = "past"  # the one tensor of a `Held` that has a column a token [B, columns, d], as keys do
@@ -174,6 +175,23 @@ class State:
         assert isinstance(layer, Held)
         return layer
 
+    def count(self) -> int | Tensor:
+        """How many real tokens are remembered: one number, or one a row [B, 1]."""
+        return self.length if self.real is None else self.real.sum(dim=1, keepdim=True)
+
+    def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
+        """What the last `n_query` tokens may look at among the `n_keys` that a layer holds: what the family allows
+        (`own`) and is real. Where slots of the past are padding, distances are counted without them.
+        """
+        if self.real is None:
+            return own
+        real = Padding(self.real[:, self.real.shape[1] - n_keys :])  # a bounded memory has the last ones only
+        if n_keys == n_query or all(isinstance(part, Causal) for part in own.parts):
+            return own & real
+        if "places" not in memo:
+            memo["places"] = self.real.cumsum(dim=1) - 1
+        return Placed(own, memo["places"][:, self.real.shape[1] - n_keys :]) & real
+
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
         """Note n more tokens a row; `mask` [B, n] says which are real."""
         self._forget()
@@ -266,6 +284,13 @@ class State:
             remembered.apply(change)
         self.real = None if self.real is None else change(self.real)
         self.memory = {stage: _change(tokens, change) for stage, tokens in self.memory.items()}
+
+    def shorten(self, length: int) -> bool:
+        """Forget all but the first `length` tokens; False, and nothing done, where a recurrence cannot: rewind then."""
+        if any(isinstance(layer, Held) for layer in self.layers.values()):
+            return False
+        self.rewind(Mark(length, {}))
+        return True
 
 
 def _change(tokens: Tokens, change: Callable[[Tensor], Tensor]) -> Tokens:

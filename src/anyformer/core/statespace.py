@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from anyformer.config import Settings
-from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Fused, Linear
 from anyformer.core.rows import Rows
 from anyformer.core.state import State

@@ -23,8 +23,6 @@ MOOT = ("use_cache", "bos_token_id", "max_time", "transformers_version", "cache_
 MOOT_PREFIXES = ("_", "output_", "return_", "assistant_", "num_assistant_")
 # Options of searches that are not in this version, with the values that mean "not used".
 ABSENT: dict[str, tuple[Any, ...]] = {
-    "num_beam_groups": (1, None),
-    "diversity_penalty": (0.0, None),
     "penalty_alpha": (None, 0.0),
     "guidance_scale": (None, 1.0),
     "epsilon_cutoff": (0.0, None),
@@ -47,6 +45,8 @@ class Plan(Settings):
     end: tuple[int, ...] = ()
     padding: int = 0
     num_beams: int = 1
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
     num_return_sequences: int = 1
     do_sample: bool = False
     length_penalty: float = 1.0
@@ -66,12 +66,16 @@ class Plan(Settings):
     forced_begin: int | None = None
     forced_end: int | None = None
     seeds: tuple[int, ...] | None = None  # one a row
+    num_assistant_tokens: int = 5  # what a draft guesses at a time
+    prompt_lookup_num_tokens: int = 0  # the same where the text so far is the draft; 0: it is not
+    max_matching_ngram_size: int = 2  # how many last tokens are looked up there
 
     def check(self) -> None:
-        whole = {"num_beams": self.num_beams, "num_return_sequences": self.num_return_sequences}
-        for name, value in whole.items():
-            self._wants(value >= 1, name, value, "1 or more")
-        for name in ("top_k", "no_repeat_ngram_size"):
+        ones = ("num_beams", "num_beam_groups", "num_return_sequences", "num_assistant_tokens")
+        for name in (*ones, "max_matching_ngram_size"):
+            self._wants(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        self._check_groups()
+        for name in ("top_k", "no_repeat_ngram_size", "prompt_lookup_num_tokens"):
             self._wants(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (0: off)")
         self._wants(self.temperature > 0, "temperature", self.temperature, "above 0")
         for name in ("top_p", "typical_p"):
@@ -88,6 +92,20 @@ class Plan(Settings):
         if self.min_length > self.max_length:
             raise InputError(f"The least length {self.min_length} is above the greatest, {self.max_length}.")
 
+    def _check_groups(self) -> None:
+        groups, beams, penalty = self.num_beam_groups, self.num_beams, self.diversity_penalty
+        if groups == 1 and penalty == 0:
+            return
+        if groups == 1 or penalty <= 0:
+            raise InputError(
+                f"num_beam_groups is {groups} and diversity_penalty {penalty}; groups of beams need two or more of "
+                "them and a penalty above 0, or they all say the same."
+            )
+        if beams % groups:
+            raise InputError(f"num_beams {beams} is not a multiple of num_beam_groups {groups}.")
+        if self.do_sample:
+            raise InputError("Groups of beams are searched, not drawn; leave out do_sample or num_beam_groups.")
+
     @staticmethod
     def _wants(holds: bool, name: str, value: Any, wanted: str) -> None:
         if not holds:
@@ -97,6 +115,8 @@ class Plan(Settings):
 # Options that go to the plan as they are.
 PLAIN = (
     "num_beams",
+    "num_beam_groups",
+    "diversity_penalty",
     "num_return_sequences",
     "do_sample",
     "length_penalty",
@@ -110,6 +130,9 @@ PLAIN = (
     "presence_penalty",
     "frequency_penalty",
     "no_repeat_ngram_size",
+    "num_assistant_tokens",
+    "prompt_lookup_num_tokens",
+    "max_matching_ngram_size",
 )
 # Options that need a word of translation.
 OPTIONS = (
@@ -130,7 +153,7 @@ SAMPLING: dict[str, tuple[Any, ...]] = {
 
 def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     """Explicit options win over the folder's generation config, which wins over the model's own settings."""
-    known = (*OPTIONS, *PLAIN, *INPUTS, "use_cache")
+    known = (*OPTIONS, *PLAIN, *INPUTS, "use_cache", "assistant_model")
     for name, value in options.items():
         if name in ABSENT:
             if value not in ABSENT[name]:

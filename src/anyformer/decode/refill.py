@@ -17,7 +17,7 @@ from torch import Tensor
 from anyformer.core.admit import admit, release, trim
 from anyformer.core.positions import Rotary
 from anyformer.core.state import State
-from anyformer.decode.engine import decoding_stage, prefill, step
+from anyformer.decode.engine import decoding_stage, pack_for_steps, prefill, step
 from anyformer.decode.jobs import Job, Jobs, Prompt, collate
 from anyformer.decode.options import resolve
 from anyformer.decode.processors import Processor, truncations
@@ -46,10 +46,13 @@ def generate_many(
     for name in ("num_beams", "num_return_sequences"):
         if (given.get(name) or 1) != 1:
             raise InputError(f"{name} is {given[name]}; generate_many follows one line from each prompt, not several.")
+    if given.get("assistant_model") is not None or given.get("prompt_lookup_num_tokens"):
+        raise InputError("generate_many takes no draft: its rows are never at the same place; use generate for that.")
     if any(isinstance(part, Rotary) and part.rope.kind == "dynamic" for part in model.modules()):
         raise InputError(
             "This model's rotary positions depend on the longest row of a batch; use generate, one by one."
         )
+    pack_for_steps(model)
     return run(Refill(model, Jobs(model, prompts, rows, given)))
 
 

@@ -7,12 +7,28 @@ the old row that each continues (None: its own), so that the engine can reorder 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from anyformer.core.linear import HAS_TRITON
 from anyformer.decode.options import Plan
 from anyformer.decode.processors import Processor, processors, truncations
+
+
+@dataclass
+class Speculation:
+    """How a draft helped, in tokens of a row; accepted is what all rows of the batch accepted."""
+
+    rounds: int = 0  # passes of the model after the prompt's
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.accepted / max(self.drafted, 1)
+
 
 CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, where looking waits for a GPU
 
@@ -53,22 +69,30 @@ class Line(Strategy):
         self.columns = [prompt]
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
+        self.speculation: Speculation | None = None  # how it went, where a draft helped
+
+    @property
+    def history(self) -> Tensor:
+        return torch.cat(self.columns, dim=1)
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        return scores.argmax(dim=-1)
+        """What is said after `history`, whoever asks and however often."""
+        return self.apply(self.rules, scores, history).argmax(dim=-1)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        history = torch.cat(self.columns, dim=1) if self.rules or self.plan.do_sample else self.columns[0]
-        if self.rules:
-            scores = self.apply(self.rules, scores, history)
-        token = self.choose(scores, history).masked_fill(self.finished, self.plan.padding)
+        history = self.history if self.rules or self.plan.do_sample else self.columns[0]
+        return self.take(self.choose(scores, history)), None
+
+    def take(self, token: Tensor) -> Tensor:
+        """Go on with these tokens [R]; rows that are finished get padding."""
+        token = token.masked_fill(self.finished, self.plan.padding)
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
         self.finished = self.finished | torch.isin(token, self.end)
         length = self.plan.prompt + len(self.columns) - 1
         full = length >= self.plan.max_length
         self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
-        return token, None
+        return token
 
     def result(self) -> Tensor:
         return torch.cat(self.columns, dim=1)[:, : int(self.lengths.max())]
@@ -77,18 +101,44 @@ class Line(Strategy):
 class Greedy(Line):
     """The likeliest token each time."""
 
+    @property
+    def plain(self) -> bool:
+        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        return not self.rules
+
+    def extend(self, tokens: Tensor) -> None:
+        """Take several tokens at once [R, n]; what follows an end is dropped."""
+        ends = torch.isin(tokens, self.end)
+        late = self.finished[:, None] | (ends.cumsum(dim=1) - ends.long() > 0)
+        self.columns += tokens.masked_fill(late, self.plan.padding).split(1, dim=1)
+        self.lengths += (~late).sum(dim=1)
+        self.finished = self.finished | ends.any(dim=1)
+        full = self.plan.prompt + len(self.columns) - 1 >= self.plan.max_length
+        self.done = full or (len(self.end) > 0 and bool(self.finished.all()))
+
 
 class Sample(Line):
-    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing."""
+    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing.
+
+    The noise belongs to the place in the text, so that asking about a place again gives the same answer.
+    """
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
         self.limits = truncations(plan)
         self.dice = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
+        self.noise: dict[int, Tensor] = {}  # by place; drawn in order
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        scores = self.apply(self.limits, scores, history)
-        return (scores + gumbel(scores, self.dice)).argmax(dim=-1)
+        scores = self.apply([*self.rules, *self.limits], scores, history)
+        place = history.shape[1]
+        if place not in self.noise:
+            self.noise[place] = gumbel(scores, self.dice)
+        return (scores + self.noise[place]).argmax(dim=-1)
+
+    def take(self, token: Tensor) -> Tensor:
+        self.noise.pop(self.plan.prompt + len(self.columns) - 1, None)
+        return super().take(token)
 
 
 def gumbel(scores: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
@@ -100,6 +150,8 @@ def gumbel(scores: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
     return -torch.log(-torch.log(even.clamp(torch.finfo(even.dtype).tiny, 1 - 1e-7)))
 
 
+MOST_RANKED = 65_536  # words, of which one program of a GPU holds a row
+TOP_BLOCK = 128  # numbers of which the largest stands for all
 LOST = -1.0e9  # the score of a beam that is not there
 
 
@@ -109,90 +161,170 @@ class Beam(Strategy):
     Scores of finished rows are divided by their length (without the prompt) to the power of `length_penalty`.
     `early_stopping`: True stops when there are enough ends; False when no running beam, were it to end now, would beat
     the worst of them; "never" when none could at any length.
+
+    With `num_beam_groups` the beams of a prompt search in groups, one row of everything below for each group; see
+    `_diversify`. All tensors keep their size and their place, so that a step can be recorded.
     """
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
-        batch, beams = prompt.shape[0], plan.num_beams
-        self.batch, self.beams = batch, beams
+        self.prompts, self.groups = prompt.shape[0], plan.num_beam_groups
+        prompt = prompt.repeat_interleave(self.groups, dim=0)
+        batch, beams = prompt.shape[0], plan.num_beams // self.groups
+        self.batch, self.beams, device = batch, beams, prompt.device
         self.keep = max(2, 1 + len(plan.end)) * beams  # so many candidates that enough of them do not end
         self.limits = truncations(plan) if plan.do_sample else []
-        self.running = prompt[:, None].expand(-1, beams, -1)  # [B, beams, L]
-        self.scores = torch.full((batch, beams), LOST, device=prompt.device, dtype=torch.float32)
+        self.length = plan.prompt  # tokens of every running row, counted here and where the tensors are
+        self.at = torch.full((1,), plan.prompt, device=device)
+        self.running = prompt.new_full((batch, beams, plan.max_length), plan.padding)
+        self.running[..., : plan.prompt] = prompt[:, None]
+        self.scores = torch.full((batch, beams), LOST, device=device, dtype=torch.float32)
         self.scores[:, 0] = 0.0  # all beams begin alike: only the first counts
-        self.ends = prompt.new_full((batch, beams, plan.max_length), plan.padding)
-        self.ends[..., : plan.prompt] = prompt[:, None]
+        self.ends = self.running.clone()
         self.end_scores = torch.full_like(self.scores, LOST)
-        self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)
-        self.ended = torch.zeros_like(self.scores, dtype=torch.bool)
-        self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=prompt.device)
+        self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)  # 0: nothing has ended here yet
+        self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=device)
+        self.first_row = torch.arange(batch, device=device)[:, None] * beams
+        self.first = torch.arange(self.keep, device=device) < beams
+        new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt).clamp(min=1)
+        self.divisors = (new.double() ** plan.length_penalty).float()  # by length
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        return not self.rules and not self.plan.do_sample and self.groups == 1
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        first = scores.shape[0] == self.batch and self.beams > 1
-        if first:
-            scores = scores.repeat_interleave(self.beams, dim=0)
+        first = scores.shape[0] == self.prompts
+        tokens, rows = self.turn(scores.repeat_interleave(self.plan.num_beams, dim=0) if first else scores)
+        self.count(1)
+        return tokens, rows // self.plan.num_beams if first else rows
+
+    def turn(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of all tensors, at none of which the host looks."""
         best, source, token = self._candidates(scores)
-        length = self.running.shape[2] + 1
-        sequences = torch.cat([_pick(self.running, source), token[..., None]], dim=2)  # [B, keep, L + 1]
-        stops = torch.isin(token, self.end) | (length >= self.plan.max_length)
-        self._collect(sequences, best, stops, length)
-        self.scores, order = (best + stops * LOST).topk(self.beams)
-        self.running = _pick(sequences, order)
-        self._judge(length, stops)
-        rows = source.gather(1, order) + torch.arange(self.batch, device=token.device)[:, None] * self.beams
-        flat = rows.flatten() // self.beams if first else rows.flatten()
-        return self.running[..., -1].flatten(), flat
+        sequences = _pick(self.running, source).index_copy_(2, self.at, token[..., None])  # [B, keep, max_length]
+        self.at += 1
+        stops = torch.isin(token, self.end) | (self.at >= self.plan.max_length)
+        self._collect(sequences, best, stops)
+        running, order = (best + stops * LOST).topk(self.beams)
+        self.scores.copy_(running)
+        self.running.copy_(_pick(sequences, order))
+        self._judge()
+        return token.gather(1, order).flatten(), (source.gather(1, order) + self.first_row).flatten()
+
+    def count(self, steps: int) -> None:
+        """So many steps were taken: is the search over? Where looking waits for a GPU, that is asked now and then."""
+        before, self.length = self.length - self.plan.prompt, self.length + steps
+        if self.length >= self.plan.max_length:
+            self.done = True
+        elif (before + steps) // self.every > before // self.every:
+            enough = self.plan.early_stopping is True and bool((self.end_lengths > 0).all())
+            self.done = enough or not bool(self.hopeful.any())
+
+    def load(self, other: Beam) -> None:
+        """Stand where another search of the same plan and size stands."""
+        self.length, self.done = other.length, other.done
+        for name in ("at", "running", "scores", "ends", "end_scores", "end_lengths", "hopeful"):
+            getattr(self, name).copy_(getattr(other, name))
 
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
-        history = self.running.flatten(0, 1)
+        n = scores.shape[-1]
+        if self.plain:
+            return self._best(*best_logs(scores, min(self.keep, n)))
         logs = scores.float().log_softmax(-1)
-        logs = self.apply([*self.rules, *self.limits], logs, history)
+        logs = self.apply([*self.rules, *self.limits], logs, self.running[..., : self.length].flatten(0, 1))
+        if not self.plan.do_sample and self.groups == 1:
+            return self._best(*top(logs, min(self.keep, n)))
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
+        total = self._diversify(total) if self.groups > 1 else total
         if self.plan.do_sample:
             index = torch.multinomial(total.log_softmax(-1).exp(), self.keep)
             best = total.gather(1, index)
         else:
             best, index = total.topk(self.keep)
-        return best, index // scores.shape[-1], index % scores.shape[-1]
+        return best, index // n, index % n
 
-    def _collect(self, sequences: Tensor, best: Tensor, stops: Tensor, length: int) -> None:
+    def _best(self, each: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Out of the best of each beam [B·beams, n], to which its score adds the same."""
+        total = (each.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)
+        best, index = total.topk(self.keep)
+        return best, index // each.shape[-1], tokens.view(self.batch, -1).gather(1, index)
+
+    def _diversify(self, total: Tensor) -> Tensor:
+        """Vijayakumar et al. 2018, algorithm 1, with Hamming diversity.
+
+        The groups of a prompt choose one after another, and a token loses `diversity_penalty` for each beam of an
+        earlier group that goes on with it at this step. The penalty stays in a beam's score. A group whose search is
+        over takes nothing from the others.
+        """
+        total = total.view(self.prompts, self.groups, self.beams, -1).clone()
+        hopeful = self.hopeful.view(self.prompts, self.groups, 1)
+        used = torch.zeros_like(total[:, 0, 0])  # [prompts, V]
+        for group in range(self.groups):
+            total[:, group] -= self.plan.diversity_penalty * used[:, None]
+            running = total[:, group].index_fill(-1, self.end, LOST).flatten(1)
+            token = running.topk(self.beams).indices % total.shape[-1]
+            used.scatter_add_(1, token, hopeful[:, group].to(used.dtype).expand_as(token))
+        return total.flatten(0, 1).flatten(1)
+
+    def _collect(self, sequences: Tensor, best: Tensor, stops: Tensor) -> None:
         """Keep the best ends. Only candidates among the first `num_beams` may end, as a finished beam would have."""
-        first = torch.arange(self.keep, device=stops.device) < self.beams
-        just = stops & first
-        value = best / (length - self.plan.prompt) ** self.plan.length_penalty
-        value = value + (~just) * LOST + (~self.hopeful) * LOST
+        just = stops & self.first & self.hopeful
         if self.plan.early_stopping is True:
-            value = value + self.ended.all(dim=1, keepdim=True) * LOST
-        padded = torch.nn.functional.pad(sequences, (0, self.plan.max_length - length), value=self.plan.padding)
-        self.end_scores, order = torch.cat([self.end_scores, value], dim=1).topk(self.beams)
-        self.ends = _pick(torch.cat([self.ends, padded], dim=1), order)
-        lengths = torch.full_like(just, length, dtype=torch.long)
-        self.end_lengths = torch.cat([self.end_lengths, lengths], dim=1).gather(1, order)
-        self.ended = torch.cat([self.ended, just], dim=1).gather(1, order)
+            just = just & ~(self.end_lengths > 0).all(dim=1, keepdim=True)
+        value = torch.where(just, best / self.divisors[self.at], 2 * LOST)
+        scores, order = torch.cat([self.end_scores, value], dim=1).topk(self.beams)
+        self.end_scores.copy_(scores)
+        self.ends.copy_(_pick(torch.cat([self.ends, sequences], dim=1), order))
+        lengths = torch.cat([self.end_lengths, just * self.at], dim=1)
+        self.end_lengths.copy_(lengths.gather(1, order))
 
-    def _judge(self, length: int, stops: Tensor) -> None:
+    def _judge(self) -> None:
         """Can a running beam still beat what has ended?"""
         never = self.plan.early_stopping == "never" and self.plan.length_penalty > 0
-        reach = (self.plan.max_length if never else length) - self.plan.prompt
-        hope = self.scores[:, :1] / reach**self.plan.length_penalty
-        worst = torch.where(self.ended, self.end_scores.amin(dim=1, keepdim=True), LOST)
-        self.hopeful = self.hopeful & (hope > worst).any(dim=1, keepdim=True)
-        if length >= self.plan.max_length:
-            self.done = True
-        elif (length - self.plan.prompt) % self.every == 0:
-            enough = self.plan.early_stopping is True and bool(self.ended.all())
-            self.done = enough or not bool(self.hopeful.any()) or bool(stops.all())
+        hope = self.scores[:, :1] / (self.divisors[-1] if never else self.divisors[self.at])
+        worst = torch.where(self.end_lengths > 0, self.end_scores.amin(dim=1, keepdim=True), LOST)
+        self.hopeful &= (hope > worst).any(dim=1, keepdim=True)
 
     def result(self) -> Tensor:
         many = self.plan.num_return_sequences
-        lengths = self.end_lengths[:, :many]
-        return self.ends[:, :many].flatten(0, 1)[:, : int(lengths.max())]
+        best = self.end_scores.view(self.prompts, -1).sort(dim=1, descending=True, stable=True).indices[:, :many]
+        lengths = self.end_lengths.view(self.prompts, -1).gather(1, best)
+        ends = _pick(self.ends.view(self.prompts, self.plan.num_beams, -1), best)
+        return ends.flatten(0, 1)[:, : int(lengths.max())]
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
     """x [B, n, L] at index [B, m] -> [B, m, L]"""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
+
+
+def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest log-probabilities of each row of scores [R, V], and their tokens."""
+    if HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64:
+        from anyformer.core.gpu import best
+
+        values, tokens, sums = best(scores, k)
+        return values - sums[:, None], tokens
+    return top(scores.float().log_softmax(-1), k)
+
+
+def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row [R, V] and their places, as topk gives them.
+
+    They lie in the k blocks with the largest maxima, and finding maxima is what a CPU does fast.
+    """
+    n = scores.shape[-1] // TOP_BLOCK
+    if scores.is_cuda or n < 4 * k:
+        return tuple(scores.topk(k))  # type: ignore[return-value]
+    blocks, rest = scores[:, : n * TOP_BLOCK].unflatten(1, (n, TOP_BLOCK)), scores[:, n * TOP_BLOCK :]
+    chosen = blocks.amax(dim=-1).topk(k).indices  # [R, k]
+    places = (chosen[..., None] * TOP_BLOCK + torch.arange(TOP_BLOCK, device=scores.device)).flatten(1)
+    tail = torch.arange(n * TOP_BLOCK, scores.shape[-1], device=scores.device).expand(len(scores), -1)
+    best, index = torch.cat([scores.gather(1, places), rest], dim=1).topk(k)
+    return best, torch.cat([places, tail], dim=1).gather(1, index)
 
 
 def make_strategy(plan: Plan, prompt: Tensor) -> Strategy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,9 +17,14 @@ IGNORED = -100  # a label that does not count
 
 
 class Head(nn.Module):
-    """Reads the stage `reads`. `names` are the keywords it takes besides the inputs'."""
+    """Reads the stage `reads`. `names` are the keywords it takes besides the inputs'.
+
+    `set_scores` is for a head whose queries each find one thing or nothing: the field with their scores of every class,
+    the last of which is "nothing there".
+    """
 
     names: tuple[str, ...] = ()
+    set_scores: str | None = None
 
     def __init__(self, reads: str) -> None:
         super().__init__()
@@ -26,6 +32,10 @@ class Head(nn.Module):
 
     def forward(self, run: Run) -> dict[str, Any]:
         raise TypeError("a head says what it gives")
+
+    def set_values(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
+        """What each query says besides its class, [B, queries, …], for pictures of `sizes` [B, 2] (height, width)."""
+        return {}
 
     def asks_padding(self, run: Run, mask: Tensor) -> bool:
         """Do the labels ask for values at padded positions, so that those must be computed after all?"""

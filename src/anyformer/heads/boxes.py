@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ class BoxHead(Head):
     """`n_labels` classes and "no object"; boxes as centre x, centre y, width, height in 0…1."""
 
     names = ("labels",)
+    set_scores = "logits"
 
     def __init__(self, d_model: int, n_labels: int, reads: str, every_layer: bool = False) -> None:
         super().__init__(reads)
@@ -34,6 +36,12 @@ class BoxHead(Head):
             after = run.layers[self.reads][1:]  # the first is what came in
             fields["intermediate_hidden_states"] = torch.stack([layer.pad().x for layer in after])
         return fields
+
+    def set_values(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
+        """Boxes as left, top, right, bottom."""
+        centre, size = fields["pred_boxes"].split(2, dim=-1)
+        corners = torch.cat([centre - size / 2, centre + size / 2], dim=-1)
+        return {"boxes": corners if sizes is None else corners * sizes.flip(1).repeat(1, 2)[:, None]}
 
     def _place(self, x: Tensor) -> Tensor:
         for layer in self.boxes[:-1]:

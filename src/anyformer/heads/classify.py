@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.config import Settings
-from anyformer.core.feedforward import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.errors import InputError
 from anyformer.heads.base import Head, check_labels
@@ -32,10 +31,10 @@ class Pool(Linear):
 
     def __init__(self, config: PoolConfig) -> None:
         super().__init__(config.d_model, config.d_out if config.d_out is not None else config.d_model)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = config.activation
 
-    def forward(self, first: Tensor) -> Tensor:
-        return self.activation(super().forward(first))
+    def forward(self, first: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(first, activation=self.activation)
 
 
 def first_token(tokens: Tokens) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.heads.base import IGNORED, Head, labels_at_padding, per_token, token_loss
@@ -62,7 +62,7 @@ class LanguageHead(Head):
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[str(self.config.transform)](self.dense(x)))
         x = x if self.config.scale == 1.0 else x * self.config.scale
-        return F.linear(x, self.words.weight, self.bias)
+        return self.words(x) if self.bias is None else self.words.product(x, self.bias)
 
     def forward(self, run: Run) -> dict[str, Any]:
         tokens = run.tokens[self.reads]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.config import Settings
-from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.errors import InputError
 from anyformer.heads.base import Head, check_labels, labels_at_padding, per_token, token_loss

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Positions
 from anyformer.errors import InputError

@@ -16,7 +16,7 @@ from anyformer.core.positions import Positions
 from anyformer.errors import InputError
 from anyformer.inputs.base import Input
 from anyformer.run import Run, real_mask
-from anyformer.tokens import Tokens
+from anyformer.tokens import Tokens, unobserved
 
 
 class Embedding(nn.Module):
@@ -86,7 +86,7 @@ class TextInput(Input):
         if given is not None and past and given.dim() == 2 and given.shape[1] == past + length:
             given = given[:, past:]  # the ecosystem hands in the mask of the past as well
         mask = real_mask(given, (batch, length), name)
-        tokens = Tokens(x, mask, self._places(run, mask, past, batch, length, x.device))
+        tokens = Tokens(x, mask, self._places(run, mask, length, x.device))
         x = self._add_types(run, x)
         if self.positions is not None:
             encoding = self.positions.embed(tokens)
@@ -108,23 +108,21 @@ class TextInput(Input):
         vectors = self.words(value)
         return vectors if config.scale == 1.0 else vectors * config.scale
 
-    def _places(
-        self, run: Run, mask: Tensor | None, past: int, batch: int, length: int, device: torch.device
-    ) -> Tensor | None:
+    def _places(self, run: Run, mask: Tensor | None, length: int, device: torch.device) -> Tensor | None:
         """Positions count real tokens only, so that left-padded = right-padded = alone."""
         given = run.tensor(f"{self.config.prefix}position_ids") if self.config.position_ids else None
         if given is not None:
             return given.view(-1, length) if given.dim() == 1 else given
-        before = run.state.real if run.state is not None else None
+        start = run.state.count() if run.state is not None else 0
         first, aside = self.config.first_position, self.config.padded_position
-        if mask is None and before is None:
-            past += first
-            return torch.arange(past, past + length, device=device).unsqueeze(0) if past else None
-        real = mask if mask is not None else torch.ones(batch, length, dtype=torch.bool, device=device)
-        start = before.sum(dim=1, keepdim=True) if before is not None else past
-        slots = torch.arange(length, device=device)
-        places = torch.where(real, real.cumsum(dim=1) - 1, slots) + start + first
-        return places if aside is None else places.masked_fill(~real, aside)
+        if mask is None and isinstance(start, int):
+            start += first
+            return torch.arange(start, start + length, device=device).unsqueeze(0) if start else None
+        if mask is None and isinstance(start, Tensor):
+            return start + first if length == 1 else start + torch.arange(first, first + length, device=device)
+        assert mask is not None
+        places = torch.where(mask, mask.cumsum(dim=1) - 1, torch.arange(length, device=device)) + start + first
+        return places if aside is None else places.masked_fill(~mask, aside)
 
     def _add_types(self, run: Run, x: Tensor) -> Tensor:
         if self.config.types == "none":
@@ -148,7 +146,7 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, training: bool) -> None:
         raise InputError(f"{name} has shape {list(ids.shape)}; it must be [batch, tokens].")
     if ids.is_floating_point():
         raise InputError(f"{name} must hold whole numbers; it holds {ids.dtype}.")
-    if ids.numel() == 0 or (ids.is_cuda and training) or torch.compiler.is_compiling():
+    if ids.numel() == 0 or (ids.is_cuda and training) or unobserved(ids):
         return
     low, high = torch.stack(ids.aminmax()).tolist()  # one wait for both
     if low < 0 or high >= vocab_size:

@@ -28,7 +28,8 @@ def task(
     ask = task("generate", "folder", max_new_tokens=50)
     print(ask("What is the capital of France?"))
 
-    `options` hold for every call that does not say otherwise.
+    `weights="int8"` rounds the model's matrices to 8 bits, which a CPU runs several times faster. Other `options` hold
+    for every call that does not say otherwise.
     """
     if name not in TASKS:
         raise ConfigError(f'There is no task "{name}".{nearest(name, TASKS)} There are: {", ".join(TASKS)}.')

@@ -156,8 +156,9 @@ def load(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
+    weights: str | None = None,
     tokens: int = TOKENS,
 ) -> Embed:
     plan = read_plan(Path(path))
-    model = load_model(plan.encoder, device=device, dtype=dtype)
+    model = load_model(plan.encoder, device=device, dtype=dtype, weights=weights)
     return Embed(model, Tokenizer.load(plan.encoder), plan, tokens)

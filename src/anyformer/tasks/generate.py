@@ -94,8 +94,10 @@ def load(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
+    weights: str | None = None,
     chat: bool | None = None,
     **options: Any,
 ) -> Generate:
     """`chat=False` continues a text as it stands, whatever template the model came with."""
-    return Generate(load_model(path, device=device, dtype=dtype), Tokenizer.load(path), chat=chat, **options)
+    model = load_model(path, device=device, dtype=dtype, weights=weights)
+    return Generate(model, Tokenizer.load(path), chat=chat, **options)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from anyformer import registry
+from anyformer.core.linear import quantised
 from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.model import Model
@@ -22,13 +23,22 @@ FORMATS = ("anyformer", "hf")
 
 
 def load(
-    folder: str | PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | str | None = None
+    folder: str | PathLike[str],
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    weights: str | None = None,
 ) -> Model:
     """A model from an anyformer folder, a Hugging Face one or a .gguf file, on `device`, as stored or as `dtype`
-    ("bfloat16")."""
+    ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs several times faster."""
     if isinstance(dtype, str):
         dtype = read_dtype(dtype)
-    path = Path(folder)
+    if weights is None:
+        return read(Path(folder), device, dtype)
+    return read(Path(folder), device, torch.float32 if dtype is None else dtype).quantise(weights)
+
+
+def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    """Whichever form it has."""
     if path.suffix == ".gguf" and path.is_file():
         from anyformer.weights.gguf import load_gguf
 
@@ -55,6 +65,8 @@ def read_dtype(name: str) -> torch.dtype:
 def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -> None:
     if format not in FORMATS:
         raise ConfigError(f'There is no format "{format}".{nearest(format, FORMATS)} There are: {", ".join(FORMATS)}.')
+    if quantised(model):
+        raise WeightsError("The weights of this model are rounded to int8; load it again without that to save it.")
     with whole_folder(Path(folder)) as draft:
         if format == "hf":
             save_hf(model, draft)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from anyformer.core.feedforward import ACTIVATIONS
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Fused
 from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, nearest

@@ -1,0 +1,82 @@
+"""Products with a matrix that no longer changes, on a CPU: laid out for oneDNN, or in 8-bit whole numbers."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import InputError
+
+
+class Packed:
+    """A copy of a float32 matrix in the layout that oneDNN likes for about so many rows; the numbers are the same."""
+
+    def __init__(self, weight: nn.Parameter, rows: int) -> None:
+        self.layout: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
+        self.version = weight._version  # of the weights that were copied
+
+    @staticmethod
+    def suits(weight: Tensor) -> bool:
+        plain = weight.is_cpu and weight.dtype == torch.float32 and not weight.is_inference()
+        return plain and torch.backends.mkldnn.is_available()
+
+    def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        result: Tensor = _packed_product(x, self.layout, bias, "none", [], "")
+        return result
+
+
+class Int8:
+    """A matrix as whole numbers from -127 to 127 with a scale for each of its rows, and inputs the same way.
+
+    A weight is off by at most half a step, 1/254 of the largest in its row; so is a feature, of the largest of its
+    token. Each token has a scale of its own, so its result does not depend on its neighbours in the batch.
+    """
+
+    TINY = 1e-30  # a token of zeros has a scale too
+
+    def __init__(self, weight: Tensor) -> None:
+        check_int8()
+        scales = (weight.abs().amax(dim=1) / 127).clamp(min=self.TINY).double()
+        zeros = torch.zeros(len(scales), dtype=torch.long)
+        with warnings.catch_warnings():  # PyTorch announces a successor that has no such kernel yet
+            warnings.simplefilter("ignore")
+            whole = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+            self.matrix = torch.ops.quantized.linear_prepack(whole, None)
+        # Without VNNI the sums of two products are kept in 16 bits, where full 8-bit inputs would overflow.
+        self.levels = 127 if torch.cpu._is_vnni_supported() else 63
+
+    def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        if x.dtype != torch.float32 or not x.is_cpu:
+            kind = str(x.dtype).removeprefix("torch.")
+            raise InputError(f"int8 weights multiply float32 on a CPU; this is {kind} on {x.device.type}.")
+        if x.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                "No gradient goes through int8 weights; load the model without them to train or explain it."
+            )
+        if x.numel() == x.shape[-1]:  # one token: its scale can be handed over
+            result = self._multiply(x, max(float(x.abs().amax()), self.TINY) / self.levels)
+        else:
+            largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
+            result = self._multiply(x / largest, 1 / self.levels).mul_(largest)
+        return result if bias is None else result.add_(bias)
+
+    def _multiply(self, x: Tensor, step: float) -> Tensor:
+        """The product with x rounded to whole steps, which are counted from `levels` + 1 as unsigned numbers."""
+        with _plain():
+            result: Tensor = _whole_product(x, step, self.levels + 1, self.matrix)
+        return result
+
+
+# The operators themselves: to look one up at every call costs as much as a small product.
+_whole_product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
+_packed_product = torch.ops.mkldnn._linear_pointwise.default._op
+
+# Without it, every call asks the packed matrix for a method it lacks, and the exception costs more than the product.
+_plain = torch._C.DisableTorchFunctionSubclass
+
+
+def check_int8() -> None:
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        raise InputError("int8 weights need a PyTorch with FBGEMM (x86-64); load the model without them.")

@@ -49,6 +49,14 @@ def compare(model: af.Model, prompts: list[dict[str, Any]], rows: int = 6, **opt
     return [found[i].tolist() for i in range(len(prompts))]
 
 
+def loud(model: af.Model) -> None:
+    """Large weights, so that the tokens vary."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6.0)
+
+
 # Windows and memories of a few tokens, so that what is generated has to forget.
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2-tiny": {},
@@ -71,10 +79,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def test_every_family_says_what_it_says_alone(name: str) -> None:
     torch.manual_seed(0)
     model = af.build(name, **FAMILIES[name]).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(6.0)
+    loud(model)
     found = compare(model, many(30), eos_token_id=ENDS, pad_token_id=PAD)
     assert len(set(itertools.chain(*found))) > 12, "the rows should differ, or the test says little"
 
@@ -173,6 +178,33 @@ def test_looking_seldom_changes_nothing(
     monkeypatch.setattr("anyformer.decode.refill.check_every", lambda device: 8)
     compare(gpt2[1], many(40), eos_token_id=ENDS, pad_token_id=PAD)
     compare(gpt2[1], many(20), eos_token_id=ENDS, pad_token_id=PAD, do_sample=True, temperature=20.0, seed=1)
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "mistral-tiny", "transformer-tiny"])
+def test_recorded_steps_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the step is replayed on a state of fixed size, out of which rows are taken when others come.
+
+    What is recorded runs here step by step. 150 new tokens do not fit into the 128 columns that it begins with, and
+    others decode with the same model in between.
+    """
+    monkeypatch.setattr("anyformer.decode.refill.can_record", lambda *_: True)
+    monkeypatch.setattr("anyformer.decode.refill.check_every", lambda device: 8)
+    torch.manual_seed(0)
+    model = af.build(name, max_length=256).double().eval()
+    loud(model)
+    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD}
+    prompts = many(40, new=(1, 60))
+    prompts[1]["max_new_tokens"] = 150
+    refill = Refill(model, Jobs(model, prompts, 8, resolve(model, options)))
+    found, widths = {}, set()
+    for index, ids in run(refill):
+        found[index] = ids.tolist()
+        widths |= {recording.state.columns for recording in refill.kept.values()}
+        model.generate(prompts[0]["input_ids"].expand(8, -1), max_new_tokens=9, **options)
+    assert widths == {128, 256}
+    for i, prompt in enumerate(prompts):
+        alone = model.generate(prompt["input_ids"][None], max_new_tokens=prompt["max_new_tokens"], **options)
+        assert found[i] == alone[0].tolist(), i
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ groups and put into the free rows (core/admit.py). The ids of each prompt are th
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from anyformer.core.admit import admit, release, trim
 from anyformer.core.positions import Rotary
-from anyformer.core.state import State
+from anyformer.core.state import GROWTH, State
 from anyformer.decode.engine import decoding_stage, pack_for_steps, prefill, step
+from anyformer.decode.graph import LEAST, Recording, can_record, recording_for
 from anyformer.decode.jobs import Job, Jobs, Prompt, collate
 from anyformer.decode.options import resolve
 from anyformer.decode.processors import Processor, truncations
@@ -73,6 +75,9 @@ class Refill:
         self.model, self.jobs = model, jobs
         self.rows: list[Job | None] = []  # None: free
         self.state = State()
+        self.recording: Recording | None = None  # on a GPU: a step that is replayed, and remembers by itself
+        self.kept: OrderedDict[Any, Recording] = OrderedDict()  # its own: between two turns others may decode
+        self.room = 0  # columns that are left in the recording
         self.scores = torch.empty(0, device=model.device)
         self.dice: list[torch.Generator] = []  # one a row, or none where nothing is drawn
         self.limits: list[Processor] = []
@@ -105,7 +110,8 @@ class Refill:
             self._start(taken)
         elif taken:
             self._admit(free[: len(taken)], taken)
-        if len(taken) < len(free):
+        live = len(self.rows) - len(free)
+        if not taken and (live <= len(self.rows) // 2 or self.recording is None):  # other sizes are recorded anew
             self._shrink()
 
     def _start(self, jobs: list[Job]) -> None:
@@ -119,6 +125,7 @@ class Refill:
     def _admit(self, free: list[int], jobs: list[Job]) -> None:
         state, scores = self._prefill(jobs)
         rows = torch.tensor(free, device=scores.device)
+        self._settle()
         admit(self.state, rows, state)
         trim(self.state)
         self.scores = self.scores.index_copy(0, rows, scores)
@@ -136,6 +143,7 @@ class Refill:
     def _shrink(self) -> None:
         live = [row for row, job in enumerate(self.rows) if job is not None]
         rows = torch.tensor(live, device=self.scores.device)
+        self._settle()
         self.state.select(rows)
         trim(self.state)
         self.scores = self.scores.index_select(0, rows)
@@ -143,7 +151,24 @@ class Refill:
         self.dice = [self.dice[row] for row in live] if self.dice else []
 
     def _step(self, tokens: Tensor) -> None:
-        self.scores = step(self.model, self.state, tokens[:, None])
+        name = decoding_stage(self.model).names[0]
+        if self.recording is not None and self.room == 0:
+            self._settle()
+            trim(self.state, spare=1)
+        if self.recording is None and can_record(self.model, self.state, LEAST):
+            self.recording = recording_for(self.kept, self.model, name, self.state, self.state.length + GROWTH)
+            self.room = self.recording.state.columns - self.state.length
+        if self.recording is None:
+            self.scores = step(self.model, self.state, tokens[:, None])
+        else:
+            self.room -= 1
+            self.scores = self.recording.step(self.model, name, tokens)
+
+    def _settle(self) -> None:
+        """Take back from the recording what it remembers, before rows come or go."""
+        if self.recording is not None:
+            self.recording.state.give(self.state)
+            self.recording = None
 
     def _choose(self) -> Tensor:
         """The next token of each row [R]; that of a free row means nothing."""
@@ -185,7 +210,11 @@ class Refill:
                     self.rows[row] = None
                     break
         if free:
-            release(self.state, torch.tensor(free, device=self.scores.device))
+            rows = torch.tensor(free, device=self.scores.device)
+            if self.recording is not None:
+                self.recording.state.release(rows)
+            else:
+                release(self.state, rows)
         return finished
 
     def _check(self) -> None:

@@ -94,7 +94,7 @@ class Refill:
             if n:
                 self._step(steps[-1][0])
             token = self._choose()
-            steps.append(torch.stack([token, torch.isin(token, self.end)]))
+            steps.append(torch.stack([token, self._ends(token)]))
         finished = self._note(torch.stack(steps).tolist())
         if any(self.rows):
             self._step(steps[-1][0])
@@ -179,6 +179,10 @@ class Refill:
                 scores = limit(scores, self.end[None])  # none of them looks at what was said
             scores = scores + gumbel(scores, self.dice)
         return scores.argmax(dim=-1)
+
+    def _ends(self, token: Tensor) -> Tensor:
+        """Which of these tokens [R] end their rows."""
+        return torch.isin(token, self.end)
 
     def _obey(self, scores: Tensor) -> Tensor:
         """The rules, for the rows of the same lengths together: they count from the prompt and read what was said."""

@@ -161,8 +161,10 @@ def test_prompts_as_lists_rows_and_batches_of_one(gpt2: tuple[Any, af.Model]) ->
     assert found == [gpt2[1].generate(torch.tensor([ids]), **options)[0].tolist()] * len(ways)
 
 
-def test_rows_that_fill_the_table_of_positions() -> None:
+@pytest.mark.parametrize("recorded", [False, True])
+def test_rows_that_fill_the_table_of_positions(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """24 positions, and every third row uses all of them; a row that waits for its next prompt never runs past."""
+    monkeypatch.setattr("anyformer.decode.refill.can_record", lambda *_: recorded)
     model = af.build("gpt2-tiny", n_layers=1, d_model=16, n_heads=2, vocab_size=32, max_length=24).double().eval()
     prompts = many(90, longest=8, vocabulary=32)
     for prompt in prompts[::3]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -332,6 +332,12 @@ class Model(nn.Module):
                 quantise_weights(part)
         self.requires_grad_(False)
         return self.eval()
+
+    def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:
+        """Each prompt's number and ids as they are finished; a finished row goes to the next prompt at once."""
+        from anyformer.decode.refill import generate_many
+
+        return generate_many(self, prompts, rows, **options)
 
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
         """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""

@@ -114,7 +114,7 @@ def test_what_can_be_recorded() -> None:
 
 
 def test_rows_are_laid_side_by_side() -> None:
-    """Whatever padding lay between them, real tokens end at the same column, in their order."""
+    """Whatever padding lay before them, real tokens end at the same column, in their order."""
     model = make("gpt2-tiny", "cpu")
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 0]])
     state = State()
@@ -123,6 +123,6 @@ def test_rows_are_laid_side_by_side() -> None:
     steady.load(state)
     assert steady.first.tolist() == [0, 2, 2] and steady.count().flatten().tolist() == [4, 2, 2]
     path, layer = next((path, layer) for path, layer in state.layers.items() if isinstance(layer, KeyValues))
-    for row, real in enumerate(mask.bool()):
+    for row, real in enumerate(state.real):
         kept = steady.layers[path].key[row, :, int(steady.first[row]) : 4]
         assert torch.equal(kept, layer.key[row, :, :4][:, real])

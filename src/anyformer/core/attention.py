@@ -13,7 +13,7 @@ from anyformer.core.linear import Fused, Linear
 from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Window
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
-from anyformer.core.state import State
+from anyformer.core.state import PAST, State
 from anyformer.core.taps import NO_TAPS
 from anyformer.tokens import Tokens
 
@@ -158,10 +158,10 @@ class Attention(nn.Module):
     def _recall(self, tokens: Tokens, state: State) -> tuple[Tensor, Tensor, Tensor, int]:
         """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""
         memory = state.held(self._memory_name)
-        past = memory.get("past", tokens.x[:, :0])
+        past = memory.get(PAST, tokens.x[:, :0])
         everything = torch.cat([past, tokens.x], dim=1)
         kept = everything.shape[1] - min(self.config.recall or 0, everything.shape[1])
-        memory["past"] = everything[:, kept:].detach()
+        memory[PAST] = everything[:, kept:].detach()
         query = self.qkv.apart("query", tokens.x)
         key, value = self.qkv.apart("key", everything), self.qkv.apart("value", everything)
         return *self._heads(query, key, value, packed=False), past.shape[1]

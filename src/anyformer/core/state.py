@@ -17,6 +17,7 @@ from anyformer.core.masks import Causal, Mask, Padding, Placed
 from anyformer.tokens import Memo, Tokens
 
 GROWTH = 64  # tokens added to a cache when it is full
+PAST = "past"  # the one tensor of a `Held` that has a column a token [B, columns, d], as keys do
 
 
 class KeyValues:
@@ -210,13 +211,15 @@ class State:
                 spare = now - layer.first - layer.span
                 if spare >= GROWTH:  # seldom enough that moving the rest costs little
                     before = now - layer.span if self.real is None else self._last_real(now, layer.span)
-                    layer.forget(max(before, layer.first))
+                    if before - layer.first >= GROWTH // 2:
+                        layer.forget(before)
 
     def _last_real(self, now: int, span: int) -> int:
         """The slot from which on every row has `span` real tokens before `now`, or all it has."""
         assert self.real is not None
         after = self.real[:, :now].flip(1).cumsum(dim=1)  # real tokens from a slot on, counted from the end
-        return now - int((after < span).sum(dim=1).max()) - 1
+        wanted = after[:, -1:].clamp(max=span)
+        return now - int((after < wanted).sum(dim=1).max()) - 1
 
     def select(self, rows: Tensor, memory: bool = True) -> None:
         """Keep or repeat rows, as beam search reorders its hypotheses: rows [B'] of old row numbers.

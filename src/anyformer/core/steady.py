@@ -103,6 +103,21 @@ class Steady(State):
             if room.mask is not None and filled.mask is not None:
                 room.mask.copy_(filled.mask)
 
+    def give(self, state: State) -> None:
+        """Hand what came since `load` back to the state that was loaded, so that rows of it can be replaced."""
+        n = state.length = int(self.column) + 1
+        state.real = torch.arange(n, device=self.first.device) >= self.first[:, None]
+        for path, mine in self.layers.items():
+            layer = state.layers[path]
+            if isinstance(layer, KeyValues) and isinstance(mine, KeyValues):
+                layer.key, layer.value = (buffer[:, :, :n] for buffer in _given(mine))
+                layer.first, layer.length = 0, n
+
+    def release(self, rows: Tensor) -> None:
+        """Nothing of these rows is needed any more; they count from the next column on."""
+        self.places.index_fill_(0, rows, 0)
+        self.first.index_copy_(0, rows, (self.column + 1).expand(len(rows)))
+
     def count(self) -> Tensor:
         return self.places
 

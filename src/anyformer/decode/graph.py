@@ -155,15 +155,28 @@ def record(model: Model, name: str, state: State, strategy: Strategy) -> Recordi
     """A recording that goes on from `state` and `strategy`, a kept one where its sizes fit."""
     plan = strategy.plan
     beam = strategy if isinstance(strategy, Beam) and strategy.plain else None
-    columns = 128
-    while columns < plan.max_length:
-        columns *= 2
     kept = KEEPING.setdefault(model, OrderedDict())
+    return recording_for(kept, model, name, state, plan.max_length, plan.num_beams, beam)
+
+
+def recording_for(
+    kept: OrderedDict[Any, Recording],
+    model: Model,
+    name: str,
+    state: State,
+    columns: int,
+    beams: int = 1,
+    beam: Beam | None = None,
+) -> Recording:
+    """One of those that are `kept`, or a new one, with room for so many columns or more; it goes on from `state`."""
+    room = 128
+    while room < columns:
+        room *= 2
     weights = hash(tuple(parameter.data_ptr() for parameter in model.parameters()))
-    key = (weights, name, columns, plan.num_beams, None if beam is None else plan, *sizes(state))
+    key = (weights, name, room, beams, None if beam is None else beam.plan, *sizes(state))
     recording = kept.pop(key, None)
     if recording is None:
-        recording = Recording(state, columns, plan.num_beams, beam)
+        recording = Recording(state, room, beams, beam)
     kept[key] = recording
     while len(kept) > KEPT:
         kept.popitem(last=False)

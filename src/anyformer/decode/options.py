@@ -240,20 +240,11 @@ def check_file(file: Mapping[str, Any]) -> None:
 
 
 def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) -> Plan:
-    max_length = given.get("max_length")
-    if given.get("max_new_tokens") is not None:
-        max_length = prompt + given["max_new_tokens"]
-    elif max_length is None:
-        table = model.config.to_json().get("max_length")  # of positions
-        max_length = prompt + NEW_TOKENS if table is None else min(prompt + NEW_TOKENS, table)
-    min_new = given.get("min_new_tokens")
     end = several(given.get("eos_token_id"))
     padding = given.get("pad_token_id")
     plain = {name: given[name] for name in PLAIN if given.get(name) is not None}
     plan = Plan(
-        prompt=prompt,
-        max_length=max_length,
-        min_length=prompt + min_new if min_new is not None else given.get("min_length") or 0,
+        **lengths(model, given, prompt),
         end=end,
         padding=(*several(padding), *end, 0)[0],
         bad_words=tuple(tuple(word) for word in given.get("bad_words_ids") or ()),
@@ -272,6 +263,19 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
             f"{idle[0]}={given[idle[0]]!r} is for sampling only; pass do_sample=True with it, or leave it out."
         )
     return plan
+
+
+def lengths(model: Model, given: Mapping[str, Any], prompt: int) -> dict[str, Any]:
+    """What in a plan counts from the prompt's length."""
+    max_length = given.get("max_length")
+    if given.get("max_new_tokens") is not None:
+        max_length = prompt + given["max_new_tokens"]
+    elif max_length is None:
+        table = model.config.to_json().get("max_length")  # of positions
+        max_length = prompt + NEW_TOKENS if table is None else min(prompt + NEW_TOKENS, table)
+    min_new = given.get("min_new_tokens")
+    min_length = prompt + min_new if min_new is not None else given.get("min_length") or 0
+    return {"prompt": prompt, "max_length": max_length, "min_length": min_length}
 
 
 def several(value: Any) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ the old row that each continues (None: its own), so that the engine can reorder 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -143,21 +144,21 @@ class Sample(Line):
         self.processed = scores = self.apply([*self.rules, *self.limits], scores.clone(), history)
         place = history.shape[1]
         if place not in self.noise:
-            self.noise[place] = self._draw(scores)
+            self.noise[place] = gumbel(scores, self.dice)
         return (scores + self.noise[place]).argmax(dim=-1)
 
     def take(self, token: Tensor) -> Tensor:
         self.noise.pop(self.plan.prompt + len(self.columns) - 1, None)
         return super().take(token)
 
-    def _draw(self, scores: Tensor) -> Tensor:
-        if self.dice:
-            noise = torch.stack(
-                [torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in self.dice]
-            )
-        else:
-            noise = torch.rand(scores.shape, device=scores.device)
-        return -torch.log(-torch.log(noise.clamp(torch.finfo(noise.dtype).tiny, 1 - 1e-7)))
+
+def gumbel(scores: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
+    """Noise for scores [R, V], from a die a row; without dice, from PyTorch's own."""
+    if dice:
+        even = torch.stack([torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in dice])
+    else:
+        even = torch.rand(scores.shape, device=scores.device)
+    return -torch.log(-torch.log(even.clamp(torch.finfo(even.dtype).tiny, 1 - 1e-7)))
 
 
 MOST_RANKED = 65_536  # words, of which one program of a GPU holds a row

@@ -1,0 +1,137 @@
+"""Prompts that wait for a row: each with its own length, limits and seed, read only a little ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from anyformer.decode.engine import decoding_stage, infer_mask, start
+from anyformer.decode.options import Plan, lengths, make_plan
+from anyformer.decode.processors import Processor, processors
+from anyformer.errors import InputError, nearest
+
+if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
+    from anyformer.model import Model
+
+Prompt = Tensor | Sequence[int] | Mapping[str, Any]
+OWN = ("max_new_tokens", "min_new_tokens", "seed")  # what a prompt may say for itself
+
+
+@dataclass(eq=False)
+class Job:
+    """A prompt on its way: what the model reads, and what it has said so far, the prompt or the start included."""
+
+    index: int
+    ids: Tensor  # [P]
+    mask: Tensor | None  # [P]
+    said: list[int]
+    plan: Plan
+    rules: list[Processor]  # one list for all jobs of the same lengths
+    die: torch.Generator | None  # where it samples
+
+    @property
+    def left(self) -> int:
+        return self.plan.max_length - len(self.said)
+
+
+class Jobs:
+    """The queue. It looks `ahead` so many prompts, so that those of similar length can be read together."""
+
+    def __init__(self, model: Model, prompts: Iterable[Prompt], ahead: int, given: dict[str, Any]) -> None:
+        self.model, self.given, self.ahead = model, given, ahead
+        self.reads_source = decoding_stage(model).attends is not None
+        self.queue = enumerate(prompts)
+        self.waiting: list[Job] = []
+        self.plan: Plan | None = None  # of the first prompt; the others differ in their lengths only
+        self.rules: dict[tuple[int, ...], list[Processor]] = {}
+
+    def read(self) -> None:
+        while len(self.waiting) < self.ahead and (numbered := next(self.queue, None)) is not None:
+            try:
+                self.waiting.append(self._job(*numbered))
+            except InputError as error:
+                raise InputError(f"Prompt {numbered[0]}: {error}") from None
+
+    def take(self, n: int) -> list[Job]:
+        """The one that waits longest, and those nearest to it in length."""
+        if n < len(self.waiting):
+            length = len(self.waiting[0].ids)
+            order = sorted(self.waiting, key=lambda job: abs(len(job.ids) - length))
+            taken = [self.waiting[0], *[job for job in order if job is not self.waiting[0]]][:n]
+        else:
+            taken = self.waiting
+        self.waiting = [job for job in self.waiting if job not in taken]
+        return taken
+
+    def _job(self, index: int, prompt: Prompt) -> Job:
+        own: dict[str, Any] = dict(prompt) if isinstance(prompt, Mapping) else {"input_ids": prompt}
+        ids, mask = (_row(name, own.pop(name, None), self.model.device) for name in ("input_ids", "attention_mask"))
+        for name in own:
+            if name not in OWN:
+                raise InputError(f'a prompt has no "{name}".{nearest(name, OWN)} It has: input_ids, {", ".join(OWN)}.')
+        if ids is None or len(ids) == 0:
+            raise InputError("it is empty; give at least one token, the one that a text begins with.")
+        if mask is not None and len(mask) != len(ids):
+            raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} tokens.")
+        seed = own.pop("seed", _seed(self.given.get("seed"), index))
+        given = {**self.given, **own, "seed": None if seed is None else [seed]}
+        said = [int(start(ids[None], given)[0, 0])] if self.reads_source else ids.tolist()
+        plan = self._plan(given, len(said))
+        if mask is None and not self.reads_source:
+            mask = infer_mask(ids, plan).get("attention_mask")
+        return Job(index, ids, mask, said, plan, self._rules(plan), _die(seed, self.model.device, plan))
+
+    def _plan(self, given: Mapping[str, Any], prompt: int) -> Plan:
+        if self.plan is None:
+            self.plan = make_plan(self.model, given, prompt, rows=1)
+        if given["seed"] is not None and not self.plan.do_sample:
+            raise InputError("seed is for sampling only; pass do_sample=True with it, or leave it out.")
+        return self.plan.replace(**lengths(self.model, given, prompt))
+
+    def _rules(self, plan: Plan) -> list[Processor]:
+        name = (plan.prompt, plan.min_length, plan.max_length)
+        return self.rules.setdefault(name, processors(plan))
+
+
+def _row(name: str, value: Any, device: torch.device) -> Tensor | None:
+    """Ids or a mask, as a list, [P] or [1, P]."""
+    if value is None:
+        return None
+    row = torch.as_tensor(value, device=device)
+    row = row[0] if row.dim() == 2 and row.shape[0] == 1 else row
+    if row.dim() != 1:
+        raise InputError(f"{name} has shape {list(row.shape)}; give one prompt at a time, as [tokens].")
+    return row
+
+
+def _seed(seed: Any, index: int) -> int | None:
+    """A single seed is counted up, as `generate` counts it up from row to row."""
+    if not isinstance(seed, (list, tuple)):
+        return None if seed is None else int(seed) + index
+    if index >= len(seed):
+        raise InputError(f"seed has {len(seed)} entries, too few; give one a prompt, or a single number.")
+    return int(seed[index])
+
+
+def _die(seed: int | None, device: torch.device, plan: Plan) -> torch.Generator | None:
+    if not plan.do_sample:
+        return None
+    return torch.Generator(device).manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
+
+
+def collate(jobs: Sequence[Job], side: str) -> dict[str, Tensor]:
+    """A batch of their prompts [n, longest], padded on one side; the mask is there where it says something."""
+    longest = max(len(job.ids) for job in jobs)
+    ids = jobs[0].ids.new_zeros(len(jobs), longest)
+    mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
+    for row, job in enumerate(jobs):
+        n = len(job.ids)
+        where = slice(longest - n, longest) if side == "left" else slice(0, n)
+        ids[row, where] = job.ids
+        mask[row, where] = True if job.mask is None else job.mask.bool()
+    plain = all(job.mask is None and len(job.ids) == longest for job in jobs)
+    return {"input_ids": ids} if plain else {"input_ids": ids, "attention_mask": mask}

@@ -48,6 +48,9 @@ def generate_many(
     for name in ("num_beams", "num_return_sequences"):
         if (given.get(name) or 1) != 1:
             raise InputError(f"{name} is {given[name]}; generate_many follows one line from each prompt, not several.")
+    for name in ("stop_strings", "prefix_allowed_tokens_fn"):
+        if given.get(name) is not None:
+            raise InputError(f"generate_many takes no {name}; use generate for that.")
     if given.get("assistant_model") is not None or given.get("prompt_lookup_num_tokens"):
         raise InputError("generate_many takes no draft: its rows are never at the same place; use generate for that.")
     if any(isinstance(part, Rotary) and part.rope.kind == "dynamic" for part in model.modules()):

@@ -61,6 +61,7 @@ class Part:
     parse: Callable[[str], Row]
     digest: str
     unit: str = "line"
+    plain: bool = False  # text that runs on from line to line
 
     def __len__(self) -> int:
         return self.spans.shape[1]
@@ -82,7 +83,7 @@ class Part:
 def read_text(path: Path, asked: Asked) -> Part:
     data = content(path, asked.cache)
     spans, digest = records.lines(data, path, asked.cache)
-    return Part(path, data, spans, ("text",), lambda line: {"text": line}, digest)
+    return Part(path, data, spans, ("text",), lambda line: {"text": line}, digest, plain=True)
 
 
 def read_tsv(path: Path, asked: Asked) -> Part:

@@ -25,6 +25,7 @@ class Rows(Sequence[Row]):
     columns: tuple[str, ...]
     fingerprint: str
     path: str  # to say what is meant
+    kind: str = "table"  # or "text": lines that follow one another
 
     def row(self, i: int) -> Row:
         raise NotImplementedError
@@ -75,6 +76,7 @@ class FileRows(Rows):
                     f"{part.path} has the columns {', '.join(part.columns)}, and {parts[0].path} has"
                     f" {', '.join(self.columns)}; files that are read together need the same ones."
                 )
+        self.kind = "text" if all(part.plain for part in parts) else "table"
         self.ends = list(accumulate(len(part) for part in parts))
         self.fingerprint = _digest(part.digest for part in parts)
         self.path = str(parts[0].path) if len(parts) == 1 else f"{parts[0].path} and {len(parts) - 1} more"
@@ -123,7 +125,7 @@ class Some(Rows):
 
     def __init__(self, rows: Rows, places: Any) -> None:
         self.rows, self.places = rows, places
-        self.columns, self.path = rows.columns, rows.path
+        self.columns, self.path, self.kind = rows.columns, rows.path, rows.kind
         self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()])
 
     def __len__(self) -> int:
@@ -139,7 +141,7 @@ class Some(Rows):
 class Renamed(Rows):
     def __init__(self, rows: Rows, names: dict[str, str]) -> None:
         self.rows, self.names = rows, names
-        self.columns, self.path = tuple(names), rows.path
+        self.columns, self.path, self.kind = tuple(names), rows.path, rows.kind
         self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
 
     def __len__(self) -> int:

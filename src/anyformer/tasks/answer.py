@@ -137,7 +137,7 @@ class AnswerTask(TextTask):
 
     def predict(self, rows: Rows, progress: Progress | None = None) -> list[Answer]:
         """The best span of each row, over all its windows."""
-        examples = self.prepare(rows)
+        examples = self.prepared(rows)
         best: dict[int, tuple[float, Answer]] = {}
         nothing: dict[int, float] = {}
         with answering(self.model):

@@ -201,7 +201,7 @@ class ClassifyText(TextTask):
 
     def predict(self, rows: Rows, progress: Progress | None = None) -> Tensor:
         """Scores of every row, in order."""
-        examples = self.prepare(rows)
+        examples = self.prepared(rows)
         with answering(self.model):
             pieces = [
                 (torch.from_numpy(numbers), self.scores(batch).float().cpu())
@@ -214,7 +214,7 @@ class ClassifyText(TextTask):
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         logits = self.predict(rows, progress)
-        wanted = torch.tensor([example["labels"] for example in self.prepare(rows)])
+        wanted = torch.from_numpy(np.array(self.prepared(rows).fields["labels"].flat))
         if self.number:
             said, right = logits[:, 0].tolist(), wanted.tolist()
             mean = float((logits[:, 0] - wanted).square().mean())

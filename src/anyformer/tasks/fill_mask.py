@@ -164,7 +164,7 @@ class FillMask(StreamTask):
         total, right = Total(), 0
         pairs, followed = 0, 0
         with answering(self.model):
-            for _, batch in self.batches_of(self.prepare(rows), progress=progress):
+            for _, batch in self.batches_of(self.prepared(rows), progress=progress):
                 given = {k: v for k, v in batch.items() if k not in ("labels", "next_sentence_label")}
                 out = self.model(**given)
                 logits, labels = self.words(out), batch["labels"]

@@ -46,11 +46,17 @@ def _lines(examples: Examples, first: int, after: int) -> list[Ids]:
 def cut_documents(sizes: Ids, room: int) -> Pieces:
     """Documents stand between blank lines; a piece takes lines of one as long as they fit into `room` tokens, and at
     least two where there are two."""
-    first, after, documents, lengths = [], [], [], []
+    first: list[int] = []
+    after: list[int] = []
+    documents: list[int] = []
+    lengths: list[int] = []
     document, start, held, blank = 0, 0, 0, True
 
     def close(end: int) -> None:
-        if held:
+        if held and end - start == 1 and documents and documents[-1] == document:
+            after[-1] = end  # a line by itself has nothing to follow it: it joins the piece before
+            lengths[-1] = min(lengths[-1] - 3 + held, room) + 3
+        elif held:
             first.append(start)
             after.append(end)
             documents.append(document)

@@ -185,7 +185,7 @@ class Tag(TextTask):
 
     def predict(self, rows: Rows, progress: Progress | None = None) -> list[list[tuple[str, float]]]:
         """For each row the tag of each word, and its chance."""
-        examples = self.prepare(rows)
+        examples = self.prepared(rows)
         found: dict[int, list[tuple[str, float]]] = {}
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):

@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.tasks import find
 from anyformer.tasks.answer import best_spans
 
-from .learn import begin, learn, listed
+from .learn import awake, begin, learn, listed, quiet
 
 CONTEXT = "Amanda baked cookies on Monday while Jerry slept in the garden of his aunt"
 
@@ -28,9 +28,10 @@ ROWS = listed(row("who baked", "Amanda"), row("when", "Monday"), row("who slept"
 
 @pytest.mark.parametrize("max_length", [64, 14], ids=["one window", "several"])
 def test_learned_saved_and_loaded(max_length: int, tmp_path: Path) -> None:
-    task = begin("answer", "bert-tiny", ROWS, {"stride": 4}, vocab_size=200, max_length=max_length)
+    model = quiet("bert-tiny")
+    task = awake(begin("answer", "bert-tiny", ROWS, {"stride": 4}, vocab_size=200, max_length=max_length, model=model))
     assert (len(task.prepare(ROWS)) > 4) is (max_length == 14)
-    learn(task, ROWS, 150)
+    learn(task, ROWS, 80)
     figures = task.evaluate(ROWS)
     assert figures["exact"] == figures["f1"] == 100 and "squad" in str(figures["signature"])
     task.save(tmp_path / "x")
@@ -62,9 +63,9 @@ def test_the_best_span_is_the_best_legal_one() -> None:
 
 def test_questions_without_an_answer() -> None:
     rows = listed(row("who baked", "Amanda"), row("where is the king", ""), row("when", "Monday"))
-    task = begin("answer", "bert-tiny", rows, vocab_size=200, max_length=64)
+    task = awake(begin("answer", "bert-tiny", rows, vocab_size=200, max_length=64, model=quiet("bert-tiny")))
     assert task.settings.unanswerable
-    learn(task, rows, 150)
+    learn(task, rows, 80)
     assert [str(one) for one in task.predict(rows)] == ["Amanda", "", "Monday"]
     assert task.evaluate(rows)["exact"] == 100
 

@@ -155,10 +155,15 @@ def test_scores_and_negatives() -> None:
 
 
 def test_the_real_one_on_real_pairs(minilm: Path) -> None:
-    """MiniLM's correlation on STS-B's dev set is the published kind of figure (0.82 test; 0.86 to 0.88 dev)."""
+    """MiniLM knows how alike the pairs of STS-B are (its card: 82 on the test set); sentence-transformers agrees."""
     path = Path(os.environ.get("ANYFORMER_DATA", "/nowhere")) / "glue_stsb" / "dev.tsv"
     if not path.exists():
         pytest.skip("glue_stsb is not under ANYFORMER_DATA")
     task: Any = af.task("embed", minilm)
-    figures = task.evaluate(task.read(path))
-    assert 0.84 < figures["spearman"] < 0.90
+    rows = task.read(path).take(range(0, 1500, 10))
+    first, second = (theirs(minilm, [row[side] for row in rows]) for side in ("first", "second"))
+    expected = pytest.importorskip("scipy.stats").spearmanr(
+        (first * second).sum(1), [float(row["score"]) for row in rows]
+    )
+    figures = task.evaluate(rows)
+    assert figures["spearman"] == pytest.approx(expected[0], abs=1e-3) and figures["spearman"] > 0.8

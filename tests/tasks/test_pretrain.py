@@ -18,7 +18,7 @@ from anyformer.tasks import find
 from anyformer.tasks.job import Job, hold_out
 from anyformer.tasks.stream import Windows
 
-from .learn import begin, learn
+from .learn import awake, begin, learn, quiet
 
 TEXT = "".join(f"the cat number {i} sat on mat {i % 7}\n" for i in range(40))
 
@@ -111,27 +111,32 @@ def test_memory_is_read_before_the_window(recipe: str, rows: Rows) -> None:
     loss.total.backward()
 
 
-def test_masked_words(rows: Rows, tmp_path: Path) -> None:
+def test_masked_words(tmp_path: Path) -> None:
     """Whole windows between [CLS] and [SEP], 15% of the rest to be said; learned, and then said."""
-    task = begin("fill-mask", "bert-tiny", rows, vocab_size=200, max_length=32)
+    (tmp_path / "x.txt").write_text(
+        "the cat drinks milk\na dog eats meat\nmy bird wants seed\none cow chews grass\n" * 25
+    )
+    rows = find("fill-mask").read(tmp_path / "x.txt")
+    model = quiet("roformer-tiny")
+    task = awake(begin("fill-mask", "roformer-tiny", rows, vocab_size=200, max_length=18, model=model))
     assert task.model.config.head == "masked"
     job = Job(task, rows, batch=BatchSettings(rows=8), data=DataSettings(cache=False))
     batch = job.collate(job.batches(0)[0], torch.Generator().manual_seed(0))
-    assert batch["input_ids"].shape == (8, 32)
+    assert batch["input_ids"].shape == (8, 18)
     assert (batch["input_ids"][:, 0] == task.tokenizer.start_id).all()
     assert (batch["input_ids"][:, -1] == task.tokenizer.separator_id).all()
     chosen = batch["labels"] != -100
-    assert 15 < int(chosen.sum()) < 60 and not chosen[:, [0, -1]].any()
+    assert 5 < int(chosen.sum()) < 40 and not chosen[:, [0, -1]].any()
     assert int(job.loss(batch).count) == int(chosen.sum())
     other = job.collate(job.batches(0)[0], torch.Generator().manual_seed(1))
     assert not torch.equal(other["labels"], batch["labels"])
-    learn(task, rows, 250, batch=BatchSettings(rows=8))
+    learn(task, rows, 250, lr=1e-3, batch=BatchSettings(rows=16))
     figures = task.evaluate(rows)
-    assert figures["accuracy"] > 0.6 and figures == task.evaluate(rows)
+    assert figures["accuracy"] > 0.9 and figures == task.evaluate(rows)
     task.save(tmp_path / "x")
     fill = af.task("fill-mask", tmp_path / "x")
-    answer = fill("the cat number 3 [MASK] on mat 3")
-    assert str(answer) == "the cat number 3 sat on mat 3" and answer.choices[0][0][0] == "sat"
+    answer = fill("meat my bird wants [MASK] one cow")
+    assert str(answer) == "meat my bird wants seed one cow" and answer.choices[0][0][0] == "seed"
     assert len(answer.choices[0]) == 5
     with pytest.raises(af.InputError, match=r"no gap; write \[MASK\]"):
         fill("nothing to do")
@@ -146,7 +151,9 @@ def test_next_sentences(tmp_path: Path) -> None:
     """Half of the second parts follow, the others are of another document; types tell the two apart."""
     (tmp_path / "x.txt").write_text(DOCUMENTS)
     rows = find("fill-mask").read(tmp_path / "x.txt")
-    task = begin("fill-mask", "bert-tiny", rows, {"next_sentence": True, "rate": 0.01}, vocab_size=200, max_length=32)
+    options = {"next_sentence": True, "rate": 0.01}
+    model = quiet("bert-tiny")
+    task = awake(begin("fill-mask", "bert-tiny", rows, options, vocab_size=200, max_length=32, model=model))
     job = Job(task, rows, batch=BatchSettings(rows=50), data=DataSettings(cache=False))
     (numbers,) = job.batches(0)
     labels, seen = [], 0
@@ -166,8 +173,32 @@ def test_next_sentences(tmp_path: Path) -> None:
     assert job.where(int(numbers[0])).split(", ")[1].startswith("line ")
     loss = job.loss(batch)
     assert float(loss.parts["words"] + loss.parts["pairs"]) == pytest.approx(float(loss.total.detach()), rel=1e-5)
-    learn(task, rows, 120, batch=BatchSettings(rows=50))
-    assert task.evaluate(rows)["next_sentence_accuracy"] > 0.9
+    assert 0 <= float(task.evaluate(rows)["next_sentence_accuracy"]) <= 1
+
+
+def test_next_sentences_are_learned(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(DOCUMENTS)
+    rows = find("fill-mask").read(tmp_path / "x.txt")
+    task = awake(
+        begin(
+            "fill-mask",
+            "bert-tiny",
+            rows,
+            {"next_sentence": True},
+            vocab_size=200,
+            model=quiet("bert-tiny"),
+            max_length=32,
+        )
+    )
+    learn(task, rows, 200, lr=1e-3, batch=BatchSettings(rows=50))
+    job = Job(task, rows, batch=BatchSettings(rows=50), data=DataSettings(cache=False))
+    losses = [job.loss(job.collate(job.batches(0)[0], torch.Generator().manual_seed(seed))) for seed in range(10)]
+    assert sum(float(loss.parts["pairs"] / loss.count) for loss in losses) / 10 < 0.3 < math.log(2)
+
+
+def test_documents_that_are_too_few(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(DOCUMENTS)
+    task = begin("fill-mask", "bert-tiny", find("fill-mask").read(tmp_path / "x.txt"), {"next_sentence": True})
     (tmp_path / "y.txt").write_text("one document\nand no more\n")
     with pytest.raises(af.DataError, match="two documents or more"):
         Job(task, read(tmp_path / "y.txt"), data=DataSettings(cache=False))

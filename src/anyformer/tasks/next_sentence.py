@@ -82,20 +82,21 @@ def cut_documents(sizes: Ids, room: int) -> Pieces:
 
 
 def join_pairs(
-    examples: Sequence[Example], frame: tuple[list[int], list[int]], generator: Generator
+    examples: Sequence[Example], frame: tuple[list[int], list[int]], room: int, generator: Generator
 ) -> tuple[list[Ids], list[Ids], list[int]]:
-    """[CLS] a [SEP] b [SEP] of each piece, its types, and 0 where b follows a, 1 where it is from elsewhere."""
+    """[CLS] a [SEP] b [SEP] of each piece, with `room` for a and b; its types; and 0 where b follows a, 1 where it is
+    from elsewhere."""
     start, end = (np.array(side, dtype=np.int64) for side in frame)
     drawn = torch.rand(len(examples), 3, generator=generator).numpy()
     rows, types, labels = [], [], []
     for example, (kind, split, line) in zip(examples, drawn, strict=True):
         lines, others = example["lines"], example["others"]
-        room = sum(map(len, lines))
+        size = max(min(sum(map(len, lines)), room), 2)
         cut = 1 + int(split * (len(lines) - 1)) if len(lines) > 1 else 1
         follows = kind < 0.5 and len(lines) > 1
         begin = int(line * len(others))
         second = lines[cut:] if follows else others[begin:]
-        a, b = _fit(np.concatenate(lines[:cut]), np.concatenate(second), max(room, 2))
+        a, b = _fit(np.concatenate(lines[:cut]), np.concatenate(second), size)
         rows.append(np.concatenate([start, a, end, b, end]))
         types.append(np.repeat([0, 1], [len(start) + len(a) + len(end), len(b) + len(end)]))
         labels.append(0 if follows else 1)

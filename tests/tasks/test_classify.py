@@ -114,6 +114,8 @@ def test_columns(tmp_path: Path) -> None:
         read(tmp_path / "b.tsv")
     (tmp_path / "c.tsv").write_text("Nice one.\tgood\n")
     assert read(tmp_path / "c.tsv")[0] == {"text": "Nice one.", "label": "good"}
+    (tmp_path / "e.tsv").write_text("good\tNice one.\ngood\tLovely.\nbad\tDull.\n")
+    assert read(tmp_path / "e.tsv")[0] == {"text": "Nice one.", "label": "good"}
     with pytest.raises(af.DataError, match=r'data\.columns names "lable"; classify-text has text, label'):
         read(tmp_path / "c.tsv", said(columns="lable=2"))
     (tmp_path / "d.csv").write_text("tweet_text,mood\nhm,1\n")

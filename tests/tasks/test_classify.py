@@ -96,6 +96,9 @@ def test_labels(tmp_path: Path) -> None:
         af.InputError, match=r'dev\.tsv, line 3: the label "2" is new; training knew negative, positive'
     ):
         task.evaluate(find("classify-text").read(tmp_path / "dev.tsv"))
+    with pytest.raises(af.InputError, match=r'dev\.tsv, line 3: the label "2" is new'):  # before the first step
+        Job(task, rows, find("classify-text").read(tmp_path / "dev.tsv"), data=said(cache=False))
+    assert "negative" not in task.tokenizer.engine.get_vocab()  # what labels are called is not learned
     with pytest.raises(af.DataError, match="one label only"):
         begin("classify-text", "bert-tiny", rows[:1])
     with pytest.raises(af.DataError, match=r"row 2, has None as its label"):

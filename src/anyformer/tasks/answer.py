@@ -58,6 +58,7 @@ class AnswerTask(TextTask):
     )
     format = "json"
     options_class = AnswerOptions
+    text_columns = ("question", "context")
     usual_length = 384
     metric = "f1"
     wanted = "an encoder that can have a head for spans"

@@ -72,6 +72,7 @@ class Translate(TextTask):
     kind = "bpe"
     usual_length = 256
     wanted = "an encoder-decoder"
+    text_columns = ("source", "target")
     sequences = ("input_ids", "labels")
 
     def __init__(self, *given: Any, **more: Any) -> None:

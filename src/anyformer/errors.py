@@ -22,6 +22,10 @@ class WeightsError(FolderError):
     """Tensors in the files that do not fit the model: missing, extra or of another shape."""
 
 
+class DataError(Error):
+    """A file of rows that cannot be read as it should: not there, empty, a column too few, another encoding."""
+
+
 class InputError(Error):
     """A batch that the model cannot take: unknown names, wrong shapes, ids outside the vocabulary."""
 

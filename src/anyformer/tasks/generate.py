@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import Any, overload
 
 import torch
@@ -28,7 +27,6 @@ from anyformer.tasks.chat import Chat
 from anyformer.text.shots import Table, make_shots
 from anyformer.text.stream import Cut, Reader, cut_at
 from anyformer.text.tokenizer import Tokenizer
-from anyformer.weights.folder import load as load_model
 
 NEW_TOKENS = 200  # where nobody says how long an answer may be
 
@@ -197,17 +195,3 @@ class Generate:
         if rest:
             yield rest
         return Answer(text + rest, request.prompts[0], tuple(ids))
-
-
-def load(
-    path: str | PathLike[str],
-    *,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | str | None = None,
-    weights: str | None = None,
-    chat: bool | None = None,
-    **options: Any,
-) -> Generate:
-    """`chat=False` continues a text as it stands, whatever template the model came with."""
-    model = load_model(path, device=device, dtype=dtype, weights=weights)
-    return Generate(model, Tokenizer.load(path), chat=chat, **options)

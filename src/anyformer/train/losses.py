@@ -11,19 +11,21 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 from anyformer.model import Model
+from anyformer.tasks.base import Loss
 
 
-def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.1) -> Tensor:
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.1) -> Loss:
     """Cross entropy against labels that give `smoothing` of their weight to all words alike (Vaswani 2017, §5.4).
 
-    logits [..., vocabulary], labels [...]; the mean over the labels that count (-100 does not). With smoothing 0 it is
+    logits [..., vocabulary], labels [...]; summed over the labels that count (-100 does not). With smoothing 0 it is
     the plain cross entropy.
     """
-    flat = logits.reshape(-1, logits.shape[-1])
-    return F.cross_entropy(flat.float(), labels.reshape(-1), ignore_index=IGNORED, label_smoothing=smoothing)
+    flat, wanted = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
+    total = F.cross_entropy(flat, wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
+    return Loss(total, (wanted != IGNORED).sum())
 
 
-def next_token_loss(model: Model, batch: Mapping[str, Any], smoothing: float = 0.0) -> Tensor:
+def next_token_loss(model: Model, batch: Mapping[str, Any], smoothing: float = 0.0) -> Loss:
     """Teacher forcing: an encoder-decoder reads `decoder_input_ids` and must say `labels`, place by place."""
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     logits: Tensor = model(**inputs).logits

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -131,7 +132,12 @@ class Store:
         from torch.distributed.checkpoint.state_dict_loader import load
 
         targets = {name: tensor.detach() for name, tensor in tensors.items()}
-        load(targets, storage_reader=HuggingFaceStorageReader(str(checkpoint.folder)), no_dist=not self.devices.many)
+        reader = HuggingFaceStorageReader(str(checkpoint.folder))
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="torch.distributed is disabled"
+            )  # as it should be with one process
+            load(targets, storage_reader=reader, no_dist=not self.devices.many)
 
     def tidy(self) -> None:
         """Remove what was left half-written, checkpoints past the last `keep`, and bests that none of those names."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -52,17 +53,19 @@ class Devices:
         """Put the model on the device; its parameters stay the objects they are, or become shares of themselves."""
         model.to(self.device)
         if self.sharded:
+            # Its hooks do not see in-place changes of what the model gives; no loss makes any.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
             for module in model.modules():
                 if isinstance(module, Block):
                     fully_shard(module)
             fully_shard(model)
 
-    def join(self, module: nn.Module) -> nn.Module:
-        """The module whose backward pass averages gradients over all processes."""
+    def join(self, module: nn.Module, unused: bool) -> nn.Module:
+        """The module whose backward pass averages gradients over all processes; `unused`: some may have none."""
         if not self.many or self.sharded:
             return module
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(module, device_ids=ids, find_unused_parameters=True)
+        return DistributedDataParallel(module, device_ids=ids, find_unused_parameters=unused)
 
     def silent(self, module: nn.Module, model: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Until the last batch of a step, gradients stay where they are."""

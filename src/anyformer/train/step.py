@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError, Error
 from anyformer.train.distributed import Devices, full
 from anyformer.train.feed import Fed
@@ -41,10 +42,10 @@ class Stepper:
     def __init__(self, work: Work, settings: TrainSettings, devices: Devices, optimizer: torch.optim.Optimizer) -> None:
         self.settings, self.devices, self.optimizer, self.model = settings, devices, optimizer, work.model
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        objective = Objective(work)
+        self.objective = Objective(work)
         if settings.compile:
-            objective.compile()
-        self.module = devices.join(objective)
+            self.objective.compile()
+        self.module: nn.Module | None = None  # joined to the other processes' when the first batch is there
         self.precision = choose_precision(settings.precision, devices.device)
         if self.precision == "fp16" and devices.sharded:
             raise ConfigError("train.precision fp16 does not go with train.parallel fsdp; take bf16.")
@@ -57,6 +58,8 @@ class Stepper:
     def gradients(self, batches: Sequence[Fed]) -> tuple[Tensor, dict[str, Tensor]]:
         """Leave the gradients of the mean loss in the parameters, and give back the figures."""
         self.optimizer.zero_grad()
+        if self.module is None:
+            self.module = self._join(batches[0])
         sums = torch.zeros(4, dtype=torch.float64, device=self.devices.device)
         parts: dict[str, Tensor] = {}
         scale: Tensor | None = None
@@ -75,6 +78,17 @@ class Stepper:
         if len(batches) > 1 and scale is not None:
             self._rescale(scale * self.devices.ranks / sums[1].clamp(min=1e-30))
         return sums, {name: self.devices.add(value) for name, value in parts.items()}
+
+    def _join(self, fed: Fed) -> nn.Module:
+        """PyTorch wants to be told whether some parameters may have no gradient; the first batch shows it."""
+        if not self.devices.many or self.devices.sharded:
+            return self.objective
+        with torch.random.fork_rng(), self.autocast():
+            total = self.objective(fed.batch)[0]
+        missing = len(self.parameters) - len(leaves(total) & {id(parameter) for parameter in self.parameters})
+        drops = any(module.config.layer_drop for module in self.model.modules() if isinstance(module, Stack))
+        unused = self.devices.add(torch.tensor(float(missing + drops), device=self.devices.device))
+        return self.devices.join(self.objective, bool(unused > 0))
 
     def _figures(self, total: Tensor, count: Tensor, fed: Fed) -> Tensor:
         """All devices together; they agree on it, so that they stop together too."""
@@ -100,6 +114,20 @@ class Stepper:
             group["lr"] = rate * group["share"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+
+def leaves(value: Tensor) -> set[int]:
+    """The ids of the parameters that a value was computed from."""
+    found, seen, left = set(), set(), [value.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        left += [after for after, _ in node.next_functions]
+    return found
 
 
 def choose_precision(name: str, device: torch.device) -> str:

@@ -19,7 +19,7 @@ from anyformer.train import checkpoint
 from anyformer.train.engine import train
 from anyformer.train.watch import Progress
 from tests.train.test_engine import Notes
-from tests.train.toy import Toy, fingerprint, settings
+from tests.train.toy import DeadError, Toy, fingerprint, settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,9 +51,6 @@ def test_killed_a_hundred_times(tmp_path: Path) -> None:
 
 def cut_off(folder: Path, step: int, **changes: object) -> None:
     """A run that died after a step."""
-
-    class DeadError(Exception):
-        pass
 
     def die(progress: Progress) -> None:
         if progress.step == step:

@@ -23,6 +23,7 @@ from anyformer.core.stack import Stack
 from anyformer.errors import Error, FolderError
 from anyformer.train.checkpoint import Checkpoint, Store
 from anyformer.train.distributed import Devices, open_devices
+from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
 from anyformer.train.optim import Average, freeze, make_optimizer, rate
 from anyformer.train.readout import Figures, Readout
@@ -48,10 +49,17 @@ class Engine:
     """One run. Without a folder nothing is saved."""
 
     def __init__(
-        self, work: Work, settings: TrainSettings, devices: Devices, folder: Path | None, watcher: Watcher
+        self,
+        work: Work,
+        settings: TrainSettings,
+        devices: Devices,
+        folder: Path | None = None,
+        watcher: Watcher | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        self.work, self.settings, self.devices, self.watcher = work, settings, devices, watcher
-        self.folder = folder
+        self.work, self.settings, self.devices, self.folder = work, settings, devices, folder
+        self.watcher = watcher if watcher is not None else Watcher()
+        self.meter, self.energy_before = meter, 0.0
         if devices.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         freeze(work.model, settings.freeze)
@@ -84,6 +92,7 @@ class Engine:
             with self._signals():
                 self._loop()
                 self._finish()
+                self._read_meter()
         finally:
             self.feed.close()
             self.work.model.eval()
@@ -117,6 +126,7 @@ class Engine:
         batches: list[Fed] = []
         try:
             batches, place = self.feed.take(state.place, self.settings.accumulate)
+            self.progress.unit = batches[0].unit
             sums, parts = self.stepper.gradients(batches)
             norm = self.stepper.clip()
         except (RuntimeError, MemoryError) as error:
@@ -210,11 +220,16 @@ class Engine:
         if self.store is None or self.saved == (self.state.step, self.state.evaluated):
             return
         self._read(everything=True)
+        self._read_meter()
         self.state.scaler = self.stepper.scaler.state_dict()
         path = self.store.write("step", self.state.step, self._tensors(), self.state.to_json())
         self.saved = (self.state.step, self.state.evaluated)
         self.store.tidy()
         self.watcher.saved(self.progress, path)
+
+    def _read_meter(self) -> None:
+        if self.meter is not None:
+            self.state.energy = self.energy_before + self.meter.read()
 
     def _weights(self) -> dict[str, Tensor]:
         model = self.work.model
@@ -264,6 +279,7 @@ class Engine:
     def _restore(self, state: State) -> None:
         vars(self.state).update(vars(state))
         self.saved = (state.step, state.evaluated)
+        self.energy_before = state.energy
         self.stepper.scaler.load_state_dict(state.scaler)
 
     # The end
@@ -364,4 +380,4 @@ def train(
 ) -> State:
     """Train the work's model in place, on the devices that torchrun gives or on one."""
     with open_devices(settings.device, settings.parallel) as devices:
-        return Engine(work, settings, devices, folder, watcher or Watcher(on_step)).run(resume)
+        return Engine(work, settings, devices, folder, watcher if watcher is not None else Watcher(on_step)).run(resume)

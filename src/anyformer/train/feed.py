@@ -31,6 +31,13 @@ class Fed:
     tokens: int  # real ones, this device's
     slots: int  # the padded ones too
 
+    @property
+    def unit(self) -> str:
+        """What `tokens` counts."""
+        if any(name.endswith("input_ids") for name in self.batch):
+            return "tokens"
+        return "images" if "pixel_values" in self.batch else "rows"
+
     def shape(self) -> str:
         """8 rows, input_ids [8, 128]"""
         largest = max(self.batch.items(), key=lambda item: item[1].numel())

@@ -22,6 +22,7 @@ class Progress:
     started: float = field(default_factory=time.perf_counter)
     first_step: int = 0
     first_tokens: int = 0
+    unit: str = "tokens"  # what `tokens` counts: images, where those are what a model reads
 
     def begin(self) -> None:
         self.started, self.first_step, self.first_tokens = time.perf_counter(), self.state.step, self.state.tokens

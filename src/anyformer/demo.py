@@ -13,10 +13,9 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from anyformer.tasks.base import Loss
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.train.data import even_batches
+from anyformer.train.display import progress_bar
 from anyformer.train.engine import train
 from anyformer.train.losses import next_token_loss
 from anyformer.train.settings import TrainSettings
@@ -137,7 +137,7 @@ class Lesson:
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
         return self.corpus.collate(rows)
 
-    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
         return next_token_loss(self.model, batch, self.settings.smoothing)
 
     def evaluate(self) -> dict[str, float | str]:
@@ -248,20 +248,20 @@ def one_thread() -> Iterator[None]:
 
 def write_pairs(settings: DemoSettings) -> tuple[list[Pair], list[Pair]]:
     learn, test = draw_numbers(settings.numbers, settings.tests, settings.seed)
-    with progress_bar("Writing numbers", len(learn) + len(test)) as show:
+    with progress_bar("Writing numbers") as show:
         pairs = []
         for number in (*learn, *test):
             pairs.append(write_out(number))
-            show(len(pairs), f"{number:,}")
+            show(len(pairs), len(learn) + len(test), f"{number:,}")
     return pairs[: len(learn)], pairs[len(learn) :]
 
 
 def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> None:
-    with progress_bar("Training", settings.steps) as show:
+    with progress_bar("Training") as show:
 
         def on_step(progress: Progress) -> None:
             speed, left = progress.tokens_per_second, progress.seconds_left
-            show(progress.step, f"loss {progress.loss:.3f}  {speed:,.0f} tokens/s  {left:.0f} s left")
+            show(progress.step, progress.steps, f"loss {progress.loss:.3f}  {speed:,.0f} tokens/s  {left:.0f} s left")
 
         train(Lesson(model, corpus, settings), train_settings(settings), on_step=on_step)
 
@@ -317,30 +317,3 @@ def report(result: Result, seconds: float) -> str:
     if result.picture is not None:
         lines += [f"The alignment of one of them: {result.picture}"]
     return "\n".join([*lines, f"It took {seconds:.0f} seconds."])
-
-
-@contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Yields show(done, note). Live in a terminal; elsewhere (a log, a pipe) a plain line for every tenth."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    console = Console()
-    if not console.is_terminal:
-        yield partial(_print_tenths, label, total)
-        return
-    columns = (
-        TextColumn("{task.description:<16}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Bar(*columns, console=console) as bar:
-        task = bar.add_task(label, total=total, note="")
-        yield lambda done, note: bar.update(task, completed=done, note=note)
-
-
-def _print_tenths(label: str, total: int, done: int, note: str) -> None:
-    if done == total or done * 10 // total > (done - 1) * 10 // total:
-        print(f"{label:<16} {done / total:4.0%}  {note}", flush=True)

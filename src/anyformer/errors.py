@@ -22,6 +22,10 @@ class WeightsError(FolderError):
     """Tensors in the files that do not fit the model: missing, extra or of another shape."""
 
 
+class StoppedError(Error):
+    """No mistake: somebody asked for the work to stop, and what there was of it is saved."""
+
+
 class InputError(Error):
     """A batch that the model cannot take: unknown names, wrong shapes, ids outside the vocabulary."""
 

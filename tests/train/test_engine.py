@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 import anyformer as af
+from anyformer.errors import StoppedError
 from anyformer.tasks.base import Loss
 from anyformer.train.data import even_batches
-from anyformer.train.engine import DivergedError, InterruptedRunError, train
+from anyformer.train.engine import DivergedError, train
 from anyformer.train.optim import rate
 from anyformer.train.readout import Figures
 from anyformer.train.step import OutOfMemoryError
@@ -272,7 +273,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(kind: signal.Signals, tmp_path:
         if progress.step == 7:
             os.kill(os.getpid(), kind)
 
-    with pytest.raises(InterruptedRunError, match=r"Stopped after step 7.*--resume goes on from step 7"):
+    with pytest.raises(StoppedError, match=r"Stopped after step 7.*--resume goes on from step 7"):
         train(Toy(), settings(), folder=tmp_path, on_step=stop)
     toy, whole, notes = Toy(), Toy(), Notes()
     train(toy, settings(), folder=tmp_path, resume=True, watcher=notes)

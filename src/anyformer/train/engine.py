@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.stack import Stack
-from anyformer.errors import Error, FolderError
+from anyformer.errors import Error, FolderError, StoppedError
 from anyformer.train.checkpoint import Checkpoint, Store
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
@@ -39,10 +39,6 @@ NAMED = 8  # rows that a message names
 
 class DivergedError(Error):
     """A loss that is no number, or far too large; the message names the rows."""
-
-
-class InterruptedRunError(Error):
-    """The user or the machine asked the run to stop, and it is saved."""
 
 
 class Engine:
@@ -356,7 +352,7 @@ class Engine:
 
     def _interrupt(self) -> None:
         self.save()
-        raise InterruptedRunError(f"Stopped after step {self.state.step:,}.{self._how_to_go_on()}")
+        raise StoppedError(f"Stopped after step {self.state.step:,}.{self._how_to_go_on()}")
 
     def _how_to_go_on(self) -> str:
         whole = [] if self.store is None else self.store.found("step")

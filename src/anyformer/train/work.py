@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.model import Model
 
-Batch = Mapping[str, Tensor]
+Batch = dict[str, Tensor]
 Metrics = dict[str, float | str]
 
 
@@ -34,9 +34,12 @@ class Sums(Protocol):
 class Work(Protocol):
     """`metric` names the figure of `evaluate` that says which weights are best."""
 
-    model: Model
     metric: str
     larger_is_better: bool
+
+    @property
+    def model(self) -> Model:
+        """What is trained, in place."""
 
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
         """The rows of every batch, all devices together: the same for the same epoch, whoever asks and when."""

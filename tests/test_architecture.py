@@ -28,6 +28,7 @@ TIERS = [
     ("registry",),
     ("recipes",),
     ("weights",),
+    ("data", "metrics"),
     ("tasks",),
     ("train",),
     ("cli", "serve", "explore", "demo", "__main__", ""),  # "" is anyformer/__init__.py, the public names
@@ -37,7 +38,19 @@ RANK = {room: rank for rank, tier in enumerate(TIERS) for room in tier}
 # The only imports that point upwards, each a lazy delegate inside a method: (file, function, room).
 EXCEPTIONS = {("model.py", "save", "weights")}
 
-HEAVY = ("transformers", "datasets", "matplotlib", "fastapi", "typer", "rich", "pandas", "scipy", "sklearn")
+HEAVY = (
+    "transformers",
+    "datasets",
+    "matplotlib",
+    "fastapi",
+    "typer",
+    "rich",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "pyarrow",
+    "sacrebleu",
+)
 
 
 def _tree(path: Path) -> ast.Module:
@@ -114,7 +127,7 @@ def test_softmax_qk_v_stands_in_one_file() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=_name)
 def test_imports_point_one_way(path: Path) -> None:
-    """core ← inputs, heads, text, decode ← model ← recipes ← weights ← tasks ← train ← cli, serve, explore."""
+    """core ← inputs, heads, text, decode ← model ← recipes ← weights ← data, metrics ← tasks ← train ← cli, serve."""
     room = _room(path)
     assert room in RANK, f"{room} has no tier in this test"
     for used, function in _imports(_tree(path)):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyformer.recipes  # noqa: F401 - once, before the function of that name, which a later import would cover
 from anyformer.core.taps import look
-from anyformer.errors import ConfigError, Error, FolderError, InputError, WeightsError
+from anyformer.errors import ConfigError, DataError, Error, FolderError, InputError, WeightsError
 from anyformer.model import Model
 from anyformer.registry import build, recipes
 from anyformer.run import Output
@@ -37,6 +37,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "ConfigError",
+    "DataError",
     "Error",
     "FolderError",
     "InputError",

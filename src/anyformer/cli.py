@@ -33,9 +33,7 @@ In Python:
   model = af.load("folder")
 """
 
-app = typer.Typer(
-    help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class Format(StrEnum):

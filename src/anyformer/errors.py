@@ -26,6 +26,10 @@ class StoppedError(Error):
     """No mistake: somebody asked for the work to stop, and what there was of it is saved."""
 
 
+class DataError(Error):
+    """A file of rows that cannot be read as it should: not there, empty, a column too few, another encoding."""
+
+
 class InputError(Error):
     """A batch that the model cannot take: unknown names, wrong shapes, ids outside the vocabulary."""
 

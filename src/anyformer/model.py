@@ -115,6 +115,7 @@ class Origin:
     hf_config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)  # tokenizer, preprocessor and the like
+    settings: dict[str, Any] = field(default_factory=dict)  # how it was trained: the sections task, data, train, …
 
 
 class Model(nn.Module):
@@ -213,10 +214,10 @@ class Model(nn.Module):
         given = any(batch.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds"))
         target = labels if labels is not None or not self.echoes else batch.get("input_ids")
         if self.decoder_start is not None and target is not None and not given:
-            batch["decoder_input_ids"] = self._shift_right(target)
+            batch["decoder_input_ids"] = self.shift_right(target)
         return batch
 
-    def _shift_right(self, labels: Tensor) -> Tensor:
+    def shift_right(self, labels: Tensor) -> Tensor:
         """Teacher forcing: the decoder reads what it should have said so far."""
         if self.padding is None or self.decoder_start is None:
             raise InputError("labels need a padding id in the model's config, to fill places that do not count.")

@@ -19,13 +19,15 @@ from anyformer.model import Model
 
 @dataclass(frozen=True)
 class Family:
-    """`build` makes the model, its parameters not yet drawn; `init` says how they are."""
+    """`build` makes the model, its parameters not yet drawn; `init` says how they are. `single`, where a model is
+    pre-trained as two, gives the one that is fine-tuned afterwards."""
 
     name: str
     config: type[Settings]
     build: Callable[[Any], Model]
     init: Callable[[Any], InitConfig]
     about: str
+    single: Callable[[Model], Model] | None = None
 
 
 @dataclass(frozen=True)

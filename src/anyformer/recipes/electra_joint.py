@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anyformer import registry
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
@@ -82,6 +83,18 @@ def init(config: JointELECTRA) -> InitConfig:
     return encoder.init(config.discriminator)
 
 
+def discriminator(model: Model) -> Model:
+    """The discriminator as an ELECTRA model by itself: what is fine-tuned after pre-training (§3.1)."""
+    single = registry.build_config(registry.family("electra"), model.config.discriminator)  # type: ignore[attr-defined]
+    ours = {
+        name.replace("discriminator.inputs.text.", "encoder.inputs.").replace(".discriminator.", ".encoder."): value
+        for name, value in model.state_dict().items()
+    }
+    single.load_state_dict(ours, strict=False)
+    single.origin.files = dict(model.origin.files)
+    return single.to(device=model.device, dtype=model.dtype)
+
+
 def _pair(size: str) -> JointELECTRA:
     sizes = electra.SIZES
     return JointELECTRA(discriminator=sizes[size], generator=sizes[f"{size}-generator"])
@@ -98,4 +111,4 @@ SIZES = {
     "electra-joint-large": _pair("electra-large"),
 }
 
-register(Family("electra-joint", JointELECTRA, build, init, __doc__ or ""), SIZES)
+register(Family("electra-joint", JointELECTRA, build, init, __doc__ or "", discriminator), SIZES)

@@ -5,14 +5,37 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from anyformer.errors import ConfigError, nearest
 
-# Task -> the module that has it, which loads when it is used; its `load` makes the function.
-TASKS = {"embed": "anyformer.tasks.embed", "generate": "anyformer.tasks.generate"}
+if TYPE_CHECKING:
+    from anyformer.tasks.base import Task
+
+# Task -> its class, whose module loads when it is used.
+TASKS = {
+    "answer": ("anyformer.tasks.answer", "AnswerTask"),
+    "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
+    "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
+    "electra": ("anyformer.tasks.electra", "Electra"),
+    "embed": ("anyformer.tasks.embed", "Embed"),
+    "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
+    "generate": ("anyformer.tasks.language", "Generate"),
+    "summarize": ("anyformer.tasks.summarize", "Summarize"),
+    "tag": ("anyformer.tasks.tag", "Tag"),
+    "translate": ("anyformer.tasks.translate", "Translate"),
+}
+
+
+def find(name: str) -> type[Task]:
+    """The class of a task."""
+    if name not in TASKS:
+        raise ConfigError(f'There is no task "{name}".{nearest(name, TASKS)} There are: {", ".join(TASKS)}.')
+    module, attribute = TASKS[name]
+    found: type[Task] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def task(
@@ -30,7 +53,5 @@ def task(
 
     `options` hold for every call that does not say otherwise.
     """
-    if name not in TASKS:
-        raise ConfigError(f'There is no task "{name}".{nearest(name, TASKS)} There are: {", ".join(TASKS)}.')
-    load: Callable[..., Callable[..., Any]] = importlib.import_module(TASKS[name]).load
-    return load(path, device=device, dtype=dtype, **options)
+    ready: Callable[..., Any] = find(name).load(path, device=device, dtype=dtype, **options)
+    return ready

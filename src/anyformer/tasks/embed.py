@@ -1,27 +1,38 @@
 """Sentences as vectors: the folders of sentence-transformers (modules.json and the pooling's config), or any encoder.
 
-embed = af.task("embed", "folder")
-embed("A man rides a bicycle.")             # [d]
-embed(["A man rides a bicycle.", "…"])      # [n, d]
+    embed = af.task("embed", "folder")
+    embed("A man rides a bicycle.")             # [d]
+    embed(["A man rides a bicycle.", "…"])      # [n, d]
+
+Trained on pairs that belong together: each must find its partner among those of the batch (in-batch negatives), or,
+where pairs have a score, come as close as it says.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
 
+from anyformer.config import Settings
 from anyformer.core.linear import pack_weights
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
 from anyformer.errors import FolderError, InputError
 from anyformer.heads.embed import POOLS, SentenceHead
-from anyformer.inputs.text import TextInput
-from anyformer.model import Model, Stage
+from anyformer.metrics.classes import pearson, spearman
+from anyformer.model import Model
+from anyformer.tasks import build
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
+from anyformer.tasks.text import TextTask, texts_of
+from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.files import read_json
 from anyformer.weights.folder import load as load_model
@@ -88,55 +99,192 @@ def read_pools(path: Path) -> tuple[str, ...]:
     return tuple(pools)
 
 
-class Embed:
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(Options):
+    pool: Literal["mean", "cls", "max"] = "mean"
+    normalise: bool = True
+    scale: float = 20.0  # of cosines, before they compete
+    highest: float | None = None  # the score that means "the same"; None: the largest that the rows have
+
+
+class Embed(TextTask):
     """Called with one text or several; texts of like length go through the model together."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, plan: Plan, tokens: int = TOKENS) -> None:
-        if len(model.stages) != 1:
-            raise FolderError(f"{plan.encoder} holds a {model.family} model, which is not one encoder.")
-        (name,) = model.stages
-        # Tokens are pooled where they are, packed or not; the model's own head has nothing to say here.
-        model.heads = nn.ModuleDict({"sentence": SentenceHead(name, plan.pools, plan.normalise)})
-        self.model, self.plan, self.tokens = model, plan, tokens
-        pack_weights(model, tokens)
-        self.engine = tokenizer.engine
-        self.engine.no_padding()
-        self.engine.enable_truncation(_limit(model, plan))
+    name = "embed"
+    about = "a vector for a text, near those of texts that mean the same"
+    columns = (
+        Column("first", ("sentence1", "anchor", "query", "question", "text1", "premise", "#1 string")),
+        Column("second", ("sentence2", "positive", "answer", "context", "text2", "hypothesis", "#2 string")),
+        Column("negative", ("hard_negative",), optional=True),
+        Column("score", ("similarity", "similarity_score"), optional=True),
+    )
+    options_class = EmbedOptions
+    wanted = "one encoder"
+    sequences = ("input_ids", "second_ids")
 
-    def __call__(self, texts: str | Sequence[str], tokens: int | None = None) -> Tensor:
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        options: EmbedOptions | None = None,
+        *,
+        plan: Plan | None = None,
+        tokens: int = TOKENS,
+        **more: Any,
+    ) -> None:
+        super().__init__(model, tokenizer, options, **more)
+        if len(model.stages) != 1:
+            raise FolderError(f"This {model.family} model is not one encoder, so it gives no vector for a text.")
+        self.recipe = plan or Plan(Path(), (self.settings.pool,), self.settings.normalise)
+        self.tokens, self.cuts = tokens, True
+        (self.stage,) = model.stages
+        # Tokens are pooled where they are, packed or not.
+        model.heads["sentence"] = SentenceHead(self.stage, self.recipe.pools, self.recipe.normalise)
+        self.metric = "spearman" if self.settings.highest is not None else "recall_at_1"
+
+    @classmethod
+    def load(
+        cls,
+        path: Source,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str | None = None,
+        tokens: int = TOKENS,
+        **options: Any,
+    ) -> Embed:
+        """Ready to answer: the model's own head has nothing to say here, and on a CPU weights are packed."""
+        plan = read_plan(Path(path))
+        model = load_model(plan.encoder, device=device, dtype=dtype)
+        said = model.origin.settings.get("task", {})
+        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        chosen = EmbedOptions.from_json({**kept, **options})
+        if "pool" in kept or "pool" in options:
+            plan = Plan(plan.encoder, (chosen.pool,), chosen.normalise)
+        limit = plan.max_length or said.get("max_length") or build.longest(model) or 512
+        task = cls(model, Tokenizer.load(plan.encoder), chosen, plan=plan, tokens=tokens, max_length=limit)
+        model.heads = nn.ModuleDict({"sentence": model.heads["sentence"]})
+        pack_weights(model, tokens)
+        task.tokenizer.engine.enable_truncation(task.max_length)  # faster than cutting texts here
+        task.cuts = False
+        return task
+
+    # Rows to loss.
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+        options: Any = setup.task if setup.task is not None else cls.options_class()
+        if "score" in rows.columns and options.highest is None:
+            options = options.replace(highest=max(_score(row) for row in rows))
+        return super().begin(source, rows, valid, Setup(setup.model, setup.data, setup.tokenizer, options))
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return build.has_head("base")(config)
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config.replace(head="base")
+
+    def examples(self, rows: list[Row]) -> Sequence[Example]:
+        names = {"input_ids": "first", "second_ids": "second", "negative_ids": "negative"}
+        sides = {
+            ours: self.tokenizer.encode(texts_of(rows, theirs), max_length=self.max_length)
+            for ours, theirs in names.items()
+            if theirs in rows[0]
+        }
+        made: list[dict[str, Any]] = [dict(zip(sides, ids, strict=True)) for ids in zip(*sides.values(), strict=True)]
+        if "score" in rows[0]:
+            for example, row in zip(made, rows, strict=True):
+                example["score"] = _score(row) / float(self.settings.highest or 1.0)
+        return made
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        batch: Batch = {}
+        for name, mask in (("input_ids", "attention_mask"), ("second_ids", "second_mask"), ("negative_ids", "no_mask")):
+            if name in examples[0]:
+                padded = pad([example[name] for example in examples], self.tokenizer.pad_id or 0)
+                batch |= {name: padded["input_ids"], mask: padded["attention_mask"]}
+        if "score" in examples[0]:
+            batch["score"] = torch.tensor([float(example["score"]) for example in examples])
+        return batch
+
+    def vectors(self, ids: Tensor, mask: Tensor) -> Tensor:
+        found: Tensor = self.model(input_ids=ids, attention_mask=mask).sentence_embedding
+        return F.normalize(found.float(), dim=-1)
+
+    def loss(self, batch: Batch) -> Loss:
+        """Each first text must find its second among all of the batch, its negative among them (Henderson et al. 2017);
+        with scores, the squared distance of their cosine to the score."""
+        first = self.vectors(batch["input_ids"], batch["attention_mask"])
+        second = self.vectors(batch["second_ids"], batch["second_mask"])
+        count = torch.tensor(len(first), device=first.device)
+        if "score" in batch:
+            return Loss(((first * second).sum(dim=1) - batch["score"]).square().sum(), count)
+        others = [second]
+        if "negative_ids" in batch:
+            others.append(self.vectors(batch["negative_ids"], batch["no_mask"]))
+        scores = first @ torch.cat(others).T * self.settings.scale
+        right = torch.arange(len(first), device=first.device)
+        return Loss(F.cross_entropy(scores, right, reduction="sum"), count)
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """With scores, how the cosines correlate with them; else how often the nearest second text is the right one."""
+        first, second = (self._sides(texts_of(rows, name)) for name in ("first", "second"))
+        if "score" in rows.columns:
+            cosines = (first * second).sum(dim=1).tolist()
+            wanted = [_score(row) for row in rows]
+            return {"pearson": pearson(cosines, wanted), "spearman": spearman(cosines, wanted)}
+        right = torch.arange(len(first))
+        ranks = []
+        for some in right.split(1024):
+            scores = first[some] @ second.T
+            ranks.append((scores > scores.gather(1, some[:, None])).sum(dim=1) + 1)
+        place = torch.cat(ranks).float()
+        return {"recall_at_1": float((place == 1).float().mean()), "mrr": float((1 / place).mean())}
+
+    def _sides(self, texts: list[str]) -> Tensor:
+        return F.normalize(self(texts).float().cpu(), dim=-1)
+
+    def __call__(self, thing: Any, tokens: int | None = None, **options: Any) -> Any:
         """[d] for a text, [n, d] for n of them; `tokens` is how many make a batch."""
-        if isinstance(texts, str):
-            return self([texts], tokens)[0]
+        if isinstance(thing, str):
+            return self([thing], tokens)[0]
+        texts = list(thing)
         if not all(isinstance(text, str) for text in texts):
             raise InputError("embed takes a text or a list of texts.")
         if not texts:
             return torch.empty(0)
-        lowered = [text.lower() for text in texts] if self.plan.lower else list(texts)
-        rows = [code.ids for code in self.engine.encode_batch_fast(lowered)]
+        lowered = [text.lower() for text in texts] if self.recipe.lower else texts
+        rows = self.tokenizer.encode(lowered, max_length=self.max_length if self.cuts else None)
         order, parts = [], []
-        with torch.no_grad():
+        with answering(self.model):
             for batch in batches([len(row) for row in rows], tokens or self.tokens):
                 order += batch
                 parts.append(self._vectors([rows[i] for i in batch]))
         return torch.cat(parts)[torch.tensor(order).argsort().to(parts[0].device)]
 
     def _vectors(self, rows: list[list[int]]) -> Tensor:
-        longest = max(len(row) for row in rows)
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        batch: dict[str, Any] = {"input_ids": ids.to(self.model.device)}
-        lengths = torch.tensor([len(row) for row in rows])
-        if int(lengths.min()) < longest:
-            batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).to(self.model.device)
+        batch = pad(rows, 0)
+        if len({len(row) for row in rows}) == 1:
+            del batch["attention_mask"]
+        batch = {name: value.to(self.model.device) for name, value in batch.items()}
         vectors: Tensor = self.model(**batch).sentence_embedding
         return vectors
 
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        steps = max(3 * rows // 64, 50)
+        rate = 5e-4 if fresh else 5e-5
+        return {"batch_size": 64, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
 
-def _limit(model: Model, plan: Plan) -> int:
-    """The shorter of what the folder says and what the position table can hold."""
-    inputs = cast("Stage", next(iter(model.stages.values()))).inputs
-    first = inputs.config.first_position if isinstance(inputs, TextInput) else 0
-    table = int(model.config.to_json().get("max_length", 512)) - first
-    return min(table, plan.max_length if plan.max_length is not None else table)
+
+def _score(row: Mapping[str, Any]) -> float:
+    try:
+        return float(row["score"])
+    except (TypeError, ValueError):
+        raise InputError(f'the score "{row["score"]}" is no number.') from None
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -149,15 +297,3 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         batch.append(row)
     if batch:
         yield batch
-
-
-def load(
-    path: str | PathLike[str],
-    *,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | str | None = None,
-    tokens: int = TOKENS,
-) -> Embed:
-    plan = read_plan(Path(path))
-    model = load_model(plan.encoder, device=device, dtype=dtype)
-    return Embed(model, Tokenizer.load(plan.encoder), plan, tokens)

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from anyformer.errors import InputError
 
+Ids = NDArray[Any]
+
 
 def pad(
-    rows: Sequence[Sequence[int]],
+    rows: Sequence[Sequence[int] | Ids],
     value: int,
     side: str = "right",
-    more: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    more: Mapping[str, Sequence[Sequence[int] | Ids]] | None = None,
 ) -> dict[str, Tensor]:
     """Rows of ids as tensors {input_ids, attention_mask} of one length, and `more` rows like them, padded with 0."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     places = np.arange(lengths.max(initial=0))
     real = places < lengths[:, None] if side == "right" else places[::-1] < lengths[:, None]
 
-    def fill(values: Sequence[Sequence[int]], rest: int) -> Tensor:
+    def fill(values: Sequence[Sequence[int] | Ids], rest: int) -> Tensor:
         table = np.full(real.shape, rest, dtype=np.int64)
-        table[real] = np.fromiter((i for row in values for i in row), dtype=np.int64, count=int(lengths.sum()))
+        if len(values) and isinstance(values[0], np.ndarray):
+            table[real] = np.concatenate([np.asarray(row) for row in values])
+        else:
+            table[real] = np.fromiter(chain.from_iterable(values), dtype=np.int64, count=int(lengths.sum()))
         return torch.from_numpy(table)
 
     batch = {"input_ids": fill(rows, value), "attention_mask": torch.from_numpy(real.astype(np.int64))}

@@ -62,8 +62,9 @@ def windows(
     if keep_answer and answers is None:
         raise InputError("keep_answer needs the answers.")
     made: list[_Window] = []
-    for example, (question, context) in enumerate(zip(questions, contexts, strict=True)):
-        rows = _cut(tok, example, question, context, max_length, stride)
+    asked, told = (tok.encodings(texts, special=False, fast=False) for texts in (questions, contexts))
+    for example, context in enumerate(contexts):
+        rows = _cut(tok, example, asked[example], told[example], context, max_length, stride)
         answer = answers[example] if answers is not None else None
         for row in rows:
             row.answer = _locate(row.spans, _checked(answer, context)) if answer is not None else None
@@ -71,8 +72,9 @@ def windows(
     return _stack(tok, made, answers is not None)
 
 
-def _cut(tok: Tokenizer, example: int, question: str, context: str, max_length: int, stride: int) -> list[_Window]:
-    [asked], [told] = (tok.encodings(text, special=False, fast=False) for text in (question, context))
+def _cut(
+    tok: Tokenizer, example: int, asked: Any, told: Any, context: str, max_length: int, stride: int
+) -> list[_Window]:
     left = room(tok.engine, max_length, True, True) - len(asked.ids)
     if left <= stride:
         raise InputError(

@@ -192,5 +192,3 @@ def dry_run(order: Order) -> str:
     rows = f"# {len(chosen.rows):,} rows to learn from"
     valid = "" if chosen.valid is None else f", {len(chosen.valid):,} to evaluate on"
     return f"{rows}{valid}\n{show(chosen.sections)}"
-
-

@@ -19,6 +19,7 @@ from anyformer.weights.hf import fill, load_hf, read_companions, save_hf, write_
 from anyformer.weights.table import Key, addresses
 
 FORMATS = ("anyformer", "hf")
+SECTIONS = ("task", "data", "tokenizer", "train")  # of config.json, beside the model's own
 
 
 def load(
@@ -77,6 +78,7 @@ def save_own(model: Model, folder: Path) -> None:
         "model": model.config.to_json(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "hf": model.origin.hf_config,
+        **model.origin.settings,
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_companions(model, folder)
@@ -97,6 +99,7 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
     fill(model, keys, stored, folder, device, dtype)
     model.origin.recipe = config.get("recipe")
     model.origin.hf_config = config.get("hf", {})
+    model.origin.settings = {name: config[name] for name in SECTIONS if name in config}
     generation = folder / "generation_config.json"
     model.origin.generation = read_json(generation) if generation.exists() else {}
     model.origin.files = read_companions(folder)

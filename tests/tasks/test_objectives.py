@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 import anyformer as af
-from anyformer.train import objectives
-from anyformer.train.objectives import Masking
+from anyformer.tasks import objectives
+from anyformer.tasks.objectives import Masking
 
 PAD, CLS, SEP, MASK, WORDS = 0, 1, 2, 3, 1000
 MASKING = Masking(mask_id=MASK, vocab_size=WORDS)

@@ -1,0 +1,318 @@
+"""The formats of rows: each turns a file into records and says how a record becomes a row.
+
+What is not lines already (Parquet, JSON that is one object) is written out as JSON lines first, piece by piece.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data import records
+from anyformer.data.files import BLOCK, Buffer, content, reading, spool, stamp
+from anyformer.data.records import Spans
+from anyformer.errors import DataError
+
+Row = dict[str, Any]
+
+SUFFIXES = {
+    ".txt": "text",
+    ".text": "text",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".conll": "conll",
+    ".conllu": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
+    ".bio": "conll",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the caller knows of a file. `names` are column names that a first line would hold if it were a header;
+    `header` says so, or denies it."""
+
+    cache: Path
+    header: bool | None = None
+    names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file as records; `parse` makes a row of one."""
+
+    path: Path
+    data: Buffer
+    spans: Spans
+    columns: tuple[str, ...]
+    parse: Callable[[str], Row]
+    digest: str
+    unit: str = "line"
+    plain: bool = False  # text that runs on from line to line
+
+    def __len__(self) -> int:
+        return self.spans.shape[1]
+
+    def text(self, i: int) -> str:
+        return self.data[int(self.spans[0, i]) : int(self.spans[1, i])].decode("utf-8")
+
+    def row(self, i: int) -> Row:
+        try:
+            return self.parse(self.text(i))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{self.where(i)}, is not what it should be: {error}.") from None
+
+    def where(self, i: int) -> str:
+        number = records.line_number(self.data, int(self.spans[0, i])) if self.unit == "line" else i + 1
+        return f"{self.path}, {self.unit} {number}"
+
+
+def read_text(path: Path, asked: Asked) -> Part:
+    data = content(path, asked.cache)
+    spans, digest = records.lines(data, path, asked.cache)
+    return Part(path, data, spans, ("text",), lambda line: {"text": line}, digest, plain=True)
+
+
+def read_tsv(path: Path, asked: Asked) -> Part:
+    """Cells between tabs; a quotation mark is a character like any other."""
+    data = content(path, asked.cache)
+    spans, digest = records.lines(data, path, asked.cache)
+    spans = records.not_blank(spans)
+    counts = records.count_bytes(data, spans, records.TAB) + 1
+    _check_counts(counts, lambda i: f"{path}, line {records.line_number(data, int(spans[0, i]))},", asked, path)
+    columns, first = _header([line.split("\t") for line in _some(data, spans)], asked, path)
+    return Part(path, data, spans[:, first:], columns, _cells(columns, lambda line: line.split("\t")), digest)
+
+
+def read_csv(path: Path, asked: Asked) -> Part:
+    """Cells between commas (or semicolons), quoted where they hold one, as spreadsheets write them."""
+    data = content(path, asked.cache)
+    lines, digest = records.lines(data, path, asked.cache)
+    spans = records.not_blank(records.quoted(data, lines))
+    first_line = next(records.texts(data, spans[:, :1]), "")
+    comma = max(",;\t", key=first_line.count)
+
+    def cut(record: str) -> list[str]:
+        return next(csv.reader([record] if "\n" not in record else record.splitlines(True), delimiter=comma))
+
+    counts = np.array([len(cut(record)) for record in records.texts(data, spans)])
+    _check_counts(counts, lambda i: f"{path}, line {records.line_number(data, int(spans[0, i]))},", asked, path)
+    sample = [cut(record) for record in _some(data, spans)]
+    if asked.header is None and not any(_is_number(cell) for cell in sample[0]):
+        asked = replace(asked, header=True)  # spreadsheets write one
+    columns, first = _header(sample, asked, path)
+    return Part(path, data, spans[:, first:], columns, _cells(columns, cut), digest)
+
+
+def _some(data: Buffer, spans: Spans) -> list[str]:
+    return list(records.texts(data, spans[:, :200]))
+
+
+def _check_counts(counts: Any, where: Callable[[int], str], asked: Asked, path: Path) -> None:
+    if not len(counts):
+        raise DataError(f"{path} is empty.")
+    wrong = np.flatnonzero(counts != counts[0])
+    if len(wrong):
+        i, has, wanted = int(wrong[0]), int(counts[wrong[0]]), int(counts[0])
+        more = f" ({len(wrong):,} rows are so)" if len(wrong) > 1 else ""
+        raise DataError(f"{where(i)} has {has} column{'s' * (has != 1)}; the first line has {wanted}{more}.")
+
+
+def _header(sample: list[list[str]], asked: Asked, path: Path) -> tuple[tuple[str, ...], int]:
+    """The names of the columns, and the number of rows that they take: "1", "2" … where there is no header."""
+    cells = [cell.strip() for cell in sample[0]]
+    named = looks_like_header(cells, sample[1:], asked.names) if asked.header is None else asked.header
+    if not named:
+        return tuple(str(i + 1) for i in range(len(cells))), 0
+    if len(sample) < 2:
+        raise DataError(f"{path} holds a header and no rows.")
+    twice = [name for name in cells if cells.count(name) > 1]
+    if twice:
+        raise DataError(f'{path} has two columns named "{twice[0]}".')
+    return tuple(cells), 1
+
+
+def looks_like_header(cells: list[str], rows: list[list[str]], names: frozenset[str]) -> bool:
+    """A first line is a header where it holds a name that the task knows, or where every cell is a plain word and in
+    some column what follows is of another kind: numbers, or few values of which the word is none.
+    """
+    if any(cell.lower() in names for cell in cells):
+        return True
+    if not rows or not all(re.fullmatch(r"[A-Za-z_#][\w#.-]*", cell) for cell in cells):
+        return False
+    for i, cell in enumerate(cells):
+        values = [row[i] for row in rows]
+        few = len(values) >= 20 and len(set(values)) <= len(values) // 4
+        if all(_is_number(value) for value in values) or (few and cell not in values):
+            return True
+    return False
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cells(columns: tuple[str, ...], cut: Callable[[str], list[str]]) -> Callable[[str], Row]:
+    return lambda record: dict(zip(columns, cut(record), strict=True))
+
+
+def read_jsonl(path: Path, asked: Asked) -> Part:
+    data = content(path, asked.cache)
+    return _json_lines(path, data, asked, "line")
+
+
+def _json_lines(path: Path, data: Buffer, asked: Asked, unit: str) -> Part:
+    spans, digest = records.lines(data, path, asked.cache)
+    spans = records.not_blank(spans)
+    part = Part(path, data, spans, (), _object, digest, unit)
+    if not len(part):
+        raise DataError(f"{path} is empty.")
+    return Part(path, data, spans, tuple(part.row(0)), _object, digest, unit)
+
+
+def _object(line: str) -> Row:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(row, dict):
+        raise ValueError("each line must hold an object with named values")
+    return row
+
+
+def read_json(path: Path, asked: Asked) -> Part:
+    """SQuAD's file, a list of objects, or an object with such a list under "data" """
+    data = content(path, asked.cache)
+    if not len(data):
+        raise DataError(f"{path} is empty.")
+    try:
+        whole = json.loads(data[:].decode("utf-8"))
+    except UnicodeDecodeError:
+        records.lines(data, path, asked.cache)  # which says where
+        raise
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
+    listed = whole.get("data") if isinstance(whole, dict) else whole
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        raise DataError(f'{path} must hold a list of objects, or an object with such a list under "data".')
+    squad = bool(listed) and "paragraphs" in listed[0]
+    rows = _questions(listed, path) if squad else iter(listed)
+    return _written(path, rows, asked, "question" if squad else "object")
+
+
+def _questions(articles: list[Row], path: Path) -> Iterator[Row]:
+    """One row a question, as the ecosystem lays SQuAD out."""
+    try:
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for asked in paragraph["qas"]:
+                    yield {
+                        "id": asked["id"],
+                        "title": article.get("title", ""),
+                        "context": paragraph["context"],
+                        "question": asked["question"],
+                        "answers": asked.get("answers", []),
+                    }
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path} is not laid out as SQuAD is: {error} is missing or of another kind.") from None
+
+
+def _written(path: Path, rows: Iterable[Row], asked: Asked, unit: str) -> Part:
+    """Rows that were not lines, as JSON lines."""
+    data = spool(_json_blocks(rows), asked.cache / f"{stamp(path)}.jsonl")
+    return _json_lines(path, data, asked, unit)
+
+
+def _json_blocks(rows: Iterable[Row]) -> Iterator[bytes]:
+    held = bytearray()
+    for row in rows:
+        held += json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+        if len(held) > BLOCK:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
+
+
+def read_parquet(path: Path, asked: Asked) -> Part:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DataError(f"{path} is Parquet, which takes pyarrow to read: pip install 'anyformer[data]'.") from None
+    with reading(path):
+        try:
+            file = parquet.ParquetFile(path, memory_map=True)
+        except arrow.ArrowInvalid as error:
+            raise DataError(f"{path} is not a Parquet file: {error}.") from None
+        if not file.metadata.num_rows:
+            raise DataError(f"{path} is empty.")
+        rows = (row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist())
+        return _written(path, rows, asked, "row")
+
+
+def read_conll(path: Path, asked: Asked) -> Part:
+    """A token a line, its labels in the columns after it, a blank line between sentences. The first column is named
+    "tokens", the last "tags", those between by their numbers.
+    """
+    data = content(path, asked.cache)
+    every, digest = records.lines(data, path, asked.cache)
+    spans = records.paragraphs(data, every)
+    width, kept = 0, []
+    for i, record in enumerate(records.texts(data, spans)):
+        cells = list(token_lines(record))
+        kept.append(bool(cells))
+        width = width or (len(cells[0]) if cells else 0)
+        wrong = next((row for row in cells if len(row) != width), None)
+        if wrong is not None:
+            at = next(n for n, line in enumerate(record.split("\n")) if _columns(line) == wrong)
+            line = records.line_number(data, int(spans[0, i])) + at
+            has = f"{len(wrong)} column{'s' * (len(wrong) != 1)}"
+            raise DataError(f"{path}, line {line}, has {has}; the first token has {width}.")
+    if width < 2:
+        raise DataError(f"{path} has {width} columns; a token and its tag take two.")
+    columns = ("tokens", *(str(i + 1) for i in range(1, width - 1)), "tags")
+
+    def parse(record: str) -> Row:
+        return {name: list(cells) for name, cells in zip(columns, zip(*token_lines(record), strict=True), strict=True)}
+
+    return Part(path, data, spans[:, np.array(kept, dtype=bool)], columns, parse, digest)
+
+
+def _columns(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def token_lines(record: str) -> Iterator[list[str]]:
+    """Without the marks of documents and the comments of CoNLL-U."""
+    for line in record.split("\n"):
+        line = line.rstrip("\r")
+        if line.strip() and not line.startswith("-DOCSTART-") and not re.match(r"# \w+.*=", line):
+            yield _columns(line)
+
+
+READERS: dict[str, Callable[[Path, Asked], Part]] = {
+    "text": read_text,
+    "tsv": read_tsv,
+    "csv": read_csv,
+    "jsonl": read_jsonl,
+    "json": read_json,
+    "parquet": read_parquet,
+    "conll": read_conll,
+}

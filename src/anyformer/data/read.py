@@ -1,0 +1,233 @@
+"""Rows out of files: read("train.tsv.gz")[3] -> {"sentence": "…", "label": "1"}
+
+Files stay where they are: a row is cut out of the mapped bytes when it is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from anyformer.data.files import Paths, cache_folder, expand, kind_of
+from anyformer.data.formats import READERS, SUFFIXES, Asked, Part, Row
+from anyformer.errors import ConfigError, DataError, nearest
+
+
+class Rows(Sequence[Row]):
+    """Sized and indexable. `columns` are the names in every row; `fingerprint` changes when a file does."""
+
+    columns: tuple[str, ...]
+    fingerprint: str
+    path: str  # to say what is meant
+    kind: str = "table"  # or "text": lines that follow one another
+
+    def row(self, i: int) -> Row:
+        raise NotImplementedError
+
+    def where(self, i: int) -> str:
+        """ "file.tsv, line 12" """
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, i: int) -> Row: ...
+    @overload
+    def __getitem__(self, i: slice) -> Rows: ...
+    def __getitem__(self, i: int | slice) -> Row | Rows:
+        if isinstance(i, slice):
+            return Some(self, np.arange(*i.indices(len(self))))
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"there are {len(self)} rows")
+        return self.row(i + len(self) if i < 0 else int(i))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self.row(i) for i in range(len(self)))
+
+    def take(self, index: Iterable[int]) -> Rows:
+        """Some of the rows, in that order."""
+        return Some(self, np.fromiter(index, dtype=np.int64))
+
+    def rename(self, columns: Mapping[str, str]) -> Rows:
+        """Rows with the columns that are values here, under the names that are keys.  rename({"text": "sentence"})"""
+        for name in columns.values():
+            self.need(name)
+        return Renamed(self, dict(columns))
+
+    def need(self, column: str) -> None:
+        if column not in self.columns:
+            hint = nearest(column, self.columns)
+            raise DataError(f'{self.path} has no column "{column}".{hint} It has: {", ".join(self.columns)}.')
+
+
+class FileRows(Rows):
+    """The records of one file or of several, one after another."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+        self.columns = parts[0].columns
+        for part in parts[1:]:
+            if set(part.columns) != set(self.columns):
+                raise DataError(
+                    f"{part.path} has the columns {', '.join(part.columns)}, and {parts[0].path} has"
+                    f" {', '.join(self.columns)}; files that are read together need the same ones."
+                )
+        self.kind = "text" if all(part.plain for part in parts) else "table"
+        self.ends = list(accumulate(len(part) for part in parts))
+        self.fingerprint = _digest(part.digest for part in parts)
+        self.path = str(parts[0].path) if len(parts) == 1 else f"{parts[0].path} and {len(parts) - 1} more"
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def _find(self, i: int) -> tuple[Part, int]:
+        n = bisect_right(self.ends, i)
+        return self.parts[n], i - (self.ends[n - 1] if n else 0)
+
+    def row(self, i: int) -> Row:
+        part, place = self._find(i)
+        return part.row(place)
+
+    def where(self, i: int) -> str:
+        part, place = self._find(i)
+        return part.where(place)
+
+
+class Parallel(Rows):
+    """Lines of several files that belong together: line 7 of each makes row 7."""
+
+    def __init__(self, sides: Mapping[str, Rows]) -> None:
+        self.sides = dict(sides)
+        counts = {rows.path: len(rows) for rows in sides.values()}
+        if len(set(counts.values())) > 1:
+            said = " and ".join(f"{path} has {count:,} lines" for path, count in counts.items())
+            raise DataError(f"{said}; parallel files need as many each.")
+        self.columns = tuple(self.sides)
+        self.fingerprint = _digest(rows.fingerprint for rows in self.sides.values())
+        self.path = " and ".join(counts)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sides.values())))
+
+    def row(self, i: int) -> Row:
+        return {name: rows.row(i)["text"] for name, rows in self.sides.items()}
+
+    def where(self, i: int) -> str:
+        return next(iter(self.sides.values())).where(i)
+
+
+class Some(Rows):
+    """Some rows of others, in an order of their own."""
+
+    def __init__(self, rows: Rows, places: Any) -> None:
+        self.rows, self.places = rows, places
+        self.columns, self.path, self.kind = rows.columns, rows.path, rows.kind
+        self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()])
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def row(self, i: int) -> Row:
+        return self.rows.row(int(self.places[i]))
+
+    def where(self, i: int) -> str:
+        return self.rows.where(int(self.places[i]))
+
+
+class Renamed(Rows):
+    def __init__(self, rows: Rows, names: dict[str, str]) -> None:
+        self.rows, self.names = rows, names
+        self.columns, self.path, self.kind = tuple(names), rows.path, rows.kind
+        self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, i: int) -> Row:
+        row = self.rows.row(i)
+        try:
+            return {ours: row[theirs] for ours, theirs in self.names.items()}
+        except KeyError as error:
+            has = ", ".join(row)
+            raise DataError(f"{self.where(i)}, has no {error.args[0]!r}; it has: {has}.") from None
+
+    def where(self, i: int) -> str:
+        return self.rows.where(i)
+
+
+class ListedRows(Rows):
+    """Rows that are in memory already: examples of a test, or what a caller made."""
+
+    def __init__(self, rows: Sequence[Row], path: str = "the rows given") -> None:
+        if not rows:
+            raise DataError(f"{path} are empty.")
+        self.listed, self.path = list(rows), path
+        self.columns = tuple(rows[0])
+        self.fingerprint = _digest(repr(row) for row in rows)
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def row(self, i: int) -> Row:
+        return self.listed[i]
+
+    def where(self, i: int) -> str:
+        return f"{self.path}, row {i + 1}"
+
+
+def _digest(parts: Iterable[str]) -> str:
+    whole = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        whole.update(part.encode() + b"\0")
+    return whole.hexdigest()
+
+
+def read(
+    paths: Paths,
+    *,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    header: bool | None = None,
+    names: Iterable[str] = (),
+    sides: Sequence[str] = (),
+    default: str = "text",
+    cache: Path | None = None,
+) -> Rows:
+    """Rows of a file, of several, of globs ("part-*.tsv"), packed with gz or xz or not.
+
+    The format follows from the name (.txt, .tsv, .csv, .jsonl, .json, .parquet, .conll) unless it is given; where the
+    name does not say, it is `default`. `columns` renames: field -> column. `header` says whether a TSV or CSV begins
+    with names; unsaid, it is found out, with the help of `names` that a header might hold. `sides` names the columns
+    of parallel files: as many texts as there are sides are then read side by side.
+    """
+    groups = expand(paths)
+    if header is None and any(not name.isdigit() for name in (columns or {}).values()):
+        header = True  # whoever knows the names has seen them
+    asked = Asked(cache or cache_folder(), header, frozenset(name.lower() for name in names))
+    kinds = {_kind(path, format, default) for group in groups for path in group}
+    if sides and kinds == {"text"}:
+        if len(groups) != len(sides):
+            given = "one was" if len(groups) == 1 else f"{len(groups)} were"
+            raise DataError(
+                f"Plain text is read side by side here, one file for each of {', '.join(sides)}, and {given} given:"
+                f' say "{",".join(f"file.{side}" for side in sides)}", or give a TSV with a column for each.'
+            )
+        texts = {side: _rows(group, "text", default, asked) for side, group in zip(sides, groups, strict=True)}
+        rows: Rows = Parallel(texts)
+    else:
+        rows = _rows([path for group in groups for path in group], format, default, asked)
+    return rows if columns is None else rows.rename(columns)
+
+
+def _rows(paths: list[Path], format: str | None, default: str, asked: Asked) -> Rows:
+    return FileRows([READERS[_kind(path, format, default)](path, asked) for path in paths])
+
+
+def _kind(path: Path, format: str | None, default: str) -> str:
+    if format is not None and format not in READERS:
+        raise ConfigError(f'There is no format "{format}".{nearest(format, READERS)} There are: {", ".join(READERS)}.')
+    return format or SUFFIXES.get(kind_of(path), default)

@@ -1,0 +1,47 @@
+"""What can be said of the data: every `data.*` and `tokenizer.*` key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
+    max_length: int | None = None  # tokens of a text; None: what suits the task, and no more than the model can hold
+    columns: str = ""  # which column is what: "text=4,label=2"; numbers count from 1 where there is no header
+    labels: str = ""  # what the values of the label column mean: "0=negative,1=positive"
+    header: bool | None = None  # whether a TSV or CSV begins with names; None: found out
+    format: str | None = None  # text, tsv, csv, jsonl, json, parquet or conll; None: from the file's name
+    held_out: float = 0.05  # the share of rows to evaluate on where no file is given for it
+    cache: bool = True  # keep prepared rows for the next start
+
+    def check(self) -> None:
+        self.require(0 <= self.held_out < 1, f"held_out is {self.held_out}; it must be from 0 to below 1.")
+        self.require(
+            self.max_length is None or self.max_length > 1, f"max_length is {self.max_length}; it must be 2 or more."
+        )
+        pairs(self.columns, "data.columns")
+        pairs(self.labels, "data.labels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings(Settings):
+    """For a model that is built from a recipe; a folder brings its own tokenizer."""
+
+    kind: str | None = None  # bpe, wordpiece, unigram, word, char or byte; None: what suits the task
+    vocab_size: int = 8000
+    path: str | None = None  # a folder or file with a tokenizer that is there already
+
+
+def pairs(text: str, key: str) -> dict[str, str]:
+    """ "text=4,label=2" -> {"text": "4", "label": "2"}"""
+    found = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, sign, value = (part.strip() for part in item.partition("="))
+        if not sign or not name or not value:
+            raise ConfigError(f'{key} is "{text}"; write it as NAME=VALUE,NAME=VALUE.')
+        found[name] = value
+    return found

@@ -1,0 +1,147 @@
+"""The model that a task trains: a recipe's, with a fitting head and the vocabulary of the tokenizer; or a folder's, its
+head kept where it fits and replaced where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from anyformer import registry
+from anyformer.config import Settings
+from anyformer.core.positions import Table
+from anyformer.errors import ConfigError, FolderError, nearest
+from anyformer.inputs.replaced import ReplacedInput
+from anyformer.inputs.text import TextInput
+from anyformer.model import Model, Stage
+from anyformer.text.tokenizer import Tokenizer
+from anyformer.weights.folder import load
+
+Fits = Callable[[Settings], bool]
+
+
+def is_folder(source: str | PathLike[str]) -> bool:
+    """A folder (or a file with a model in it); else it must be the name of a recipe."""
+    path = Path(source)
+    if path.is_dir() or path.is_file():
+        return True
+    names = registry.recipes()
+    if str(source) not in names:
+        raise ConfigError(f'There is no recipe and no folder "{source}".{nearest(str(source), names)}')
+    return False
+
+
+def recipe_settings(name: str, chosen: Settings | None, fits: Fits, wanted: str) -> Settings:
+    """The settings to build from, once it is sure that the recipe can do the work."""
+    found = registry.recipe(name)
+    if not fits(found.config):
+        others = [other for other in registry.recipes() if fits(registry.recipe(other).config)]
+        raise ConfigError(
+            f'The recipe "{name}" does not fit this task, which wants {wanted}, such as {", ".join(others[:8])}.'
+        )
+    return found.config if chosen is None else chosen
+
+
+def build(name: str, config: Settings) -> Model:
+    return registry.build_config(registry.recipe(name).family, config, name)
+
+
+def has_head(*heads: str) -> Fits:
+    """Families that can take one of these heads."""
+    return lambda config: any(head in getattr(config, "uses", ()) for head in heads)
+
+
+def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:
+    """The same settings for a tokenizer's words: the size of the tables, and which ids pad, start and end."""
+    pad = tokenizer.pad_id
+    start = pad if pad is not None else tokenizer.end_id
+    ids = {"vocab_size": len(tokenizer), "padding": pad, "decoder_start": start, "end": tokenizer.end_id}
+    changes: dict[str, Any] = {name: value for name, value in ids.items() if name in config.names()}
+    changes = {name: value for name, value in changes.items() if value is not None or name == "padding"}
+    if "target_vocab_size" in config.names():
+        changes["target_vocab_size"] = None
+    for name in config.names():
+        value = getattr(config, name)
+        if isinstance(value, Settings) and "vocab_size" in value.names():
+            changes[name] = with_vocabulary(value, tokenizer)
+        elif isinstance(value, dict) and "vocab_size" in value:  # the sides of an encoder-decoder
+            changes[name] = {**value, "vocab_size": len(tokenizer), **({"padding": pad} if "padding" in value else {})}
+    if any(isinstance(value, dict) for value in changes.values()):
+        # Its decoder is framed as BERT's texts are: it starts from [CLS] and ends in [SEP].
+        changes["decoder_start"] = tokenizer.start_id if tokenizer.start_id is not None else start
+    return config.replace(**changes)
+
+
+def load_for(folder: str | PathLike[str], fits: Fits, wanted: str) -> tuple[Model, Tokenizer]:
+    """A folder's model, if it can do the work, and its tokenizer."""
+    model = single(load(folder))
+    if not fits(model.config):
+        raise FolderError(f"{folder} holds a {model.family} model; this task wants {wanted}.")
+    tokenizer = Tokenizer.load(folder)
+    tokenizer.check(vocabulary(model.config))
+    return model, tokenizer
+
+
+def vocabulary(config: Settings) -> int:
+    """The rows of the word table."""
+    for holder in (config.to_json(), *(value for value in config.to_json().values() if isinstance(value, dict))):
+        if "vocab_size" in holder:
+            return int(holder["vocab_size"])
+    raise ConfigError(f"{type(config).__name__} has no vocabulary, so it does not read text.")
+
+
+def with_head(model: Model, keep: bool, **changes: Any) -> Model:
+    """The model with another head, freshly drawn, everything else as it is; itself where it has that head already and
+    `keep` says that it may stay."""
+    config = model.config.replace(**changes)
+    if keep and config == model.config:
+        return model
+    family = registry.family(model.family)
+    fresh = registry.build_config(family, config, model.origin.recipe)
+    transfer(dict(model.state_dict()), fresh)
+    fresh.to(device=model.device, dtype=model.dtype)
+    fresh.origin.hf_config = {
+        name: value for name, value in model.origin.hf_config.items() if name not in ("id2label", "label2id")
+    }
+    fresh.origin.files = dict(model.origin.files)
+    return fresh
+
+
+def transfer(state: Mapping[str, Tensor], model: Model) -> list[str]:
+    """Copy what has the same name and shape; a pooler goes along from head to head. Returns what stayed fresh."""
+    pools = {name.partition(".pool.")[2]: value for name, value in state.items() if ".pool." in name}
+    left = []
+    with torch.no_grad():
+        for name, place in model.state_dict().items():
+            source = state.get(name)
+            if ".pool." in name:
+                source = pools.get(name.partition(".pool.")[2])
+            elif name.startswith("heads."):
+                source = None
+            if source is not None and source.shape == place.shape:
+                place.copy_(source)
+            else:
+                left.append(name)
+    return left
+
+
+def single(model: Model) -> Model:
+    """What is taken further of a model that was pre-trained as two; others are themselves."""
+    take = registry.family(model.family).single
+    return model if take is None else take(model)
+
+
+def longest(model: Model) -> int | None:
+    """How many tokens the model's positions can hold; None: any number."""
+    limits = []
+    for stage in model.stages.values():
+        inputs = cast("Stage", stage).inputs
+        inputs = inputs.text if isinstance(inputs, ReplacedInput) else inputs
+        if isinstance(inputs, TextInput) and isinstance(inputs.positions, Table):
+            limits.append(inputs.positions.weight.shape[0] - inputs.config.first_position)
+    return min(limits, default=model.config.to_json().get("max_length"))

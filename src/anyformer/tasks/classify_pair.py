@@ -1,0 +1,183 @@
+"""A class or a number for two texts together (entailment, paraphrase, similarity), or the best of several choices.
+
+compare = af.task("classify-pair", "folder")
+print(compare(("A man sleeps.", "Somebody is awake.")))     # not_entailment (0.97)
+pick(("It rained, so", ["she took an umbrella", "she took the sun"]))   # a model of choices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example, Examples
+from anyformer.data.formats import Row
+from anyformer.data.read import ListedRows, Rows
+from anyformer.errors import InputError
+from anyformer.metrics.classes import accuracy
+from anyformer.model import Model
+from anyformer.tasks import build
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Source, fit
+from anyformer.tasks.classify_text import ClassifyText
+from anyformer.tasks.text import chances, several, text_of, texts_of, token_loss
+
+FIRST = Column("first", ("sentence1", "text1", "premise", "question1", "#1 string", "context", "question", "a"))
+SECOND = Column("second", ("sentence2", "text2", "hypothesis", "question2", "#2 string", "sentence", "b"))
+LABEL = Column("label", ("labels", "class", "quality", "is_duplicate", "gold_label", "score", "similarity", "answer"))
+CHOICES = Column("choices", ("endings", "options"))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The text that was chosen, its number from 0 and its chance; `scores` are those of all."""
+
+    text: str
+    index: int
+    score: float
+    scores: tuple[float, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.score:.2f})"
+
+
+class ClassifyPair(ClassifyText):
+    name = "classify-pair"
+    about = "a class or a number for two texts together, or the best of several choices"
+    columns = (FIRST, SECOND, LABEL)
+
+    @classmethod
+    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+        """With a column of choices, that instead of the second text."""
+        names = {column.lower() for column in rows.columns}
+        if "choices" in chosen or names & {CHOICES.name, *CHOICES.also}:
+            return fit(rows, (FIRST, CHOICES, LABEL), chosen, cls.name)
+        return fit(rows, cls.columns, chosen, cls.name)
+
+    @classmethod
+    def find_problem(cls, rows: Rows) -> str:
+        return "choices" if "choices" in rows.columns else super().find_problem(rows)
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return build.has_head("classify", "choice")(config)
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config.replace(head="choice") if options.problem == "choices" else super().shape(config, labels, options)
+
+    @classmethod
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+        if options.problem == "choices":
+            return build.with_head(model, True, head="choice"), ()
+        return super().take_further(model, labels, options)
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        if model.config.to_json().get("head") != "choice":
+            super().check(model, path)
+
+    @property
+    def chooses(self) -> bool:
+        return bool(self.settings.problem == "choices")
+
+    def examples(self, rows: list[Row]) -> Sequence[Example]:
+        if self.chooses:
+            return [self._choices(row) for row in rows]
+        encoded = self.encode(texts_of(rows, "first"), texts_of(rows, "second"))
+        return [{**ids, **self.wish(row)} for ids, row in zip(encoded, rows, strict=True)]
+
+    def _choices(self, row: Row) -> Example:
+        """All choices one after another, and the length of each."""
+        choices = row["choices"]
+        if not isinstance(choices, (list, tuple)) or len(choices) < 2:
+            raise InputError("the choices must be a list of two texts or more.")
+        texts = [text_of(choice, "choice") for choice in choices]
+        encoded = self.encode([text_of(row["first"], "first text")] * len(texts), texts)
+        example = {name: [i for one in encoded for i in one[name]] for name in encoded[0]}
+        return {**example, "sizes": [len(one["input_ids"]) for one in encoded], **self._right(row, texts)}
+
+    def _right(self, row: Row, choices: list[str]) -> dict[str, int]:
+        if "label" not in row:
+            return {}
+        label = row["label"]
+        place = choices.index(label) if label in choices else int(label) if str(label).isdigit() else -1
+        if not 0 <= place < len(choices):
+            raise InputError(f'the label "{label}" is neither one of the {len(choices)} choices nor its number from 0.')
+        return {"labels": place}
+
+    def lengths(self, examples: Examples) -> Any:
+        if not self.chooses:
+            return super().lengths(examples)
+        sizes = examples.fields["sizes"]
+        return np.array([int(np.max(sizes[i])) for i in range(len(examples))])
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        if not self.chooses:
+            return super().collate(examples, generator)
+        names = [name for name in ("input_ids", "token_type_ids") if name in examples[0]]
+        cuts = [np.cumsum(np.asarray(example["sizes"]))[:-1] for example in examples]
+        parts = {
+            name: [part for example, cut in zip(examples, cuts, strict=True) for part in np.split(example[name], cut)]
+            for name in names
+        }
+        flat = self.pad([{name: parts[name][i] for name in names} for i in range(len(parts["input_ids"]))])
+        batch = {name: value.unsqueeze(1) for name, value in flat.items()}  # each choice is a row with one choice
+        batch["choices"] = torch.tensor([len(example["sizes"]) for example in examples])
+        if "labels" in examples[0]:
+            batch["labels"] = torch.tensor([int(example["labels"]) for example in examples])
+        return batch
+
+    def scores(self, batch: Batch) -> Tensor:
+        """[rows, choices], of choices that a row does not have -inf."""
+        if not self.chooses:
+            return super().scores(batch)
+        given = {name: value for name, value in batch.items() if name not in ("labels", "choices")}
+        logits = self.model(**given).logits[:, 0].float()
+        counts = batch["choices"]
+        real = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
+        return logits.new_full(real.shape, float("-inf")).masked_scatter(real, logits)
+
+    def loss(self, batch: Batch) -> Loss:
+        """Choices that are not there take no part in the smoothing of labels, so there is none."""
+        if not self.chooses:
+            return super().loss(batch)
+        return Loss(*token_loss(self.scores(batch), batch["labels"]))
+
+    def figures(self, said: list[int], right: list[int]) -> Figures:
+        return {"accuracy": accuracy(said, right)} if self.chooses else super().figures(said, right)
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        """A pair of texts, a list of pairs, or a line with a tab between the two; for choices, a text and a list."""
+        things, alone = several(thing)
+        rows = [self._row(one) for one in things]
+        answers = self.answer(rows) if rows else []
+        return answers[0] if alone else answers
+
+    def _row(self, thing: Any) -> Row:
+        if isinstance(thing, Mapping):
+            return dict(thing)
+        parts = thing.split("\t") if isinstance(thing, str) else list(thing)
+        if self.chooses:
+            choices = list(parts[1]) if len(parts) == 2 and not isinstance(parts[1], str) else parts[1:]
+            return {"first": parts[0], "choices": choices}
+        if len(parts) != 2:
+            raise InputError(f"{self.name} takes two texts at a time, a pair or a line with a tab between them.")
+        return {"first": parts[0], "second": parts[1]}
+
+    def answer(self, rows: list[Row]) -> list[Any]:
+        if not self.chooses:
+            return super().answer(rows)
+        found = chances(self.predict(ListedRows(rows)))
+        return [self._choice(row["choices"], scores) for row, scores in zip(rows, found, strict=True)]
+
+    @staticmethod
+    def _choice(choices: Sequence[str], scores: Tensor) -> Choice:
+        best = int(scores.argmax())
+        return Choice(choices[best], best, float(scores[best]), tuple(scores[: len(choices)].tolist()))

@@ -1,0 +1,276 @@
+"""A class for a text: sentiment, topic, language.
+
+classify = af.task("classify-text", "folder")
+print(classify("Lovely film."))         # positive (0.98)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import ListedRows, Rows
+from anyformer.data.settings import pairs
+from anyformer.errors import DataError, FolderError, InputError
+from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
+from anyformer.model import Model
+from anyformer.tasks import build
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
+from anyformer.tasks.text import TextTask, chances, labels_of, several, texts_of, token_loss
+
+MOST = 1000  # labels; more than that are no classes
+
+
+@dataclass(frozen=True)
+class Label:
+    """A class and its chance; `scores` has those of all."""
+
+    label: str
+    score: float
+    scores: Mapping[str, float] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.score:.2f})"
+
+
+@dataclass(frozen=True)
+class Number:
+    """What a regression says."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}"
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyOptions(Options):
+    problem: Literal["auto", "classes", "number", "choices"] = "auto"  # "auto": from the labels
+    metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"
+
+
+class ClassifyText(TextTask):
+    name = "classify-text"
+    about = "a class for a text: sentiment, topic, language"
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("text", ("sentence", "review", "content", "body", "document", "tweet", "comment")),
+        Column("label", ("labels", "class", "category", "sentiment", "score", "target", "rating", "stars")),
+    )
+    options_class = ClassifyOptions
+    wanted = "an encoder that can have a head for classes"
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        if self.settings.problem == "auto":
+            self.settings = self.settings.replace(problem=problem_of(self.model))
+        self.number = self.settings.problem == "number"
+        self.index = {label: i for i, label in enumerate(self.labels)}
+        auto = "spearman" if self.number else "accuracy"
+        self.metric = auto if self.settings.metric == "auto" else self.settings.metric
+
+    # Which classes there are.
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+        options: Any = setup.task if setup.task is not None else cls.options_class()
+        if options.problem == "auto":
+            options = options.replace(problem=cls.find_problem(rows))
+        task = super().begin(source, rows, valid, Setup(setup.model, setup.data, setup.tokenizer, options))
+        task.meaning = pairs(setup.data.labels, "data.labels")
+        return task
+
+    meaning: Mapping[str, str] = {}  # what the values in the label column stand for
+
+    @classmethod
+    def find_problem(cls, rows: Rows) -> str:
+        """Numbers where every label is one and some have a fraction; classes else."""
+        fraction = False
+        for row in rows:
+            value = row["label"]
+            if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not _is_number(value):
+                return "classes"
+            fraction = fraction or isinstance(value, float) or "." in str(value)
+        return "number" if fraction else "classes"
+
+    @classmethod
+    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+        """The distinct labels, in order: by number where they are numbers, else by the alphabet."""
+        if options.problem != "classes":
+            return ()
+        found: set[str] = set()
+        for i, row in enumerate(rows):
+            found.add(_label(row["label"], rows, i))
+            if len(found) > MOST:
+                raise DataError(
+                    f"{rows.path} has more than {MOST:,} different labels, so its label column holds no classes."
+                    ' Say which column does: data.columns="label=NAME".'
+                )
+        if len(found) < 2:
+            raise DataError(f'{rows.path} has one label only, "{next(iter(found))}"; there is nothing to tell apart.')
+        ordered = sorted(found, key=lambda label: (0, float(label), label) if _is_number(label) else (1, 0.0, label))
+        meaning = pairs(setup.data.labels, "data.labels")
+        return tuple(meaning.get(label, label) for label in ordered)
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return build.has_head("classify")(config)
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        if options.problem == "number":
+            return config.replace(head="classify", n_labels=1, problem="regression")
+        return config.replace(head="classify", n_labels=len(labels), problem=None)
+
+    @classmethod
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+        """A head that knows these labels already stays, and so does their order."""
+        known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
+        same = set(known) == set(labels)
+        config = cls.shape(model.config, labels, options)
+        changes = {name: getattr(config, name) for name in ("head", "n_labels", "problem")}
+        return build.with_head(model, same or options.problem == "number", **changes), known if same else labels
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        head = model.config.to_json().get("head")
+        if head != "classify":
+            raise FolderError(
+                f'{path} holds a {model.family} model with the head "{head}", which gives no classes yet; train it:'
+                f" anyformer train {cls.name} --recipe {path} --data FILE --out DIR."
+            )
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Any, path: Source, options: Mapping[str, Any]) -> Any:
+        task = super().of(model, tokenizer, path, options)
+        task.meaning = model.origin.settings.get("task", {}).get("meaning", {})
+        return task
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "meaning": dict(self.meaning)}
+
+    # Rows to loss.
+
+    def examples(self, rows: list[Row]) -> Sequence[Example]:
+        encoded = self.encode(texts_of(rows, "text"))
+        return [{**ids, **self.wish(row)} for ids, row in zip(encoded, rows, strict=True)]
+
+    def wish(self, row: Row) -> dict[str, float | int]:
+        """What the model should say, where the row knows it."""
+        if "label" not in row:
+            return {}
+        value = row["label"]
+        if self.number:
+            if not _is_number(value):
+                raise InputError(f'the label "{value}" is no number, and this model learns numbers.')
+            return {"labels": float(value)}
+        label = self.meaning.get(str(value), str(value))
+        if label not in self.index:
+            raise InputError(f'the label "{label}" is new; training knew {", ".join(self.labels[:20])}.')
+        return {"labels": self.index[label]}
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        batch = self.pad(examples)
+        if "labels" in examples[0]:
+            kind = torch.float32 if self.number else torch.int64
+            batch["labels"] = torch.tensor(np.array([example["labels"] for example in examples]), dtype=kind)
+        return batch
+
+    def loss(self, batch: Batch) -> Loss:
+        logits = self.scores(batch)
+        if self.number:
+            total = (logits.float().squeeze(-1) - batch["labels"]).square().sum()
+            return Loss(total, torch.tensor(len(logits), device=logits.device))
+        return Loss(*token_loss(logits, batch["labels"], self.smoothing))
+
+    def scores(self, batch: Batch) -> Tensor:
+        logits: Tensor = self.model(**{name: value for name, value in batch.items() if name != "labels"}).logits
+        return logits
+
+    # Figures and answers.
+
+    def predict(self, rows: Rows, progress: Progress | None = None) -> Tensor:
+        """Scores of every row, in order."""
+        examples = self.prepare(rows)
+        with answering(self.model):
+            pieces = [
+                (torch.from_numpy(numbers), self.scores(batch).float().cpu())
+                for numbers, batch in self.batches_of(examples, progress=progress)
+            ]
+        found = torch.full((len(examples), max(logits.shape[1] for _, logits in pieces)), float("-inf"))
+        for numbers, logits in pieces:
+            found[numbers, : logits.shape[1]] = logits
+        return found
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        logits = self.predict(rows, progress)
+        wanted = torch.tensor([example["labels"] for example in self.prepare(rows)])
+        if self.number:
+            said, right = logits[:, 0].tolist(), wanted.tolist()
+            mean = float((logits[:, 0] - wanted).square().mean())
+            return {"pearson": pearson(said, right), "spearman": spearman(said, right), "loss": mean}
+        total, count = token_loss(logits, wanted)
+        return {**self.figures(logits.argmax(dim=1).tolist(), wanted.tolist()), "loss": float(total / count)}
+
+    def figures(self, said: list[int], right: list[int]) -> Figures:
+        """F1 is the second class's where there are two, as GLUE has it, and the mean over classes else."""
+        one = 1 if len(self.labels) == 2 else None
+        return {
+            "accuracy": accuracy(said, right),
+            "f1": f1(said, right, positive=one),
+            "matthews": matthews(said, right),
+        }
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        things, alone = several(thing)
+        answers = self.answer([{"text": one} for one in things]) if things else []
+        return answers[0] if alone else answers
+
+    def answer(self, rows: list[Row]) -> list[Any]:
+        logits = self.predict(ListedRows(rows))
+        if self.number:
+            return [Number(float(row[0])) for row in logits]
+        return [self._label(row) for row in chances(logits)]
+
+    def _label(self, scores: Tensor) -> Label:
+        best = int(scores.argmax())
+        return Label(self.labels[best], float(scores[best]), dict(zip(self.labels, scores.tolist(), strict=True)))
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        epochs = 10 if fresh else 3
+        steps = max(epochs * rows // 32, 50)
+        rate = 5e-4 if fresh else 1e-4
+        return {"batch_size": 32, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
+
+
+def problem_of(model: Model) -> str:
+    """What a model's head answers."""
+    settings = model.config.to_json()
+    if settings.get("head") == "choice":
+        return "choices"
+    return "number" if settings.get("problem") == "regression" or settings.get("n_labels") == 1 else "classes"
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _label(value: Any, rows: Rows, i: int) -> str:
+    if not isinstance(value, (str, int, float)) or value == "":
+        raise DataError(f"{rows.where(i)}, has {value!r} as its label, which names no class.")
+    return str(value)

@@ -1,0 +1,111 @@
+"""ELECTRA's pre-training (Clark et al. 2020): a small model fills gaps, a larger one says which words were replaced.
+
+spot = af.task("electra", "folder")
+print(spot("The chef ate the delicious meal."))     # which words does it doubt?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.read import Rows
+from anyformer.errors import FolderError
+from anyformer.model import Model
+from anyformer.tasks.base import Batch, Figures, Loss, Progress, Source, Total, answering
+from anyformer.tasks.fill_mask import FillMask, MaskOptions
+from anyformer.tasks.objectives import replaced_tokens, special_tokens
+from anyformer.tasks.text import several, text_of
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """The pieces of a text, and for each the chance that it was replaced; those above one half print in brackets."""
+
+    pieces: tuple[str, ...]
+    scores: tuple[float, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        pairs = zip(self.pieces, self.scores, strict=True)
+        return " ".join(f"[{piece}]" if score > 0.5 else piece for piece, score in pairs)
+
+
+class Electra(FillMask):
+    name = "electra"
+    about = "which words of a text were replaced (ELECTRA's pre-training)"
+    options_class = MaskOptions
+    wanted = "a generator and a discriminator in one"
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return {"discriminator", "generator"} <= set(config.names())
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        if not cls.fits(model.config) and model.config.to_json().get("head") != "discriminate":
+            raise FolderError(f"{path} holds a {model.family} model, which does not tell replaced words.")
+
+    @property
+    def joint(self) -> bool:
+        return self.fits(self.model.config)
+
+    def spoil(self, ids: Tensor, generator: Generator) -> Batch:
+        return replaced_tokens(ids, special_tokens(ids, self.never), self.masking, generator)
+
+    def loss(self, batch: Batch) -> Loss:
+        """The paper's sum, in a form that adds up over batches: each token bears its share of both losses, where the
+        number of gaps stands for its expectation."""
+        out = self.model(**batch)
+        tokens = batch["input_ids"].numel()
+        gaps = (batch["labels"] >= 0).sum()
+        weight = self.model.config.weight  # type: ignore[attr-defined]
+        words = out["generator_loss"] * gaps / self.settings.rate
+        found = out["discriminator_loss"] * tokens
+        parts = {"words": words.detach(), "replaced": found.detach()}
+        return Loss(words + weight * found, torch.tensor(tokens, device=words.device), parts)
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        total, right, gaps_found, gaps = Total(), 0, 0, 0
+        chance = torch.get_rng_state()
+        torch.manual_seed(0)  # the words that the generator draws
+        try:
+            with answering(self.model):
+                for _, batch in self.batches_of(self.prepare(rows), progress=progress):
+                    out = self.model(**batch)
+                    total.add(self.loss(batch))
+                    said = out.logits > 0
+                    right += int((said == out["replaced"]).sum())
+                    gaps_found += int((said & out["replaced"]).sum())
+                    gaps += int(out["replaced"].sum())
+        finally:
+            torch.set_rng_state(chance)
+        return {
+            "loss": total.mean,
+            "generator_loss": total.parts["words"] / total.count,
+            "discriminator_loss": total.parts["replaced"] / total.count,
+            "accuracy": right / total.count,
+            "replaced_found": gaps_found / max(gaps, 1),
+        }
+
+    def __call__(self, thing: Any, top: int = 0, **options: Any) -> Any:
+        things, alone = several(thing)
+        answers = [self._doubts(text_of(one, "text")) for one in things]
+        return answers[0] if alone else answers
+
+    def _doubts(self, text: str) -> Doubts:
+        ids = self.tokenizer.encode(text, max_length=self.max_length)
+        with answering(self.model):
+            logits = self.model(input_ids=torch.tensor([ids], device=self.model.device)).logits[0]
+        inner = [i for i, token in enumerate(ids) if token not in self.never]
+        return Doubts(
+            tuple(self.tokenizer.pieces([ids[i] for i in inner])), tuple(logits[inner].float().sigmoid().tolist())
+        )

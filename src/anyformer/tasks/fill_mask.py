@@ -1,0 +1,209 @@
+"""Masked words: the pre-training of BERT, with and without next sentences, and the words that fit a gap.
+
+fill = af.task("fill-mask", "folder")
+print(fill("The capital of France is [MASK]."))     # The capital of France is paris.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.batches import Batches, BatchSettings
+from anyformer.data.examples import Example, Examples
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.errors import FolderError, InputError
+from anyformer.metrics.language import perplexity
+from anyformer.model import Model
+from anyformer.tasks import build
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Plan, Progress, Source, Total, answering
+from anyformer.tasks.next_sentence import Pieces, cut_documents, join_pairs
+from anyformer.tasks.objectives import Masking, masked_words, special_tokens
+from anyformer.tasks.stream import BREAK, StreamTask
+from anyformer.tasks.text import chances, several, text_of, texts_of, token_loss
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The text with the likeliest word in each gap; `choices` has the best words of each, with their chances."""
+
+    text: str
+    choices: tuple[tuple[tuple[str, float], ...], ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskOptions(Options):
+    rate: float = 0.15  # the share of tokens that the model must say
+    next_sentence: bool = False  # whether it must also say if the second half of a text follows the first (BERT)
+
+    def check(self) -> None:
+        self.require(0 < self.rate < 1, f"rate is {self.rate}; it must be between 0 and 1.")
+
+
+class FillMask(StreamTask):
+    name = "fill-mask"
+    about = "the words that fit a gap (masked language models), with or without next sentences"
+    columns = (Column("text", StreamTask.columns_of_text),)
+    options_class = MaskOptions
+    metric = "loss"
+    larger_is_better = False
+    batch = BatchSettings(rows=32)
+    wanted = "an encoder that can have a head for masked words"
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        tok = self.tokenizer
+        if tok.mask_id is None:
+            raise InputError("The tokenizer has no token for a gap ([MASK]), so there is nothing to fill.")
+        self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.rate)
+        framing = (tok.pad_id, tok.start_id, tok.separator_id, tok.end_id)
+        self.never = [i for i in framing if i is not None]
+        self._cut: tuple[Examples, Pieces] | None = None
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return build.has_head("masked")(config)
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        if options.next_sentence and not build.has_head("pretraining")(config):
+            raise InputError("next_sentence needs a model with BERT's head for it, such as bert-base.")
+        return config.replace(head="pretraining" if options.next_sentence else "masked")
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        head = model.config.to_json().get("head")
+        if head not in ("masked", "pretraining"):
+            raise FolderError(f'{path} holds a {model.family} model with the head "{head}", which says no words.')
+
+    # Rows to loss. Without next sentences a window is a piece of the stream between [CLS] and [SEP].
+
+    @property
+    def window(self) -> int:
+        return self.max_length - len(self.frame[0]) - len(self.frame[1])
+
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        tok = self.tokenizer
+        ends = tok.separator_id if tok.separator_id is not None else tok.end_id
+        return ([tok.start_id] if tok.start_id is not None else []), ([ends] if ends is not None else [])
+
+    def examples(self, rows: list[Row]) -> Sequence[Example]:
+        """Lines without ends: a blank one, or the mark between documents, has no tokens."""
+        texts = ["" if text == BREAK else text for text in texts_of(rows, "text")]
+        return [{"input_ids": ids} for ids in self.tokenizer.encode(texts, special=False)]
+
+    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+        if not self.settings.next_sentence:
+            return super().plan(examples, settings, seed)
+        return Batches(self.pieces(examples).sizes, settings, seed)
+
+    def gather(self, examples: Examples, numbers: Any) -> list[Example]:
+        if not self.settings.next_sentence:
+            return super().gather(examples, numbers)
+        return [self.pieces(examples).example(examples, int(i)) for i in numbers]
+
+    def pieces(self, examples: Examples) -> Pieces:
+        """The texts that next-sentence pairs are made of, cut once for the examples at hand."""
+        if self._cut is None or self._cut[0] is not examples:
+            self._cut = (examples, cut_documents(examples.sizes("input_ids"), self.max_length - 3))
+        return self._cut[1]
+
+    def row_of(self, examples: Examples, number: int) -> int:
+        if not self.settings.next_sentence:
+            return super().row_of(examples, number)
+        return int(self.pieces(examples).first[number])
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        if self.settings.next_sentence:
+            return self._collate_pairs(examples, generator)
+        before, after = (torch.tensor(side, dtype=torch.int64).expand(len(examples), -1) for side in self.frame)
+        middle = torch.from_numpy(np.stack([example["input_ids"] for example in examples]))
+        return self.spoil(torch.cat([before, middle, after], dim=1), generator)
+
+    def spoil(self, ids: Tensor, generator: Generator) -> Batch:
+        return masked_words(ids, special_tokens(ids, self.never), self.masking, generator)
+
+    def _collate_pairs(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        rows, types, follows = join_pairs(examples, self.frame, generator)
+        made = [{"input_ids": ids, "token_type_ids": kinds} for ids, kinds in zip(rows, types, strict=True)]
+        batch = self.pad(made if self.takes_types else [{"input_ids": ids} for ids in rows])
+        spoiled = self.spoil(batch["input_ids"], generator)
+        return {**batch, **spoiled, "next_sentence_label": torch.tensor(follows)}
+
+    def loss(self, batch: Batch) -> Loss:
+        """Words: the mean over masked tokens; with next sentences, plus their mean over pairs, as BERT adds them."""
+        given = {name: value for name, value in batch.items() if name not in ("labels", "next_sentence_label")}
+        out = self.model(**given)
+        words, count = token_loss(self.words(out), batch["labels"])
+        if "next_sentence_label" not in batch:
+            return Loss(words, count)
+        pairs = F.cross_entropy(out.seq_relationship_logits.float(), batch["next_sentence_label"])
+        return Loss(words + pairs * count, count, {"words": words.detach(), "pairs": (pairs * count).detach()})
+
+    @staticmethod
+    def words(out: Any) -> Tensor:
+        logits: Tensor = out.logits if out.logits is not None else out.prediction_logits
+        return logits
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """With the same gaps every time; `loss` is the mean over gaps."""
+        total, right = Total(), 0
+        pairs, followed = 0, 0
+        with answering(self.model):
+            for _, batch in self.batches_of(self.prepare(rows), progress=progress):
+                given = {k: v for k, v in batch.items() if k not in ("labels", "next_sentence_label")}
+                out = self.model(**given)
+                logits, labels = self.words(out), batch["labels"]
+                total.add(Loss(*token_loss(logits, labels)))
+                right += int((logits.argmax(dim=-1) == labels).sum())
+                if "next_sentence_label" in batch:
+                    pairs += len(labels)
+                    said = out.seq_relationship_logits.argmax(dim=-1)
+                    followed += int((said == batch["next_sentence_label"]).sum())
+        figures: Figures = {
+            "loss": total.mean,
+            "perplexity": perplexity(total.total, int(total.count)),
+            "accuracy": right / total.count,
+        }
+        return {**figures, "next_sentence_accuracy": followed / pairs} if pairs else figures
+
+    def __call__(self, thing: Any, top: int = 5, **options: Any) -> Any:
+        things, alone = several(thing)
+        answers = [self._fill(text_of(one, "text"), top) for one in things]
+        return answers[0] if alone else answers
+
+    def _fill(self, text: str, top: int) -> Filled:
+        ids = self.tokenizer.encode(text, max_length=self.max_length)
+        gaps = [i for i, token in enumerate(ids) if token == self.tokenizer.mask_id]
+        if not gaps:
+            raise InputError(f'"{text[:60]}" has no gap; write {self.tokenizer.names["mask_token"]} for one.')
+        with answering(self.model):
+            logits = self.words(self.model(input_ids=torch.tensor([ids], device=self.model.device)))[0]
+        best = chances(logits[gaps]).topk(min(top, logits.shape[-1]))
+        choices = tuple(
+            tuple((self.tokenizer.pieces([i])[0].strip(), score) for i, score in zip(row, scores, strict=True))
+            for row, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        )
+        mark = self.tokenizer.names["mask_token"]
+        for words in choices:
+            text = text.replace(mark, words[0][0], 1)
+        return Filled(text, choices)
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        more = {"schedule": "linear", "warmup": 1000, "weight_decay": 0.01}
+        return {"batch_size": 32, "lr": 5e-4 if fresh else 5e-5, **more}

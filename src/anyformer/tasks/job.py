@@ -1,0 +1,81 @@
+"""A task with its rows: what the training engine is given to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anyformer.data.batches import BatchSettings
+from anyformer.data.files import cache_folder
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings
+from anyformer.errors import DataError
+from anyformer.model import Model
+from anyformer.tasks.base import Batch, Figures, Loss, Progress, Task
+
+
+class Job:
+    """Rows are prepared once; which of them make a batch is a pure function of the seed and the epoch."""
+
+    def __init__(
+        self,
+        task: Task,
+        rows: Rows,
+        valid: Rows | None = None,
+        *,
+        batch: BatchSettings | None = None,
+        data: DataSettings | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self.task, self.rows, self.valid = task, rows, valid
+        kept = data is None or data.cache
+        self.examples = task.prepare(rows, cache_folder() if kept and task.cached else None, progress)
+        self.plan = task.plan(self.examples, batch or task.batch, seed)
+        self.metric, self.larger_is_better = task.metric, task.larger_is_better
+
+    @property
+    def model(self) -> Model:
+        return self.task.model
+
+    @property
+    def padding(self) -> float:
+        """The share of all places in the batches of an epoch where nothing stands."""
+        return self.plan.padding
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        """The rows of every batch, those of all devices together."""
+        return self.plan.whole(epoch)  # type: ignore[return-value]  # arrays, which are sequences in all but name
+
+    def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
+        return self.task.collate(self.task.gather(self.examples, rows), generator)
+
+    def loss(self, batch: Batch) -> Loss:
+        return self.task.loss(batch)
+
+    def evaluate(self) -> Figures:
+        return {} if self.valid is None else self.task.evaluate(self.valid)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        self.task.save(Path(folder))
+
+    def where(self, row: int) -> str:
+        return self.rows.where(self.task.row_of(self.examples, row))
+
+
+def hold_out(rows: Rows, share: float, seed: int = 0) -> tuple[Rows, Rows | None]:
+    """Rows to learn from and rows to evaluate on, where no file is given for those: of a text its end, of a table rows
+    drawn at random."""
+    n = round(len(rows) * share)
+    if n == 0:
+        return rows, None
+    if n == len(rows):
+        raise DataError(f"{rows.path} has {len(rows)} rows, too few to hold some back; give others to evaluate on.")
+    if rows.kind == "text":
+        return rows[:-n], rows[-n:]
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return rows.take(np.sort(order[n:])), rows.take(np.sort(order[:n]))

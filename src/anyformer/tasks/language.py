@@ -1,0 +1,111 @@
+"""Language modelling: the training side of `generate`. Say the next token, over windows of a text in characters, bytes
+or pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.read import Rows
+from anyformer.metrics.language import bits_per_character, perplexity
+from anyformer.model import Model
+from anyformer.tasks import generate
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.stream import StreamTask
+from anyformer.tasks.text import token_loss
+from anyformer.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageOptions(Options):
+    # Tokens before each window that are read, without gradients, into the model's memory (Transformer-XL, Mamba).
+    memory: int = 0
+
+    def check(self) -> None:
+        self.require(self.memory >= 0, f"memory is {self.memory}; it must be 0 or more.")
+
+
+class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes texts alone
+    """Trains as a language model does, and answers as `tasks.generate` says."""
+
+    name = "generate"
+    about = "continue a text, or answer it (language models)"
+    columns = (Column("text", StreamTask.columns_of_text),)
+    options_class = LanguageOptions
+    framed = "none"
+    kind = "bpe"
+    usual_length = 1024
+    ahead = 1
+    metric = "loss"
+    larger_is_better = False
+    wanted = "a plain decoder"
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, options: Any = None, **more: Any) -> None:
+        own = {name: more.pop(name) for name in ("labels", "max_length") if name in more}
+        generate.Generate.__init__(self, model, tokenizer, **more)
+        StreamTask.__init__(self, model, tokenizer, options, **own)
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        """One stack of words that decodes: it has a vocabulary, and neither a second side nor a choice of heads."""
+        names = config.names()
+        return "vocab_size" in names and not {"decoder_start", "head", "discriminator", "uses"} & set(names)
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:
+        said = dict(model.origin.settings.get("task", {}))
+        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        ours = {name: value for name, value in options.items() if name in cls.options_class.names()}
+        more = {name: value for name, value in options.items() if name not in ours}
+        chosen = cls.options_class.from_json({**kept, **ours})
+        task = cls(model, tokenizer, chosen, max_length=said.get("max_length"), **more)
+        task.runs_on = said.get("runs_on", True)
+        return task
+
+    @property
+    def context(self) -> int:
+        return int(self.settings.memory)
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        rows = torch.from_numpy(np.stack([example["input_ids"] for example in examples]))
+        seen, text = rows[:, : self.context], rows[:, self.context :]
+        batch = {"input_ids": text[:, :-1].contiguous(), "labels": text[:, 1:].contiguous()}
+        return {**batch, "context_ids": seen.contiguous()} if self.context else batch
+
+    def loss(self, batch: Batch) -> Loss:
+        return Loss(*token_loss(self.scores(batch), batch["labels"]))
+
+    def scores(self, batch: Batch) -> Tensor:
+        given: dict[str, Any] = {"input_ids": batch["input_ids"]}
+        if self.context:
+            with torch.no_grad():
+                given["past_key_values"] = self.model(input_ids=batch["context_ids"], use_cache=True).past_key_values
+        logits: Tensor = self.model(**given).logits
+        return logits
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """Loss a token, over windows one after another; perplexity; bits a character of the text."""
+        examples = self.prepare(rows)
+        total = Total()
+        with answering(self.model):
+            for _, batch in self.batches_of(examples, progress=progress):
+                total.add(self.loss(batch))
+        share = total.count / max(len(self.flat(examples)), 1)  # what the windows leave over is not counted
+        return {
+            "loss": total.mean,
+            "perplexity": perplexity(total.total, int(total.count)),
+            "bits_per_character": bits_per_character(total.total, round(share * self.characters(rows))),
+        }
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        more = {"schedule": "cosine", "warmup": 100, "weight_decay": 0.1}
+        return {"batch_size": 12, "lr": 1e-3 if fresh else 1e-4, "min_lr": 1e-4 if fresh else 1e-5, **more}

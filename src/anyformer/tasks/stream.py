@@ -1,0 +1,108 @@
+"""Text as one long row of tokens, cut into windows of one length: nothing is padded, and each epoch cuts elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.examples import Example, Examples
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.errors import DataError
+from anyformer.tasks.base import AS_USUAL, Plan, Setup, Source
+from anyformer.tasks.text import TextTask, texts_of
+
+BREAK = "<|endoftext|>"  # a line that stands between documents, in the files of the field
+
+
+class Windows:
+    """Where the windows of every epoch begin. `context` tokens before each are read too; the first epoch starts at the
+    beginning, each other one somewhere within a window of it."""
+
+    def __init__(self, tokens: int, size: int, context: int, settings: BatchSettings, seed: int) -> None:
+        self.tokens, self.size, self.context, self.settings, self.seed = tokens, size, context, settings, seed
+        if tokens - context < size:
+            raise DataError(
+                f"The text has {tokens:,} tokens, fewer than one window of {context + size:,}; give more text, or a"
+                " smaller data.max_length."
+            )
+        self.rows = settings.rows if settings.tokens is None else max(settings.tokens // size, 1)
+
+    padding = 0.0
+
+    def whole(self, n: int) -> Sequence[Index]:
+        chance = np.random.default_rng((self.seed, n))
+        room = self.tokens - self.context
+        shift = int(chance.integers(min(self.size, room - self.size + 1))) if n and self.settings.shuffle else 0
+        starts = self.context + shift + self.size * np.arange((room - shift) // self.size)
+        if self.settings.shuffle:
+            starts = chance.permutation(starts)
+        return [starts[i : i + self.rows] for i in range(0, len(starts), self.rows)]
+
+
+class StreamTask(TextTask):
+    """A row is a line or a document; an example is the number of the token at which a window begins."""
+
+    columns_of_text = ("content", "body", "document", "story", "article")
+    ahead = 0  # tokens of a window beyond the model's own (the next token is a label)
+
+    @property
+    def window(self) -> int:
+        """Tokens of the text in a window."""
+        return self.max_length
+
+    @property
+    def context(self) -> int:
+        """Tokens before a window that are read with it."""
+        return 0
+
+    runs_on: bool = True  # whether lines follow one another, as those of a text file do
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+        task = super().begin(source, rows, valid, setup)
+        task.runs_on = rows.kind == "text"
+        return task
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "runs_on": self.runs_on}
+
+    def examples(self, rows: list[Row]) -> Sequence[Example]:
+        """The ids of each row, its end with it: a newline where lines run on, else the token that ends a text."""
+        texts = texts_of(rows, "text")
+        end = [self.tokenizer.end_id] if self.tokenizer.end_id is not None else []
+        if self.runs_on and self.keeps_newlines:
+            ids = self.tokenizer.encode([text + "\n" for text in texts], special=False)
+            return [{"input_ids": end if text == BREAK else row} for text, row in zip(texts, ids, strict=True)]
+        ids = self.tokenizer.encode(texts, special=False)
+        return [{"input_ids": end if text == BREAK else [*row, *end]} for text, row in zip(texts, ids, strict=True)]
+
+    @cached_property
+    def keeps_newlines(self) -> bool:
+        return "\n" in self.tokenizer.decode(self.tokenizer.encode("a\nb", special=False))
+
+    def flat(self, examples: Examples) -> Any:
+        return examples.fields["input_ids"].flat
+
+    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+        return Windows(len(self.flat(examples)) - self.ahead, self.window, self.context, settings, seed)
+
+    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
+        flat = self.flat(examples)
+        return [
+            {"input_ids": np.asarray(flat[int(i) - self.context : int(i) + self.window + self.ahead], dtype=np.int64)}
+            for i in numbers
+        ]
+
+    def row_of(self, examples: Examples, number: int) -> int:
+        offsets = examples.fields["input_ids"].offsets
+        assert offsets is not None
+        return int(np.searchsorted(offsets, number, side="right")) - 1
+
+    def characters(self, rows: Rows) -> int:
+        """Of the whole text, newlines among them."""
+        return sum(len(row["text"]) + 1 for row in rows)

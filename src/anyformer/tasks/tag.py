@@ -1,0 +1,261 @@
+"""A label for every word: names of people and places, parts of speech.
+
+tag = af.task("tag", "folder")
+print(tag("Peter Blackburn lives in Brussels."))    # [Peter Blackburn: PER] lives in [Brussels: LOC] .
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import ListedRows, Rows
+from anyformer.errors import DataError, FolderError, InputError
+from anyformer.heads.base import IGNORED
+from anyformer.metrics.classes import accuracy
+from anyformer.metrics.entities import entities, entity_scores, iob2
+from anyformer.model import Model
+from anyformer.tasks import build
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
+from anyformer.tasks.text import TextTask, chances, labels_of, pad_labels, several, token_loss
+
+
+@dataclass(frozen=True)
+class Entity:
+    """Words that belong together; `start` and `end` number them, the end is after the last."""
+
+    text: str
+    label: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A tag for each word and its chance; `entities`, where the tags are of that kind (B-PER, I-PER, O)."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    scores: tuple[float, ...] = field(repr=False)
+    entities: tuple[Entity, ...] = ()
+
+    def __str__(self) -> str:
+        if not chunked(self.tags):
+            return " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
+        shown, at = [], 0
+        for entity in self.entities:
+            shown += [*self.words[at : entity.start], f"[{entity.text}: {entity.label}]"]
+            at = entity.end
+        return " ".join([*shown, *self.words[at:]])
+
+
+class Tag(TextTask):
+    name = "tag"
+    about = "a label for every word: names, parts of speech"
+    columns = (
+        Column("tokens", ("words", "text", "sentence")),
+        Column("tags", ("ner_tags", "labels", "pos_tags", "ner", "pos")),
+    )
+    format = "conll"
+    wanted = "an encoder that can have a head for tags"
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.index = {label: i for i, label in enumerate(self.labels)}
+        self.chunks = chunked(self.labels)
+        self.metric = "f1" if self.chunks else "accuracy"
+
+    @classmethod
+    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+        found: set[str] = set()
+        for row in rows:
+            found.update(tags_of(row))
+        if len(found) < 2:
+            raise DataError(f"{rows.path} has {len(found)} different tags; there is nothing to tell apart.")
+        if chunked(found):  # every entity may be one word or more
+            found |= {f"{mark}-{tag[2:]}" for tag in found if tag[:2] in ("B-", "I-") for mark in "BI"}
+        return tuple(sorted(found, key=lambda tag: (tag != "O", tag[2:] if chunked(found) else tag, tag)))
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return build.has_head("tag")(config)
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config.replace(head="tag", n_labels=len(labels))
+
+    @classmethod
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+        known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
+        same = set(known) == set(labels)
+        return build.with_head(model, same, head="tag", n_labels=len(labels)), known if same else labels
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        head = model.config.to_json().get("head")
+        if head != "tag":
+            raise FolderError(
+                f'{path} holds a {model.family} model with the head "{head}", which gives no tags yet; train it:'
+                f" anyformer train {cls.name} --recipe {path} --data FILE --out DIR."
+            )
+
+    @classmethod
+    def texts(cls, rows: Rows) -> Any:
+        return (" ".join(words_of(row)) for row in rows)
+
+    # Rows to loss.
+
+    def examples(self, rows: list[Row]) -> Sequence[Example]:
+        """Tokens of all words; the first of each word has its tag. A sentence that is too long gives several."""
+        made = []
+        sentences = [words_of(row) for row in rows]
+        for i, (row, pieces) in enumerate(zip(rows, self.pieces(sentences), strict=True)):
+            tags = self._numbers(row) if "tags" in row else [0] * len(pieces)
+            made += [{"row": i, **example} for example in self._cut(pieces, tags)]
+        return made
+
+    def pieces(self, sentences: list[list[str]]) -> list[list[list[int]]]:
+        """The ids of each word of each sentence; a word that has none becomes the unknown one."""
+        flat = [" " + word if i and self._spaced else word for words in sentences for i, word in enumerate(words)]
+        ids = iter(self.tokenizer.encode(flat, special=False)) if flat else iter([])
+        unknown = [self.tokenizer.unknown_id or 0]
+        return [[next(ids) or unknown for _ in words] for words in sentences]
+
+    @property
+    def _spaced(self) -> bool:
+        """Whether the vocabulary writes the space before a word into it."""
+        return self.tokenizer.encode("a b", special=False) != [
+            *self.tokenizer.encode("a", special=False),
+            *self.tokenizer.encode("b", special=False),
+        ]
+
+    def _numbers(self, row: Row) -> list[int]:
+        tags = tags_of(row)
+        unknown = next((tag for tag in tags if tag not in self.index), None)
+        if unknown is not None:
+            raise InputError(f'the tag "{unknown}" is new; training knew {", ".join(self.labels[:20])}.')
+        return [self.index[tag] for tag in tags]
+
+    def _cut(self, pieces: list[list[int]], tags: list[int]) -> list[Example]:
+        before, after = self._frame
+        room = self.max_length - len(before) - len(after)
+        made: list[tuple[list[int], list[int]]] = []
+        ids: list[int] = []
+        labels: list[int] = []
+        for piece, tag in zip(pieces, tags, strict=True):
+            piece = piece[:room]
+            if len(ids) + len(piece) > room:
+                made.append((ids, labels))
+                ids, labels = [], []
+            ids = ids + piece
+            labels = labels + [tag] + [IGNORED] * (len(piece) - 1)
+        made.append((ids, labels))
+        none = [IGNORED]
+        return [
+            {"input_ids": [*before, *ids, *after], "labels": [*none * len(before), *labels, *none * len(after)]}
+            for ids, labels in made
+        ]
+
+    @property
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The special tokens before and after a text."""
+        bare, framed = self.tokenizer.encode("a", special=False), self.tokenizer.encode("a")
+        at = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), 0)
+        return framed[:at], framed[at + len(bare) :]
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        return {**self.pad(examples), "labels": pad_labels([example["labels"] for example in examples])}
+
+    def loss(self, batch: Batch) -> Loss:
+        return Loss(*token_loss(self.scores(batch), batch["labels"], self.smoothing))
+
+    def scores(self, batch: Batch) -> Tensor:
+        logits: Tensor = self.model(**{name: value for name, value in batch.items() if name != "labels"}).logits
+        return logits
+
+    # Figures and answers.
+
+    def predict(self, rows: Rows, progress: Progress | None = None) -> list[list[tuple[str, float]]]:
+        """For each row the tag of each word, and its chance."""
+        examples = self.prepare(rows)
+        found: dict[int, list[tuple[str, float]]] = {}
+        with answering(self.model):
+            for numbers, batch in self.batches_of(examples, progress=progress):
+                best = chances(self.scores(batch)).max(dim=-1)
+                for place, number in enumerate(numbers.tolist()):
+                    real = batch["labels"][place] != IGNORED
+                    tags = [self.labels[i] for i in best.indices[place][real].tolist()]
+                    found[number] = list(zip(tags, best.values[place][real].tolist(), strict=True))
+        joined: list[list[tuple[str, float]]] = [[] for _ in range(len(rows))]
+        for number in range(len(examples)):
+            joined[examples.row(number)] += found[number]
+        return joined
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        said = [[tag for tag, _ in row] for row in self.predict(rows, progress)]
+        wanted = [tags_of(row) for row in rows]
+        flat = [[tag for row in side for tag in row] for side in (said, wanted)]
+        figures: Figures = {"accuracy": accuracy(*flat)}
+        if self.chunks:
+            scores = {name: 100 * value for name, value in entity_scores(said, wanted).items()}
+            figures = {**scores, **figures, "signature": "entities:seqeval-default|scale:100"}
+        return figures
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        """A text, cut into words and marks, or a tuple of words."""
+        things, alone = several(thing)
+        rows = [{"tokens": split_words(one) if isinstance(one, str) else list(one)} for one in things]
+        answers = [self._tagged(row["tokens"], tags) for row, tags in zip(rows, self._tags(rows), strict=True)]
+        return answers[0] if alone else answers
+
+    def _tags(self, rows: list[Row]) -> list[list[tuple[str, float]]]:
+        return self.predict(ListedRows(rows)) if rows else []
+
+    def _tagged(self, words: list[str], found: list[tuple[str, float]]) -> Tagged:
+        tags, scores = [tag for tag, _ in found], [score for _, score in found]
+        spans = entities(tags) if self.chunks else []
+        named = [
+            Entity(" ".join(words[a : b + 1]), kind, a, b + 1, sum(scores[a : b + 1]) / (b + 1 - a))
+            for kind, a, b in spans
+        ]
+        return Tagged(tuple(words), tuple(tags), tuple(scores), tuple(named))
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        steps = max((20 if fresh else 5) * rows // 32, 50)
+        rate = 5e-4 if fresh else 2e-4
+        return {"batch_size": 32, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
+
+
+def chunked(tags: Any) -> bool:
+    """Whether tags mark entities: B-PER, I-PER, O."""
+    return all(tag == "O" or re.match(r"[BIES]-", tag) for tag in tags) and any(tag != "O" for tag in tags)
+
+
+def words_of(row: Row) -> list[str]:
+    words = row["tokens"].split() if isinstance(row["tokens"], str) else row["tokens"]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise InputError("the tokens must be a list of words, or a text with spaces between them.")
+    return words
+
+
+def tags_of(row: Row) -> list[str]:
+    """The tags, one a word; those of IOB1 in the form of IOB2."""
+    tags = row["tags"].split() if isinstance(row["tags"], str) else [str(tag) for tag in row["tags"]]
+    n = len(words_of(row))
+    if len(tags) != n:
+        raise InputError(f"there are {len(tags)} tags for {n} words.")
+    return iob2(tags)
+
+
+def split_words(text: str) -> list[str]:
+    """Words and marks by themselves, as annotated text has them.  "He's in Rome." -> He 's in Rome ."""
+    return re.findall(r"\w+(?:[-.&]\w+)*|'\w+|[^\w\s]", text)

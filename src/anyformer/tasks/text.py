@@ -1,0 +1,221 @@
+"""What tasks on text have in common: a tokenizer, trained on the rows or brought along, and padded batches of ids."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example, Examples
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import TokenizerSettings
+from anyformer.errors import ConfigError, InputError, nearest
+from anyformer.heads.base import IGNORED
+from anyformer.model import Model
+from anyformer.tasks import build
+from anyformer.tasks.base import AS_USUAL, Batch, Options, Setup, Source, Task
+from anyformer.text.batch import pad
+from anyformer.text.tokenizer import Tokenizer
+
+KINDS = ("bpe", "wordpiece", "unigram", "word", "char", "byte")
+
+
+class TextTask(Task):
+    """`framed` says how trained vocabularies frame a text: [CLS] … [SEP] ("bert"), … </s> ("end"), or not at all."""
+
+    framed: ClassVar[str] = "bert"
+    kind: ClassVar[str] = "wordpiece"  # of a tokenizer that is trained here
+    usual_length: ClassVar[int] = 128  # tokens, where nobody says how many
+    wanted: ClassVar[str]  # the kind of model, in words
+    sequences: ClassVar[tuple[str, ...]] = ("input_ids",)  # what is padded, each by itself
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        options: Options | None = None,
+        *,
+        labels: Sequence[str] = (),
+        max_length: int | None = None,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.settings = options if options is not None else self.options_class()
+        self.labels = tuple(labels)
+        held = build.longest(model)
+        self.max_length = min(max_length or self.usual_length, held if held is not None else 2**31)
+
+    # From a recipe or a folder to a model that can be trained.
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+        options = setup.task if setup.task is not None else cls.options_class()
+        labels = cls.find_labels(rows, options, setup)
+        chosen = setup.tokenizer
+        if build.is_folder(source):
+            model, tokenizer = build.load_for(source, cls.fits, cls.wanted)
+            model, labels = cls.take_further(model, labels, options)
+        else:
+            config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
+            tokenizer = Tokenizer.load(chosen.path) if chosen.path else cls.learn_tokenizer(rows, chosen)
+            config = cls.shape(build.with_vocabulary(config, tokenizer), labels, options)
+            model = build.build(str(source), config)
+        model.origin.files.update(tokenizer_files(tokenizer))
+        cls.name_labels(model, labels)
+        return cls(model, tokenizer, options, labels=labels, max_length=setup.data.max_length)
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        """Whether a family with such settings can do the work."""
+        raise NotImplementedError
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        """The settings with the head that the task needs."""
+        return config
+
+    @classmethod
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+        """A loaded model with that head: its own where the labels are the same, else a fresh one."""
+        config = cls.shape(model.config, labels, options)
+        return build.with_head(model, True, **_changed(model.config, config)), labels
+
+    @classmethod
+    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+        return ()
+
+    @staticmethod
+    def name_labels(model: Model, labels: Sequence[str]) -> None:
+        """So that a folder for transformers has them too."""
+        if labels:
+            model.origin.hf_config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+
+    @classmethod
+    def texts(cls, rows: Rows) -> Iterator[str]:
+        """Everything that a vocabulary is learned from."""
+        for row in rows:
+            yield from (value for value in row.values() if isinstance(value, str))
+
+    @classmethod
+    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings) -> Tokenizer:
+        kind: Any = chosen.kind or cls.kind
+        if kind not in KINDS:
+            raise ConfigError(f'There is no tokenizer "{kind}".{nearest(kind, KINDS)} There are: {", ".join(KINDS)}.')
+        end, bert = cls.framed == "end", cls.framed == "bert"
+        return Tokenizer.train(
+            cls.texts(rows), kind=kind, vocab_size=chosen.vocab_size, end=end, bert=bert, progress=False
+        )
+
+    @classmethod
+    def load(
+        cls,
+        path: Source,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str | None = None,
+        **options: Any,
+    ) -> Self:
+        from anyformer.weights.folder import load
+
+        model = load(path, device=device, dtype=dtype)
+        return cls.of(model, Tokenizer.load(path), path, options)
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Self:
+        """The task around a loaded model, with what the folder says of it."""
+        cls.check(model, path)
+        tokenizer.check(build.vocabulary(model.config))
+        said = dict(model.origin.settings.get("task", {}))
+        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        chosen = cls.options_class.from_json({**kept, **options})
+        labels = said.get("labels") or labels_of(model)
+        return cls(model, tokenizer, chosen, labels=labels, max_length=said.get("max_length"))
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        """An error where the model in a folder has another head than this task reads."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"labels": list(self.labels), "max_length": self.max_length}
+
+    def key(self) -> str:
+        return f"{super().key()}|{self.tokenizer.engine.to_str()}|{self.model.names}"
+
+    # Ids in, tensors out.
+
+    def encode(self, texts: list[str], pairs: list[str] | None = None) -> list[dict[str, Any]]:
+        """input_ids of each text or pair, cut to fit, with token_type_ids where the model takes them."""
+        rows = self.tokenizer.encodings(texts, pairs, max_length=self.max_length)
+        if pairs is not None and self.takes_types:
+            return [{"input_ids": row.ids, "token_type_ids": row.type_ids} for row in rows]
+        return [{"input_ids": row.ids} for row in rows]
+
+    @property
+    def takes_types(self) -> bool:
+        return self.tokenizer.takes_type_ids and "token_type_ids" in self.model.names
+
+    def pad(self, examples: Sequence[Example]) -> Batch:
+        types = "token_type_ids" in examples[0]
+        more = {"token_type_ids": [example["token_type_ids"] for example in examples]} if types else {}
+        return pad([example["input_ids"] for example in examples], self.tokenizer.pad_id or 0, "right", more)
+
+    def lengths(self, examples: Examples) -> Any:
+        return np.stack([examples.sizes(name) for name in self.sequences], axis=1)
+
+
+def pad_labels(rows: Sequence[Any]) -> Tensor:
+    return pad(rows, IGNORED)["input_ids"]
+
+
+def token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The sum of the cross entropy over the labels that count, and how many those are."""
+    flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    total = F.cross_entropy(flat.float(), wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
+    return total, (wanted != IGNORED).sum()
+
+
+def chances(logits: Tensor) -> Tensor:
+    """Scores as chances that add up to 1."""
+    return F.log_softmax(logits.float(), dim=-1).exp()
+
+
+def text_of(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"the {name} is {type(value).__name__}, and must be a text.")
+    return value
+
+
+def texts_of(rows: Iterable[Row], name: str) -> list[str]:
+    return [text_of(row[name], name) for row in rows]
+
+
+def labels_of(model: Model) -> list[str]:
+    """The names that a Hugging Face folder gives its labels."""
+    named = model.origin.hf_config.get("id2label")
+    n = model.config.to_json().get("n_labels", 0)
+    if isinstance(named, Mapping) and len(named) == n:
+        return [str(label) for _, label in sorted(named.items(), key=lambda item: int(item[0]))]
+    return [f"LABEL_{i}" for i in range(n)]
+
+
+def several(thing: Any) -> tuple[list[Any], bool]:
+    """A list of things, and whether it was one alone."""
+    return (list(thing), False) if isinstance(thing, list) else ([thing], True)
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """What a folder holds of a tokenizer."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def _changed(before: Settings, after: Settings) -> dict[str, Any]:
+    return {name: getattr(after, name) for name in after.names() if getattr(after, name) != getattr(before, name)}

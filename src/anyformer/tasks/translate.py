@@ -1,0 +1,193 @@
+"""One text into another: a source is read, a target written.
+
+translate = af.task("translate", "folder")
+print(translate("A man rides a bicycle."))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Generator
+
+from anyformer.config import Settings
+from anyformer.data.batches import BatchSettings
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.errors import FolderError, InputError
+from anyformer.metrics.language import perplexity
+from anyformer.metrics.writing import bleu, has_sacrebleu
+from anyformer.model import Model
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.text import TextTask, pad_labels, several, text_of, texts_of, token_loss
+from anyformer.text.batch import pad
+
+AT_ONCE = 64  # texts that are written together
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the model wrote, and what it read."""
+
+    text: str
+    source: str
+    ids: tuple[int, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(Options):
+    num_beams: int = 5
+    length_penalty: float = 1.0
+    max_target: int = 128  # tokens of what is written
+    prefix: str = ""  # stands before every source: "translate English to German: "
+
+    def check(self) -> None:
+        self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
+        self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions(WriteOptions):
+    lowercase: bool = False  # whether BLEU tells large letters from small ones
+    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab"] = "13a"
+
+
+class Translate(TextTask):
+    name = "translate"
+    about = "a text into another language, or into any other text"
+    columns = (
+        Column("source", ("src", "en", "input", "english", "from")),
+        Column("target", ("tgt", "trg", "de", "fr", "output", "german", "french", "to", "translation")),
+    )
+    sides = ("source", "target")
+    options_class: ClassVar[type[Options]] = TranslateOptions
+    batch = BatchSettings(tokens=4096)
+    framed = "end"
+    kind = "bpe"
+    usual_length = 256
+    wanted = "an encoder-decoder"
+    sequences = ("input_ids", "labels")
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.metric = "bleu" if has_sacrebleu() else "loss"
+        self.larger_is_better = self.metric != "loss"
+        self.end = self.tokenizer.end_id if self.tokenizer.end_id is not None else self.tokenizer.separator_id
+        self.max_target = min(self.settings.max_target, self.max_length)
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return "decoder_start" in config.names() and getattr(config, "head", "language") == "language"
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        if model.decoder_start is None or "language" not in model.heads:
+            raise FolderError(f"{path} holds a {model.family} model, which does not turn one text into another.")
+
+    # Rows to loss.
+
+    def examples(self, rows: list[Row]) -> Sequence[Example]:
+        sources = self.tokenizer.encode(
+            [self.settings.prefix + text for text in texts_of(rows, "source")], max_length=self.max_length
+        )
+        if "target" not in rows[0]:
+            return [{"input_ids": ids} for ids in sources]
+        targets = self.targets(texts_of(rows, "target"))
+        return [{"input_ids": a, "labels": b} for a, b in zip(sources, targets, strict=True)]
+
+    def targets(self, texts: list[str]) -> list[list[int]]:
+        """Each with its end, unless it is cut: a text that goes on must not teach the model to stop."""
+        rows = self.tokenizer.target.encode(texts, special=False)
+        ends = [] if self.end is None else [self.end]
+        return [[*ids, *ends][: self.max_target] for ids in rows]
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        batch = self.pad(examples)
+        if "labels" in examples[0]:
+            rows = [example["labels"] for example in examples]
+            batch["labels"] = pad_labels(rows)
+            batch["decoder_attention_mask"] = pad(rows, 0)["attention_mask"]
+        return batch
+
+    def loss(self, batch: Batch) -> Loss:
+        return self._loss(batch, self.smoothing)
+
+    def _loss(self, batch: Batch, smoothing: float) -> Loss:
+        labels = batch["labels"]
+        given = {name: value for name, value in batch.items() if name != "labels"}
+        logits = self.model(**given, decoder_input_ids=self.model.shift_right(labels)).logits
+        return Loss(*token_loss(logits, labels, smoothing))
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        total = Total()
+        with answering(self.model):
+            for _, batch in self.batches_of(self.prepare(rows)):
+                total.add(self._loss(batch, 0.0))
+        texts = texts_of(rows, "source")
+        said = [str(answer) for answer in self.write(texts, progress=progress)]
+        figures = self.figures(said, texts_of(rows, "target"))
+        return {**figures, "loss": total.mean, "perplexity": perplexity(total.total, int(total.count))}
+
+    def figures(self, said: list[str], wanted: list[str]) -> Figures:
+        if not has_sacrebleu():
+            return {}
+        return bleu(said, wanted, lowercase=self.settings.lowercase, tokenize=self.settings.tokenize)
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        """`options` are those of `model.generate`."""
+        things, alone = several(thing)
+        answers = self.write([text_of(one, "source") for one in things], options)
+        return answers[0] if alone else answers
+
+    def write(
+        self, texts: list[str], options: Mapping[str, Any] | None = None, progress: Progress | None = None
+    ) -> list[Written]:
+        """Texts of like length together, the longest first, in the order in which they came."""
+        sources = (
+            [example["input_ids"] for example in self.examples([{"source": text} for text in texts])] if texts else []
+        )
+        order = sorted(range(len(texts)), key=lambda i: -len(sources[i]))
+        found: dict[int, Written] = {}
+        for start in range(0, len(order), AT_ONCE):
+            some = order[start : start + AT_ONCE]
+            for i, ids in zip(some, self._generate([sources[i] for i in some], options or {}), strict=True):
+                found[i] = Written(self.tokenizer.target.decode(ids).strip(), texts[i], tuple(ids))
+            if progress is not None:
+                progress(min(start + AT_ONCE, len(order)), len(order))
+        return [found[i] for i in range(len(texts))]
+
+    def _generate(self, rows: list[list[int]], options: Mapping[str, Any]) -> list[list[int]]:
+        if not all(rows):
+            raise InputError("A text is empty: there is nothing to read.")
+        batch = {name: value.to(self.model.device) for name, value in pad(rows, self.tokenizer.pad_id or 0).items()}
+        chosen = {
+            "num_beams": self.settings.num_beams,
+            "length_penalty": self.settings.length_penalty,
+            "max_new_tokens": self.max_target,
+            **options,
+        }
+        if "eos_token_id" not in chosen and self.model.config.to_json().get("end") is None:
+            chosen["eos_token_id"] = self.end
+        with answering(self.model):
+            written = self.model.generate(**batch, **chosen)[:, 1:]
+        return [self._until_end(row) for row in written.tolist()]
+
+    def _until_end(self, ids: list[int]) -> list[int]:
+        ends = {self.end, self.model.padding}
+        cut = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+        return ids[:cut]
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        if not fresh:
+            return {"batch_tokens": 4096, "lr": 1e-4, "schedule": "linear", "warmup": 200, "label_smoothing": 0.1}
+        more = {"optimizer": "adam", "schedule": "inverse_sqrt", "warmup": 2000, "label_smoothing": 0.1}
+        return {"batch_tokens": 4096, "lr": 7e-4, **more}

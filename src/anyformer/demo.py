@@ -28,12 +28,12 @@ from anyformer.errors import FolderError
 from anyformer.heads.base import IGNORED
 from anyformer.model import Model
 from anyformer.tasks.base import Loss
+from anyformer.tasks.text import token_loss
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.train.data import even_batches
 from anyformer.train.display import progress_bar
 from anyformer.train.engine import train
-from anyformer.train.losses import next_token_loss
 from anyformer.train.settings import TrainSettings
 from anyformer.train.watch import Progress
 
@@ -138,7 +138,8 @@ class Lesson:
         return self.corpus.collate(rows)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        return next_token_loss(self.model, batch, self.settings.smoothing)
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return Loss(*token_loss(self.model(**inputs).logits, batch["labels"], self.settings.smoothing))
 
     def evaluate(self) -> dict[str, float | str]:
         return {}  # the test comes after the lesson

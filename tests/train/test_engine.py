@@ -297,3 +297,33 @@ def test_even_batches_have_rows_of_one_length_and_every_row_once_an_epoch() -> N
     assert all(len({lengths[row] for row in batch}) == 1 for batch in first)
     assert rows(first) == rows(second) == list(range(7))
     assert first == even_batches(lengths, 2, seed=0, epoch=0) and first != second
+
+
+def test_adapters_learn_and_the_folder_runs(tmp_path: Path) -> None:
+    """The model's own matrices stay as they were until the adapters are made part of them; peft's folder is beside."""
+    toy, notes = Toy(dropout=0.0), Notes()
+    before = {name: value.clone() for name, value in toy.model.state_dict().items()}
+    train(toy, settings(steps=60, lora=2, lr=3e-2), folder=tmp_path, watcher=notes)
+    assert sum(notes.losses[-6:]) < sum(notes.losses[:6])
+    changed = {name for name, value in toy.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if ".blocks." in name and name.endswith("weight") and "norm" not in name}
+    loaded = af.load(tmp_path).state_dict()
+    assert all(torch.equal(value, loaded[name]) for name, value in toy.model.state_dict().items())
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+
+
+def test_a_run_of_adapters_goes_on(tmp_path: Path) -> None:
+    whole, cut = Toy(), Toy()
+    train(whole, settings(lora=2), folder=tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        train(
+            Toy(),
+            settings(lora=2),
+            folder=tmp_path / "cut",
+            on_step=lambda p: os.kill(os.getpid(), signal.SIGINT) if p.step == 7 else None,
+        )
+    train(cut, settings(lora=2), folder=tmp_path / "cut", resume=True)
+    assert fingerprint(whole.model) == fingerprint(cut.model)

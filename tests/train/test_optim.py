@@ -6,10 +6,8 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.train.losses import next_token_loss, smoothed_cross_entropy
 from anyformer.train.optim import inverse_sqrt, make_optimizer, paper_peak, parameter_groups, rate
 from anyformer.train.settings import TrainSettings
 
@@ -84,28 +82,6 @@ def test_layers_learn_more_slowly_the_deeper_they_are() -> None:
             assert share == (0.5**4 if ".inputs." in name else 1.0)
     assert set(shares) == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert len(set(shares.values())) >= 4
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
-def test_label_smoothing_is_the_cross_entropy_of_smoothed_labels(smoothing: float) -> None:
-    logits, labels = torch.randn(3, 5, 7, dtype=torch.float64), torch.randint(0, 7, (3, 5))
-    labels[0, 1:3] = -100
-    real = labels != -100
-    wanted = F.one_hot(labels[real], 7) * (1 - smoothing) + smoothing / 7
-    expected = F.cross_entropy(logits[real], wanted, reduction="sum")  # PyTorch's form for distributions as labels
-    found = smoothed_cross_entropy(logits, labels, smoothing)
-    assert found.total.item() == pytest.approx(expected.item(), rel=1e-6) and int(found.count) == 13
-
-
-def test_the_loss_is_the_models_own_where_nothing_is_smoothed() -> None:
-    source = torch.randint(2, 20, (8, 6))
-    labels = source.flip(1).masked_fill(torch.rand(8, 6) < 0.2, -100)
-    batch = {"input_ids": source, "decoder_input_ids": F.pad(source.flip(1)[:, :-1], (1, 0)), "labels": labels}
-    model = make_model()
-    found = next_token_loss(model, batch)
-    torch.testing.assert_close(found.total / found.count, model(**batch).loss)
-    with pytest.raises(af.InputError, match="labels have shape"):
-        next_token_loss(model, {**batch, "labels": labels[:, 1:]})
 
 
 def test_a_rate_is_a_number() -> None:

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core.stack import Stack
-from anyformer.errors import Error, FolderError, StoppedError
+from anyformer.errors import ConfigError, Error, FolderError, StoppedError
+from anyformer.train.adapters import put_on, take_off
 from anyformer.train.checkpoint import Checkpoint, Store
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
@@ -58,6 +59,10 @@ class Engine:
         self.meter, self.energy_before = meter, 0.0
         if devices.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
+        if settings.lora:
+            if devices.sharded:
+                raise ConfigError("train.lora does not go with train.parallel fsdp; take ddp.")
+            put_on(work.model, settings)
         freeze(work.model, settings.freeze)
         for module in work.model.modules():
             if isinstance(module, Stack):
@@ -290,6 +295,8 @@ class Engine:
         with self.devices.whole(self.work.model):
             if self.devices.first:
                 self.work.model.eval()
+                if self.settings.lora:
+                    take_off(self.work.model, self.folder)
                 self.work.save(self.folder)
         self.devices.wait()
 

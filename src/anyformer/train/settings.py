@@ -28,6 +28,9 @@ class TrainSettings(Settings):
     label_smoothing: float = 0.0  # the share of a label's weight that goes to all classes alike
     layer_decay: float = 1.0  # each layer further from the answer learns at this share of the rate above it
     freeze: tuple[str, ...] = ()  # globs of parameters that stay as they are: encoder.blocks.0.*
+    lora: int = 0  # rank of low-rank adapters that learn instead of the weights; 0: none
+    lora_alpha: float | None = None  # their scale is this over the rank; None: 2, whatever the rank
+    lora_targets: tuple[str, ...] = ("*.blocks.*",)  # globs of the matrices that have one
     ema: float = 0.0  # decay of a moving average of the weights, which is then what is evaluated and kept; 0: none
     average: int = 0  # the model is the mean of the last so many checkpoints; 0: none
     precision: Precision = "auto"  # "auto": bf16 on a GPU that has it, float32 elsewhere
@@ -46,7 +49,7 @@ class TrainSettings(Settings):
     def check(self) -> None:
         for name in ("steps", "batch_size", "accumulate", "log_every", "keep"):
             self.require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be 1 or more.")
-        for name in ("warmup", "eval_every", "save_every", "patience", "average", "seed"):
+        for name in ("warmup", "lora", "eval_every", "save_every", "patience", "average", "seed"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         for name in ("min_lr", "weight_decay", "clip", "explode"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")

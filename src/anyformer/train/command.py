@@ -22,10 +22,11 @@ from anyformer.train.energy import Meter
 from anyformer.train.engine import Engine
 from anyformer.train.folder import START, begin_folder, check_folder, check_same
 from anyformer.train.keys import Sections, flatten, resolve, show
-from anyformer.train.report import MetricsFile, TensorBoard, summary, write_report
+from anyformer.train.report import MetricsFile, summary, write_report
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
 from anyformer.train.state import State
+from anyformer.train.tensorboard import TensorBoard
 from anyformer.train.watch import Progress, Watcher, Watchers
 from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder

@@ -1,9 +1,8 @@
-"""What a run leaves behind to be read: metrics.jsonl, TensorBoard's files, report.html and a summary."""
+"""What a run leaves behind to be read: metrics.jsonl, report.html and a summary."""
 
 from __future__ import annotations
 
 import html
-import importlib.util
 import json
 import math
 import os
@@ -18,7 +17,7 @@ from anyformer.train.state import State
 from anyformer.train.watch import Progress, Watcher
 from anyformer.train.work import Metrics
 
-METRICS, REPORT, EVENTS = "metrics.jsonl", "report.html", "tensorboard"
+METRICS, REPORT = "metrics.jsonl", "report.html"
 
 
 class MetricsFile(Watcher):
@@ -56,35 +55,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return rows
-
-
-class TensorBoard(Watcher):
-    """Files for TensorBoard, where it is installed."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder / EVENTS
-        self.writer: Any = None
-
-    def start(self, progress: Progress) -> None:
-        if importlib.util.find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.writer = SummaryWriter(str(self.folder), purge_step=progress.step + 1 if progress.step else None)
-
-    def log(self, figures: Figures, progress: Progress) -> None:
-        if self.writer is not None:
-            for name, value in {"loss": figures.loss, "lr": figures.lr, **figures.parts}.items():
-                self.writer.add_scalar(f"train/{name}", value, figures.step)
-
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
-        for name, value in metrics.items():
-            if self.writer is not None and isinstance(value, (int, float)):
-                self.writer.add_scalar(f"valid/{name}", value, progress.step)
-
-    def stop(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
 
 
 def summary(state: State, metric: str, unit: str, how: str, use: str) -> list[str]:

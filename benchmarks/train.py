@@ -168,7 +168,7 @@ def hugging(
     return theirs(model, optimizer, lambda b: call(**{**b, "labels": b[labels]}).loss, batches, device, precision)
 
 
-def masked(device: str, rows: int = 64, length: int = 512) -> dict[str, Step]:
+def masked(device: str, rows: int = 64, length: int = 512, compiled: bool = True) -> dict[str, Step]:
     from transformers import BertConfig, BertForMaskedLM
 
     batches = []
@@ -179,8 +179,8 @@ def masked(device: str, rows: int = 64, length: int = 512) -> dict[str, Step]:
         batches.append({"input_ids": ids.masked_fill(chosen, 103), "labels": labels})
     model = af.build("bert-base", head="masked")
     return {
-        "anyformer": ours(model, batches, device, True, "bf16"),
-        "transformers": hugging(BertForMaskedLM(BertConfig()), batches, device, True, "bf16"),
+        "anyformer": ours(model, batches, device, compiled, "bf16"),
+        "transformers": hugging(BertForMaskedLM(BertConfig()), batches, device, compiled, "bf16"),
     }
 
 

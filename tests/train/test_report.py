@@ -88,7 +88,7 @@ def test_a_live_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("TERM", "xterm")
     toy = Toy()
     train(toy, settings(), watcher=Display(toy.model, torch.device("cpu"), "loss"))
-    assert "step 7  loss" in capsys.readouterr().out
+    assert "step 7  evaluated: loss" in capsys.readouterr().out
 
 
 def test_durations() -> None:
@@ -157,9 +157,13 @@ def test_the_yardsticks() -> None:
     """1,984 lb are 899.9 kg, which at 0.48 kg take 1,874.9 kWh: as much as the flight."""
     lines = energy.describe(1984 * 0.45359237 / 0.48, "an estimate")
     assert "1.87e+03 kWh (an estimate), about 900 kg" in lines[0]
-    assert lines[1].startswith("1 ") and "1,984 lb" in lines[1]
-    assert "0.18 of" in lines[2] and "11,023 lb" in lines[2]
-    assert "0.016 of" in lines[3] and "126,000 lb" in lines[3]
+    assert lines[1].startswith("100% of") and "1,984 lb" in lines[1]
+    assert "18% of" in lines[2] and "11,023 lb" in lines[2]
+    assert "2% of" in lines[3] and "126,000 lb" in lines[3]
+
+    assert energy.describe(0.0, "")[1].startswith("nothing") and energy.describe(0.002, "")[1].startswith(
+        "1/937,000 of"
+    )
 
 
 def test_the_summary_has_what_a_user_wants() -> None:

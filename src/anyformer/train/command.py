@@ -155,7 +155,7 @@ def keep_tokenizer(task: Task, folder: Path) -> None:
 def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
     order, out = chosen.order, chosen.order.out
     meter = Meter(devices.device)
-    use = f"anyformer run {order.task} --model {out} …"
+    use = f"anyformer run {order.task} --model {out} INPUT"
     page = Page(out, f"{order.task}: {order.recipe}", flatten(chosen.sections))
     watchers: list[Watcher] = []
     if devices.first:

@@ -54,11 +54,11 @@ class Display(Watcher):
             self._say(f"step {progress.step:,}/{progress.steps:,}  {self.line(progress)}")
 
     def line(self, progress: Progress) -> str:
-        """loss 2.345  bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  4 min left"""
+        """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  4 min left"""
         speed = progress.tokens_per_second
         parts = [f"loss {progress.loss:.4g}"]
         value = progress.state.metrics.get(self.metric)
-        parts += [f"{self.metric} {value:.4g}"] if isinstance(value, (int, float)) else []
+        parts += [f"valid {self.metric} {value:.4g}"] if isinstance(value, (int, float)) else []
         parts += [f"{speed:,.0f} {progress.unit}/s"]
         parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None else []
         parts += [f"{memory(self.device) / 1e9:.1f} GB", f"padding {progress.padding:.1%}"]
@@ -66,9 +66,8 @@ class Display(Watcher):
 
     def evaluated(self, progress: Progress, metrics: Metrics) -> None:
         if metrics:
-            self._say(
-                f"step {progress.step:,}  " + "  ".join(f"{name} {show(value)}" for name, value in metrics.items())
-            )
+            figures = "  ".join(f"{name} {show(value)}" for name, value in metrics.items())
+            self._say(f"step {progress.step:,}  evaluated: {figures}")
 
     def saved(self, progress: Progress, path: Path) -> None:
         if self.live is None:

@@ -87,7 +87,7 @@ def assume(device: torch.device) -> tuple[float, str]:
 def describe(kwh: float, how: str) -> list[str]:
     """0.0040 kWh, about 0.0019 kg of CO2 (…), with the yardsticks."""
     kg = kwh * CARBON
-    shares = [f"{_share(kg / (pounds * POUND))} of {name} ({pounds:,} lb)" for name, pounds in YARDSTICKS.items()]
+    shares = [f"{_share(kg / (n * POUND))} of the CO2 of {name} ({n:,} lb)" for name, n in YARDSTICKS.items()]
     return [
         f"{kwh:.3g} kWh ({how}), about {kg:.3g} kg of CO2 at the world's mean of {CARBON} kg for a kWh",
         *shares,
@@ -95,4 +95,7 @@ def describe(kwh: float, how: str) -> list[str]:
 
 
 def _share(share: float) -> str:
-    return f"{share:.2g} times the CO2" if share >= 1 else f"{share:.2g} of the CO2"
+    """0.18 -> 18%;  1.1e-06 -> 1/909,000"""
+    if share >= 0.01:
+        return f"{share:,.0%}"
+    return f"1/{float(f'{1 / share:.3g}'):,.0f}" if share > 0 else "nothing"

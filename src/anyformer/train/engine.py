@@ -124,17 +124,22 @@ class Engine:
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
         seed_everything(self.settings.seed, number, self.devices.rank)
-        batches: list[Fed] = []
+        batches, place = self.feed.take(state.place, self.settings.accumulate)
+        self.progress.unit = batches[0].unit
         try:
-            batches, place = self.feed.take(state.place, self.settings.accumulate)
-            self.progress.unit = batches[0].unit
-            sums, parts = self.stepper.gradients(batches)
-            norm = self.stepper.clip()
+            self._learn(number, batches)
         except (RuntimeError, MemoryError) as error:
             said = out_of_memory(error, batches, self.settings)
             if said is None:
                 raise
             raise said from None
+        state.advance(place)
+        state.seconds += time.perf_counter() - started
+        self.watcher.step(self.progress)
+
+    def _learn(self, number: int, batches: Sequence[Fed]) -> None:
+        sums, parts = self.stepper.gradients(batches)
+        norm = self.stepper.clip()
         lr = rate(number, self.settings)
         rows = [row for fed in batches for row in fed.rows]
         self.readout.push(number, rows, lr, torch.cat([sums, norm.reshape(1)]), parts)
@@ -142,9 +147,6 @@ class Engine:
         self.stepper.apply(lr)
         if self.average is not None:
             self.average.update()
-        state.advance(place)
-        state.seconds += time.perf_counter() - started
-        self.watcher.step(self.progress)
 
     def _read(self, everything: bool = False) -> None:
         """Look at the figures that are there. On a CPU that is before the weights move."""
@@ -351,9 +353,11 @@ class Engine:
         self.watcher.note("Stopping after this step …" if self.store is None else "Saving after this step …")
 
     def _asked(self) -> bool:
-        """All processes stop where one was asked to."""
+        """All processes stop where one was asked to; they talk about it now and then only."""
         if not self.devices.many:
             return self.asked_to_stop is not None
+        if not self._due(self.settings.log_every):
+            return False
         asked = torch.tensor(float(self.asked_to_stop is not None), device=self.devices.device)
         return bool(self.devices.add(asked) > 0)
 

@@ -205,7 +205,8 @@ class Engine:
                 found = self.work.evaluate() if self.devices.first or self.devices.sharded else {}
         finally:
             model.train()
-        metrics: Metrics = self.devices.share(found)
+        plain = {name: value if isinstance(value, str) else float(value) for name, value in found.items()}
+        metrics: Metrics = self.devices.share(plain)
         return metrics
 
     def _better(self, value: float) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 import anyformer as af
 from anyformer.cli import list_recipes, main
+from anyformer.tasks import TASKS, find
 
 
 def run(*arguments: str) -> int:
@@ -84,3 +85,31 @@ def test_python_dash_m(tmp_path: Path) -> None:
     )
     assert ran.returncode == 2 and ran.stderr.startswith("anyformer: nowhere does not exist") and not ran.stdout
     assert ran.stderr.count("\n") == 1
+
+
+def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tasks") == 0
+    shown = capsys.readouterr().out
+    for name in TASKS:
+        assert any(line.split()[0] == name for line in shown.splitlines()), name
+    assert "text, label" in shown and "source, target" in shown
+
+
+def test_eval_prints_the_fields_own_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a folder made here, with the figure that counts first; a mistake in the file is one sentence with its line."""
+    (tmp_path / "train.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
+    kind = find("classify-text")
+    kind.begin("bert-tiny", kind.read(tmp_path / "train.tsv")).save(tmp_path / "model")
+    arguments = ("eval", "classify-text", "--model", str(tmp_path / "model"), "--data")
+    assert run(*arguments, str(tmp_path / "train.tsv")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[0] == "accuracy" and float(lines[0].split()[1]) in (0, 0.5, 1)
+    assert [line.split()[0] for line in lines[1:4]] == ["f1", "matthews", "loss"]
+    assert lines[-1] == f"2 rows of {tmp_path / 'train.tsv'}"
+    (tmp_path / "dev.tsv").write_text("text\tlabel\ngood\tyes\nhm\tmaybe\n")
+    assert run(*arguments, str(tmp_path / "dev.tsv")) == 2
+    assert 'dev.tsv, line 3: the label "maybe" is new' in capsys.readouterr().err
+    assert run(*arguments, str(tmp_path / "nowhere.tsv")) == 2
+    assert "nowhere.tsv does not exist" in capsys.readouterr().err
+    assert run("eval", "classify-txt", "--model", "x", "--data", "y") == 2
+    assert 'Did you mean "classify-text"?' in capsys.readouterr().err

@@ -19,8 +19,12 @@ Start here:
       train a small translator in a minute, test it, draw what it looks at
   anyformer recipes
       the models that can be built
+  anyformer tasks
+      what they can be trained and used for
   anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
       train a model on your own files; anyformer train --help says more
+  anyformer eval classify-text --model mine/ --data dev.tsv
+      how good a model is, by the field's own metric
   anyformer convert gpt2/ mine/ --to anyformer
       a Hugging Face folder as anyformer's own
   anyformer convert mine/ theirs/ --to hf
@@ -118,6 +122,49 @@ def train(
         print(describe(order))
     else:
         run(order)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks: name, what it is, the columns of a row, the figure that says which model is better.
+
+    Example: anyformer tasks
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from anyformer.tasks import TASKS, find
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is")
+    table.add_column("columns", no_wrap=True)
+    for name in TASKS:
+        kind = find(name)
+        table.add_row(name, kind.about, ", ".join(column.name for column in kind.columns))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+@app.command(name="eval")
+def evaluate(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What the model does: see anyformer tasks.")],
+    model: Annotated[Path, typer.Option(metavar="DIR", help="A model folder.")],
+    data: Annotated[str, typer.Option(metavar="PATH", help="Rows with the right answers; globs, gz and xz too.")],
+    columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
+) -> None:
+    """Say how good a model is on rows that it has not learned from, by the field's own metric.
+
+    \b
+    Examples:
+      anyformer eval classify-text --model mine/ --data dev.tsv
+      anyformer eval translate --model mine/ --data test.en,test.de
+      anyformer eval tag --model mine/ --data eng.testa.gz
+    """
+    from anyformer.tasks.measure import measure, show
+
+    print(show(measure(task, model, data, columns=columns, device=device, dtype=dtype)))
 
 
 @app.command()

@@ -96,6 +96,9 @@ def test_labels(tmp_path: Path) -> None:
         af.InputError, match=r'dev\.tsv, line 3: the label "2" is new; training knew negative, positive'
     ):
         task.evaluate(find("classify-text").read(tmp_path / "dev.tsv"))
+    with pytest.raises(af.InputError, match=r'dev\.tsv, line 3: the label "2" is new'):  # before the first step
+        Job(task, rows, find("classify-text").read(tmp_path / "dev.tsv"), data=said(cache=False))
+    assert "negative" not in task.tokenizer.engine.get_vocab()  # what labels are called is not learned
     with pytest.raises(af.DataError, match="one label only"):
         begin("classify-text", "bert-tiny", rows[:1])
     with pytest.raises(af.DataError, match=r"row 2, has None as its label"):
@@ -114,6 +117,8 @@ def test_columns(tmp_path: Path) -> None:
         read(tmp_path / "b.tsv")
     (tmp_path / "c.tsv").write_text("Nice one.\tgood\n")
     assert read(tmp_path / "c.tsv")[0] == {"text": "Nice one.", "label": "good"}
+    (tmp_path / "e.tsv").write_text("good\tNice one.\ngood\tLovely.\nbad\tDull.\n")
+    assert read(tmp_path / "e.tsv")[0] == {"text": "Nice one.", "label": "good"}
     with pytest.raises(af.DataError, match=r'data\.columns names "lable"; classify-text has text, label'):
         read(tmp_path / "c.tsv", said(columns="lable=2"))
     (tmp_path / "d.csv").write_text("tweet_text,mood\nhm,1\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 
 import anyformer as af
 from anyformer.tasks.embed import batches
+
+from .learn import begin, learn, listed
 
 TEXTS = [
     "A man rides a bicycle.",
@@ -115,3 +118,52 @@ def test_batches() -> None:
     assert all(len(batch) * max(lengths[row] for row in batch) <= 60 or len(batch) == 1 for batch in found)
     flat = [lengths[row] for batch in found for row in batch]
     assert flat == sorted(lengths, reverse=True)
+
+
+PAIRS = [
+    ("a cat sleeps", "the kitten is asleep"),
+    ("it rains", "the weather is wet"),
+    ("he sings", "a man makes music"),
+]
+
+
+def test_pairs_find_each_other(tmp_path: Path) -> None:
+    """Learned against the others of the batch; the folder gives the vectors that the task gave."""
+    rows = listed(*({"first": a, "second": b} for a, b in PAIRS))
+    task = begin("embed", "bert-tiny", rows, vocab_size=200)
+    learn(task, rows, 60)
+    assert task.evaluate(rows) == {"recall_at_1": 1.0, "mrr": 1.0}
+    batch = task.collate([task.example(row) for row in rows], torch.Generator())
+    first, second = task([a for a, _ in PAIRS]), task([b for _, b in PAIRS])
+    torch.testing.assert_close(first.norm(dim=1), torch.ones(3))
+    expected = torch.nn.functional.cross_entropy(20 * first @ second.T, torch.arange(3), reduction="sum")
+    assert float(task.loss(batch).total.detach()) == pytest.approx(float(expected), rel=1e-3, abs=1e-5)
+    task.save(tmp_path / "x")
+    torch.testing.assert_close(af.task("embed", tmp_path / "x")([a for a, _ in PAIRS]), first, rtol=0, atol=1e-5)
+
+
+def test_scores_and_negatives() -> None:
+    rows = listed(*({"first": a, "second": b, "score": s} for (a, b), s in zip(PAIRS, ("5", "2.5", "0"), strict=True)))
+    task = begin("embed", "bert-tiny", rows, vocab_size=200)
+    assert task.settings.highest == 5 and task.example(rows[1])["score"] == 0.5
+    learn(task, rows, 80)
+    assert task.evaluate(rows)["spearman"] == pytest.approx(1)
+    rows = listed(*({"first": a, "second": b, "negative": "share prices fell"} for a, b in PAIRS))
+    task = begin("embed", "bert-tiny", rows, vocab_size=200)
+    batch = task.collate([task.example(row) for row in rows], torch.Generator())
+    assert float(task.loss(batch).total.detach()) > 0 and int(task.loss(batch).count) == 3
+
+
+def test_the_real_one_on_real_pairs(minilm: Path) -> None:
+    """MiniLM knows how alike the pairs of STS-B are (its card: 82 on the test set); sentence-transformers agrees."""
+    path = Path(os.environ.get("ANYFORMER_DATA", "/nowhere")) / "glue_stsb" / "dev.tsv"
+    if not path.exists():
+        pytest.skip("glue_stsb is not under ANYFORMER_DATA")
+    task: Any = af.task("embed", minilm)
+    rows = task.read(path).take(range(0, 1500, 10))
+    first, second = (theirs(minilm, [row[side] for row in rows]) for side in ("first", "second"))
+    expected = pytest.importorskip("scipy.stats").spearmanr(
+        (first * second).sum(1), [float(row["score"]) for row in rows]
+    )
+    figures = task.evaluate(rows)
+    assert figures["spearman"] == pytest.approx(expected[0], abs=1e-3) and figures["spearman"] > 0.8

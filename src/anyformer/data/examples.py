@@ -69,6 +69,24 @@ class Examples(Sequence[dict[str, Any]]):
         return np.max([self.sizes(name) for name in self.fields], axis=0)
 
 
+class OnDemand(Examples):
+    """Examples that are made when they are asked for, each time anew: pictures, say, which nobody keeps decoded."""
+
+    def __init__(self, rows: Rows, function: Callable[[Row], Example]) -> None:
+        super().__init__({}, np.arange(len(rows)))
+        self.source, self.function = rows, function
+
+    def __getitem__(self, i: Any) -> Any:
+        try:
+            return self.function(self.source[int(i)])
+        except Error as error:
+            raise type(error)(f"{self.source.where(int(i))}: {error}") from None
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.ones(len(self), dtype=np.int64)
+
+
 def prepare(
     rows: Rows, function: Prepare, *, cache: Path | None = None, key: str = "", progress: Progress | None = None
 ) -> Examples:
@@ -79,20 +97,19 @@ def prepare(
     anew. What is wrong with a row is said with its file and line.
     """
     if cache is None:
-        return _make(rows, function, progress)
+        return _make(rows, function, progress, _InMemory())
     name = hashlib.blake2b(f"{VERSION}|{rows.fingerprint}|{key}".encode(), digest_size=16).hexdigest()
     place = cache / f"{name}.examples"
     if not (place / "fields.json").exists():
-        _store(_make(rows, function, progress), place)
+        _store(rows, function, progress, place)
     return _open(place)
 
 
-def _make(rows: Rows, function: Prepare, progress: Progress | None) -> Examples:
-    gathered = _Gathered()
+def _make(rows: Rows, function: Prepare, progress: Progress | None, store: _InMemory) -> Examples:
+    gathered = _Gathered(store)
     for start in range(0, len(rows), CHUNK):
         chunk = [rows.row(i) for i in range(start, min(start + CHUNK, len(rows)))]
-        made = _careful(rows, function, chunk, start)
-        gathered.add(made, start)
+        gathered.add(_careful(rows, function, chunk, start), start)
         if progress is not None:
             progress(start + len(chunk), len(rows))
     return gathered.examples()
@@ -110,37 +127,69 @@ def _careful(rows: Rows, function: Prepare, chunk: list[Row], start: int) -> Seq
         raise error
 
 
+class _InMemory:
+    """Arrays that grow at the end, by name."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, list[NDArray[Any]]] = {}
+
+    def append(self, name: str, piece: NDArray[Any]) -> None:
+        self.pieces.setdefault(name, []).append(piece)
+
+    def whole(self, name: str) -> NDArray[Any]:
+        return np.concatenate(self.pieces[name])
+
+
+class _OnDisk(_InMemory):
+    """The same in files, so that what is prepared need not fit into memory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.kinds: dict[str, Any] = {}
+
+    def append(self, name: str, piece: NDArray[Any]) -> None:
+        kind = self.kinds.setdefault(name, piece.dtype)
+        with (self.folder / f"{name}.bin").open("ab") as stream:
+            piece.astype(kind, copy=False).tofile(stream)
+
+    def whole(self, name: str) -> NDArray[Any]:
+        path = self.folder / f"{name}.bin"
+        kind = self.kinds[name]
+        return np.memmap(path, dtype=kind, mode="r") if path.stat().st_size else np.empty(0, dtype=kind)
+
+
 class _Gathered:
     """Chunks of examples as arrays, so that Python's numbers never pile up."""
 
-    def __init__(self) -> None:
-        self.flat: dict[str, list[NDArray[Any]]] = {}
+    def __init__(self, store: _InMemory) -> None:
+        self.store = store
+        self.names: list[str] = []
         self.sizes: dict[str, list[NDArray[np.int64]]] = {}
-        self.rows: list[NDArray[np.int64]] = []
+        store.append("rows", np.empty(0, dtype=np.int64))
 
     def add(self, made: Sequence[Example], start: int) -> None:
         if not made:
             return
-        self.rows.append(np.array([example.get("row", i) for i, example in enumerate(made)], dtype=np.int64) + start)
-        for name, value in made[0].items():
-            if name == "row":
-                continue
+        self.store.append("rows", np.array([one.get("row", i) for i, one in enumerate(made)], dtype=np.int64) + start)
+        self.names = self.names or [name for name in made[0] if name != "row"]
+        for i, name in enumerate(self.names):
             values = [example[name] for example in made]
-            if isinstance(value, (list, tuple, np.ndarray)):
+            if isinstance(values[0], (list, tuple, np.ndarray)):
                 sizes = np.array([len(one) for one in values], dtype=np.int64)
                 self.sizes.setdefault(name, []).append(sizes)
-                self.flat.setdefault(name, []).append(_flatten(values, int(sizes.sum())))
+                self.store.append(str(i), _flatten(values, int(sizes.sum())))
             else:
-                self.flat.setdefault(name, []).append(np.array(values, dtype=_kind(values)))
+                self.store.append(str(i), np.array(values, dtype=_kind(values)))
 
     def examples(self) -> Examples:
         fields = {}
-        for name, pieces in self.flat.items():
+        for i, name in enumerate(self.names):
             offsets = None
             if name in self.sizes:
                 offsets = np.concatenate([[0], np.cumsum(np.concatenate(self.sizes[name]))])
-            fields[name] = Field(np.concatenate(pieces), offsets)
-        return Examples(fields, np.concatenate(self.rows) if self.rows else np.empty(0, dtype=np.int64))
+            fields[name] = Field(self.store.whole(str(i)), offsets)
+        return Examples(fields, self.store.whole("rows"))
 
 
 def _flatten(values: list[Any], count: int) -> NDArray[Any]:
@@ -155,18 +204,19 @@ def _kind(values: Iterable[Any]) -> Any:
     return np.float32 if any(isinstance(value, float) for value in values) else np.int64
 
 
-def _store(examples: Examples, place: Path) -> None:
+def _store(rows: Rows, function: Prepare, progress: Progress | None, place: Path) -> None:
     """Into a folder beside, which takes the name when it is whole."""
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".examples.", dir=place.parent))
         try:
-            np.save(draft / "rows.npy", examples.rows)
+            store = _OnDisk(draft)
+            examples = _make(rows, function, progress, store)
             for i, field in enumerate(examples.fields.values()):
-                np.save(draft / f"{i}.npy", field.flat)
                 if field.offsets is not None:
                     np.save(draft / f"{i}.offsets.npy", field.offsets)
-            (draft / "fields.json").write_text(json.dumps(list(examples.fields)))
+            kinds = {name: str(kind) for name, kind in store.kinds.items()}
+            (draft / "fields.json").write_text(json.dumps({"fields": list(examples.fields), "kinds": kinds}))
             if not place.exists():
                 os.replace(draft, place)
         finally:
@@ -174,9 +224,11 @@ def _store(examples: Examples, place: Path) -> None:
 
 
 def _open(place: Path) -> Examples:
+    said = json.loads((place / "fields.json").read_text())
+    store = _OnDisk(place)
+    store.kinds = said["kinds"]
     fields = {}
-    for i, name in enumerate(json.loads((place / "fields.json").read_text())):
+    for i, name in enumerate(said["fields"]):
         offsets = place / f"{i}.offsets.npy"
-        mapped = np.load(offsets, mmap_mode="r") if offsets.exists() else None
-        fields[name] = Field(np.load(place / f"{i}.npy", mmap_mode="r"), mapped)
-    return Examples(fields, np.load(place / "rows.npy", mmap_mode="r"))
+        fields[name] = Field(store.whole(str(i)), np.load(offsets, mmap_mode="r") if offsets.exists() else None)
+    return Examples(fields, store.whole("rows"))

@@ -20,8 +20,8 @@ from anyformer.errors import DataError
 Buffer = bytes | mmap.mmap
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
-BLOCK = 2**24
-IN_MEMORY = 2**26  # bytes that an unpacked file may have before it goes to the cache on disk
+BLOCK = 2**22
+IN_MEMORY = 2**25  # bytes that an unpacked file may have before it goes to the cache on disk
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 

@@ -58,6 +58,7 @@ class AnswerTask(TextTask):
     )
     format = "json"
     options_class = AnswerOptions
+    text_columns = ("question", "context")
     usual_length = 384
     metric = "f1"
     wanted = "an encoder that can have a head for spans"
@@ -137,7 +138,7 @@ class AnswerTask(TextTask):
 
     def predict(self, rows: Rows, progress: Progress | None = None) -> list[Answer]:
         """The best span of each row, over all its windows."""
-        examples = self.prepare(rows)
+        examples = self.prepared(rows)
         best: dict[int, tuple[float, Answer]] = {}
         nothing: dict[int, float] = {}
         with answering(self.model):

@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.batches import Batches, BatchSettings, Index
-from anyformer.data.examples import Example, Examples, prepare
+from anyformer.data.examples import Example, Examples, OnDemand, prepare
 from anyformer.data.examples import Progress as Progress
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
@@ -93,7 +93,7 @@ class Task:
     format: ClassVar[str] = "text"  # of files whose names do not say
     options_class: ClassVar[type[Options]] = Options
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
-    cached: ClassVar[bool] = True  # whether an example is the same in every epoch, so that it can be kept
+    cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
     metric: str
     larger_is_better: bool = True
@@ -174,8 +174,18 @@ class Task:
 
     def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
         """Examples of all rows, kept in the `cache` folder where one is given."""
+        if not self.cached:
+            return OnDemand(rows, self.example)
         key = hashlib.blake2b(self.key().encode(), digest_size=16).hexdigest()
         return prepare(rows, self.examples, cache=cache, key=key, progress=progress)
+
+    def prepared(self, rows: Rows) -> Examples:
+        """The same, remembered: rows are evaluated on again and again."""
+        if self._last is None or self._last[0] is not rows:
+            self._last = (rows, self.prepare(rows))
+        return self._last[1]
+
+    _last: tuple[Rows, Examples] | None = None
 
     def lengths(self, examples: Examples) -> Any:
         """By which examples are put together: [n], or [n, sides]."""

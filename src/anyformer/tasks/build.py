@@ -78,8 +78,8 @@ def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:
 
 
 def load_for(folder: str | PathLike[str], fits: Fits, wanted: str) -> tuple[Model, Tokenizer]:
-    """A folder's model, if it can do the work, and its tokenizer."""
-    model = single(load(folder))
+    """A folder's model, if it can do the work, in the precision that training wants, and its tokenizer."""
+    model = single(load(folder, dtype=torch.float32))
     if not fits(model.config):
         raise FolderError(f"{folder} holds a {model.family} model; this task wants {wanted}.")
     tokenizer = Tokenizer.load(folder)

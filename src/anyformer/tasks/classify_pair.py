@@ -51,6 +51,7 @@ class ClassifyPair(ClassifyText):
     name = "classify-pair"
     about = "a class or a number for two texts together, or the best of several choices"
     columns = (FIRST, SECOND, LABEL)
+    text_columns = ("first", "second", "choices")
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -78,6 +79,15 @@ class ClassifyText(TextTask):
         self.index = {label: i for i, label in enumerate(self.labels)}
         auto = "spearman" if self.number else "accuracy"
         self.metric = auto if self.settings.metric == "auto" else self.settings.metric
+
+    @classmethod
+    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+        """Of two columns without names, the one with fewer different values holds the labels."""
+        if not chosen and rows.columns == ("1", "2"):
+            some = [rows[i] for i in range(min(len(rows), 1000))]
+            first, second = (len({row[column] for row in some}) for column in rows.columns)
+            return rows.rename({"text": "2", "label": "1"} if first < second else {"text": "1", "label": "2"})
+        return super().fit(rows, chosen)
 
     # Which classes there are.
 
@@ -201,7 +211,7 @@ class ClassifyText(TextTask):
 
     def predict(self, rows: Rows, progress: Progress | None = None) -> Tensor:
         """Scores of every row, in order."""
-        examples = self.prepare(rows)
+        examples = self.prepared(rows)
         with answering(self.model):
             pieces = [
                 (torch.from_numpy(numbers), self.scores(batch).float().cpu())
@@ -214,7 +224,7 @@ class ClassifyText(TextTask):
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         logits = self.predict(rows, progress)
-        wanted = torch.tensor([example["labels"] for example in self.prepare(rows)])
+        wanted = torch.from_numpy(np.array(self.prepared(rows).fields["labels"].flat))
         if self.number:
             said, right = logits[:, 0].tolist(), wanted.tolist()
             mean = float((logits[:, 0] - wanted).square().mean())

@@ -79,7 +79,7 @@ class Electra(FillMask):
         torch.manual_seed(0)  # the words that the generator draws
         try:
             with answering(self.model):
-                for _, batch in self.batches_of(self.prepare(rows), progress=progress):
+                for _, batch in self.batches_of(self.prepared(rows), progress=progress):
                     out = self.model(**batch)
                     total.add(self.loss(batch))
                     said = out.logits > 0

@@ -120,6 +120,7 @@ class Embed(TextTask):
     )
     options_class = EmbedOptions
     wanted = "one encoder"
+    text_columns = ("first", "second", "negative")
     sequences = ("input_ids", "second_ids")
 
     def __init__(

@@ -136,7 +136,7 @@ class FillMask(StreamTask):
         return masked_words(ids, special_tokens(ids, self.never), self.masking, generator)
 
     def _collate_pairs(self, examples: Sequence[Example], generator: Generator) -> Batch:
-        rows, types, follows = join_pairs(examples, self.frame, generator)
+        rows, types, follows = join_pairs(examples, self.frame, self.max_length - 3, generator)
         made = [{"input_ids": ids, "token_type_ids": kinds} for ids, kinds in zip(rows, types, strict=True)]
         batch = self.pad(made if self.takes_types else [{"input_ids": ids} for ids in rows])
         spoiled = self.spoil(batch["input_ids"], generator)
@@ -164,7 +164,7 @@ class FillMask(StreamTask):
         total, right = Total(), 0
         pairs, followed = 0, 0
         with answering(self.model):
-            for _, batch in self.batches_of(self.prepare(rows), progress=progress):
+            for _, batch in self.batches_of(self.prepared(rows), progress=progress):
                 given = {k: v for k, v in batch.items() if k not in ("labels", "next_sentence_label")}
                 out = self.model(**given)
                 logits, labels = self.words(out), batch["labels"]

@@ -36,6 +36,8 @@ class Job:
         kept = data is None or data.cache
         self.examples = task.prepare(rows, cache_folder() if kept and task.cached else None, progress)
         self.plan = task.plan(self.examples, batch or task.batch, seed)
+        if valid is not None:
+            task.prepared(valid)  # a mistake in it shows now, and not at the first evaluation
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
 
     @property

@@ -93,7 +93,7 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         """Loss a token, over windows one after another; perplexity; bits a character of the text."""
-        examples = self.prepare(rows)
+        examples = self.prepared(rows)
         total = Total()
         with answering(self.model):
             for _, batch in self.batches_of(examples, progress=progress):

@@ -46,11 +46,17 @@ def _lines(examples: Examples, first: int, after: int) -> list[Ids]:
 def cut_documents(sizes: Ids, room: int) -> Pieces:
     """Documents stand between blank lines; a piece takes lines of one as long as they fit into `room` tokens, and at
     least two where there are two."""
-    first, after, documents, lengths = [], [], [], []
+    first: list[int] = []
+    after: list[int] = []
+    documents: list[int] = []
+    lengths: list[int] = []
     document, start, held, blank = 0, 0, 0, True
 
     def close(end: int) -> None:
-        if held:
+        if held and end - start == 1 and documents and documents[-1] == document:
+            after[-1] = end  # a line by itself has nothing to follow it: it joins the piece before
+            lengths[-1] = min(lengths[-1] - 3 + held, room) + 3
+        elif held:
             first.append(start)
             after.append(end)
             documents.append(document)
@@ -76,20 +82,21 @@ def cut_documents(sizes: Ids, room: int) -> Pieces:
 
 
 def join_pairs(
-    examples: Sequence[Example], frame: tuple[list[int], list[int]], generator: Generator
+    examples: Sequence[Example], frame: tuple[list[int], list[int]], room: int, generator: Generator
 ) -> tuple[list[Ids], list[Ids], list[int]]:
-    """[CLS] a [SEP] b [SEP] of each piece, its types, and 0 where b follows a, 1 where it is from elsewhere."""
+    """[CLS] a [SEP] b [SEP] of each piece, with `room` for a and b; its types; and 0 where b follows a, 1 where it is
+    from elsewhere."""
     start, end = (np.array(side, dtype=np.int64) for side in frame)
     drawn = torch.rand(len(examples), 3, generator=generator).numpy()
     rows, types, labels = [], [], []
     for example, (kind, split, line) in zip(examples, drawn, strict=True):
         lines, others = example["lines"], example["others"]
-        room = sum(map(len, lines))
+        size = max(min(sum(map(len, lines)), room), 2)
         cut = 1 + int(split * (len(lines) - 1)) if len(lines) > 1 else 1
         follows = kind < 0.5 and len(lines) > 1
         begin = int(line * len(others))
         second = lines[cut:] if follows else others[begin:]
-        a, b = _fit(np.concatenate(lines[:cut]), np.concatenate(second), max(room, 2))
+        a, b = _fit(np.concatenate(lines[:cut]), np.concatenate(second), size)
         rows.append(np.concatenate([start, a, end, b, end]))
         types.append(np.repeat([0, 1], [len(start) + len(a) + len(end), len(b) + len(end)]))
         labels.append(0 if follows else 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -67,6 +67,10 @@ class StreamTask(TextTask):
         task = super().begin(source, rows, valid, setup)
         task.runs_on = rows.kind == "text"
         return task
+
+    @classmethod
+    def texts(cls, rows: Rows) -> Iterator[str]:
+        return (f"{row['text']}\n" if rows.kind == "text" else str(row["text"]) for row in rows)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "runs_on": self.runs_on}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Generator, Tensor
@@ -129,7 +130,7 @@ class Tag(TextTask):
         unknown = [self.tokenizer.unknown_id or 0]
         return [[next(ids) or unknown for _ in words] for words in sentences]
 
-    @property
+    @cached_property
     def _spaced(self) -> bool:
         """Whether the vocabulary writes the space before a word into it."""
         return self.tokenizer.encode("a b", special=False) != [
@@ -164,7 +165,7 @@ class Tag(TextTask):
             for ids, labels in made
         ]
 
-    @property
+    @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
         """The special tokens before and after a text."""
         bare, framed = self.tokenizer.encode("a", special=False), self.tokenizer.encode("a")
@@ -185,7 +186,7 @@ class Tag(TextTask):
 
     def predict(self, rows: Rows, progress: Progress | None = None) -> list[list[tuple[str, float]]]:
         """For each row the tag of each word, and its chance."""
-        examples = self.prepare(rows)
+        examples = self.prepared(rows)
         found: dict[int, list[tuple[str, float]]] = {}
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):

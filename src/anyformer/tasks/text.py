@@ -36,6 +36,7 @@ class TextTask(Task):
     kind: ClassVar[str] = "wordpiece"  # of a tokenizer that is trained here
     usual_length: ClassVar[int] = 128  # tokens, where nobody says how many
     wanted: ClassVar[str]  # the kind of model, in words
+    text_columns: ClassVar[tuple[str, ...]] = ("text",)  # the columns that a vocabulary is learned from
     sequences: ClassVar[tuple[str, ...]] = ("input_ids",)  # what is padded, each by itself
 
     def __init__(
@@ -101,8 +102,10 @@ class TextTask(Task):
     @classmethod
     def texts(cls, rows: Rows) -> Iterator[str]:
         """Everything that a vocabulary is learned from."""
+        names = [name for name in rows.columns if name in cls.text_columns]
         for row in rows:
-            yield from (value for value in row.values() if isinstance(value, str))
+            for value in (row[name] for name in names):
+                yield from [value] if isinstance(value, str) else value
 
     @classmethod
     def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings) -> Tokenizer:

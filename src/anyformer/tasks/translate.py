@@ -72,6 +72,7 @@ class Translate(TextTask):
     kind = "bpe"
     usual_length = 256
     wanted = "an encoder-decoder"
+    text_columns = ("source", "target")
     sequences = ("input_ids", "labels")
 
     def __init__(self, *given: Any, **more: Any) -> None:
@@ -129,7 +130,7 @@ class Translate(TextTask):
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         total = Total()
         with answering(self.model):
-            for _, batch in self.batches_of(self.prepare(rows)):
+            for _, batch in self.batches_of(self.prepared(rows)):
                 total.add(self._loss(batch, 0.0))
         texts = texts_of(rows, "source")
         said = [str(answer) for answer in self.write(texts, progress=progress)]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from anyformer.errors import ConfigError, FolderError, InputError
 from anyformer.text import chat, load, train
-from anyformer.text.batch import pad, plain, shorten
+from anyformer.text.batch import pad, plain, room, shorten
 from anyformer.text.parts import Parts, Span
 from anyformer.text.train import END, MASK, PAD, SEPARATOR, START, UNKNOWN, Kind, Source
 from anyformer.text.windows import Windows, windows
@@ -178,11 +178,17 @@ class Tokenizer:
         seconds = None if pair is None else _texts(pair)
         if seconds is not None and len(firsts) != len(seconds):
             raise InputError(f"There are {len(firsts)} texts and {len(seconds)} to pair with them.")
+        rows = self._encode(firsts, seconds, special, fast)
         if max_length is None:
-            return self._encode(firsts, seconds, special, fast)
-        first = self._encode(firsts, None, False, fast)
-        second = None if seconds is None else self._encode(seconds, None, False, fast)
-        return shorten(self.engine, first, second, max_length, special)
+            return rows
+        room(self.engine, max_length, pair is not None, special)
+        long = [i for i, row in enumerate(rows) if len(row.ids) > max_length]
+        if long:
+            first = self._encode([firsts[i] for i in long], None, False, fast)
+            second = None if seconds is None else self._encode([seconds[i] for i in long], None, False, fast)
+            for i, row in zip(long, shorten(self.engine, first, second, max_length, special), strict=True):
+                rows[i] = row
+        return rows
 
     def _encode(self, texts: list[str], pairs: list[str] | None, special: bool, fast: bool) -> list[Any]:
         front = self.parts.front

@@ -1,0 +1,67 @@
+"""A folder measured on a file: `anyformer eval`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.data.files import Paths
+from anyformer.data.settings import DataSettings
+from anyformer.tasks import find, task
+from anyformer.tasks.base import Figures, Progress, Source
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`metric` names the figure that counts."""
+
+    path: str
+    rows: int
+    metric: str
+    figures: Figures
+
+
+def measure(
+    name: str, model: Source, data: Paths, *, columns: str = "", device: str = "cpu", dtype: str | None = None
+) -> Measured:
+    """The task's figures on the rows of a file; which column is what as said here, or as it was in training."""
+    kind = find(name)
+    ready: Any = task(name, model, device=device, dtype=dtype)
+    said = ready.model.origin.settings.get("data", {})
+    settings = DataSettings(**{key: said[key] for key in ("header", "format") if key in said})
+    rows = kind.read(data, settings.replace(columns=columns or said.get("columns", "")))
+    with progress_bar(f"{name} on {rows.path}") as progress:
+        figures = ready.evaluate(rows, progress)
+    return Measured(rows.path, len(rows), ready.metric, figures)
+
+
+def show(found: Measured) -> str:
+    """The figure that counts first, then the others, then the signature."""
+    numbers = {name: value for name, value in found.figures.items() if name != "signature"}
+    ordered = sorted(numbers, key=lambda name: name != found.metric)
+    width = max((len(name) for name in ordered), default=0)
+    lines = [f"{name:<{width}}  {_number(numbers[name])}" for name in ordered]
+    signature = [f"signature: {found.figures['signature']}"] if "signature" in found.figures else []
+    return "\n".join([*lines, *signature, f"{found.rows:,} rows of {found.path}"])
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4f}"
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress]:
+    """Where someone watches, a bar on standard error."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        job = bar.add_task(title, total=None)
+
+        def move(done: int, total: int) -> None:
+            bar.update(job, completed=done, total=total)
+
+        yield move

@@ -1,0 +1,129 @@
+"""Translate and summarize: learned by heart, searched, measured with signatures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import anyformer as af
+from anyformer.data.batches import BatchSettings
+from anyformer.data.settings import DataSettings
+from anyformer.tasks import find
+from anyformer.tasks.job import Job
+
+from .learn import begin, learn, listed
+
+PAIRS = {
+    "the cat sleeps": "die Katze schläft",
+    "a dog barks": "ein Hund bellt",
+    "two birds sing in a tree": "zwei Vögel singen in einem Baum",
+    "it rains": "es regnet",
+}
+ROWS = listed(*({"source": a, "target": b} for a, b in PAIRS.items()))
+BATCH = BatchSettings(rows=4)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    task = begin("translate", "transformer-tiny", ROWS, vocab_size=300, options={"num_beams": 3})
+    learn(task, ROWS, 200, batch=BATCH)
+    return task
+
+
+def test_learned_saved_and_loaded(trained: Any, tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    figures = trained.evaluate(ROWS)
+    assert figures["bleu"] == pytest.approx(100) and str(figures["signature"]).startswith("nrefs:1|case:mixed|eff:no")
+    assert figures["loss"] < 0.1 and trained.metric == "bleu"
+    trained.save(tmp_path / "x")
+    translate = af.task("translate", tmp_path / "x")
+    assert translate.settings.num_beams == 3
+    answers = translate(list(PAIRS))
+    assert [str(answer) for answer in answers] == list(PAIRS.values())
+    one = translate("it rains", num_beams=1)
+    assert one.text == "es regnet" and one.source == "it rains" and len(one.ids) > 0
+    assert translate([]) == []
+    with pytest.raises(af.InputError, match="the source is int"):
+        translate(3)
+
+
+@pytest.mark.parametrize(
+    "recipe", ["t5-tiny", "bart-tiny", "encoder-decoder-tiny", "luong-tiny", "bahdanau-tiny", "sutskever-tiny"]
+)
+def test_every_kind_of_encoder_decoder(recipe: str) -> None:
+    """Built for the vocabulary at hand; its loss falls, and its own padding changes nothing."""
+    if recipe not in af.recipes():
+        pytest.skip(f"there is no {recipe}")
+    task = begin("translate", recipe, ROWS, vocab_size=300)
+    losses = learn(task, ROWS, 40, batch=BATCH)
+    assert losses[-1] < 0.6 * losses[0]
+    job = Job(task, ROWS, batch=BATCH, data=DataSettings(cache=False))
+    whole = task.loss(job.collate(range(4), torch.Generator()))
+    parts = [task.loss(job.collate([i], torch.Generator())) for i in range(4)]
+    assert float(sum(part.total.detach() for part in parts)) == pytest.approx(float(whole.total.detach()), rel=1e-4)
+    assert sum(int(part.count) for part in parts) == int(whole.count)
+    assert str(task("it rains", num_beams=2)) is not None
+
+
+def test_the_loss_is_teacher_forcing(trained: Any) -> None:
+    """As many labels as target tokens with their end; equal to the model's own loss; smoothed as PyTorch does it."""
+    job = Job(trained, ROWS, batch=BATCH, data=DataSettings(cache=False))
+    batch = job.collate([0, 1, 2, 3], torch.Generator())
+    tokens = sum(len(trained.tokenizer.encode(text)) for text in PAIRS.values())
+    assert int(job.loss(batch).count) == tokens
+    out = trained.model(**batch)
+    assert float(job.loss(batch).total.detach()) / tokens == pytest.approx(float(out.loss.detach()), rel=1e-5)
+    trained.smoothing = 0.1
+    flat = out.logits.flatten(0, 1), batch["labels"].flatten()
+    smooth = F.cross_entropy(*flat, ignore_index=-100, label_smoothing=0.1, reduction="sum")
+    assert float(job.loss(batch).total.detach()) == pytest.approx(float(smooth.detach()), rel=1e-5)
+    trained.smoothing = 0.0
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    """A source keeps its end; a target that is cut has none, so that nobody learns to stop there."""
+    task = begin("translate", "transformer-tiny", ROWS, {"max_target": 4}, vocab_size=300, max_length=5)
+    example = task.example({"source": "a dog barks " * 9, "target": "ein Hund bellt " * 9})
+    end = task.tokenizer.end_id
+    assert len(example["input_ids"]) == 5 and example["input_ids"][-1] == end
+    assert len(example["labels"]) == 4 and end not in example["labels"]
+    assert task.example({"source": "a", "target": "e"})["labels"][-1] == end
+
+
+def test_files(tmp_path: Path) -> None:
+    read = find("translate").read
+    (tmp_path / "x.en").write_text("one\ntwo\n")
+    (tmp_path / "x.de").write_text("eins\nzwei\n")
+    (tmp_path / "x.tsv").write_text("one\teins\ntwo\tzwei\n")
+    (tmp_path / "y.tsv").write_text("en\tde\none\teins\ntwo\tzwei\n")
+    expected = [{"source": "one", "target": "eins"}, {"source": "two", "target": "zwei"}]
+    for paths in ([tmp_path / "x.en", tmp_path / "x.de"], tmp_path / "x.tsv", tmp_path / "y.tsv"):
+        assert list(read(paths)) == expected
+
+
+def test_summaries(tmp_path: Path) -> None:
+    rows = listed(
+        {"source": "Ann: I baked cookies.\nBen: Sure!", "target": "Ann baked cookies."},
+        {"source": "Tom: It rains.\nEva: Stay at home.", "target": "Tom stays at home."},
+    )
+    task = begin("summarize", "transformer-tiny", rows, {"num_beams": 1}, vocab_size=300)
+    learn(task, rows, 120, batch=BATCH)
+    figures = task.evaluate(rows)
+    assert figures["rougeL"] == pytest.approx(100) and "stem:no" in str(figures["signature"])
+    task.save(tmp_path / "x")
+    assert str(af.task("summarize", tmp_path / "x")(rows[0]["source"])) == "Ann baked cookies."
+
+
+def test_wrong_models(tmp_path: Path) -> None:
+    with pytest.raises(
+        af.ConfigError, match=r"does not fit this task, which wants an encoder-decoder, such as bahdanau"
+    ):
+        begin("translate", "gpt2-tiny", ROWS)
+    task = begin("classify-text", "bert-tiny", listed({"text": "a", "label": "x"}, {"text": "b", "label": "y"}))
+    task.save(tmp_path / "x")
+    with pytest.raises(af.FolderError, match="bert model, which does not turn one text into another"):
+        af.task("translate", tmp_path / "x")

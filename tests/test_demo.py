@@ -42,7 +42,7 @@ def test_the_vocabulary_of_the_learning_pairs_covers_every_number() -> None:
 
 def test_batches_teach_the_next_word() -> None:
     corpus = demo.Corpus([demo.write_out(number) for number in range(300)])
-    batch = next(corpus.batches(16, seed=0))
+    batch = corpus.collate(range(16))
     read, said = batch["decoder_input_ids"], batch["labels"]
     assert (read[:, 0] == demo.PADDING).all()
     assert torch.equal(read[:, 1:][said[:, :-1] != -100], said[:, :-1][said[:, :-1] != -100])

@@ -10,6 +10,7 @@ from anyformer.model import Model
 from anyformer.registry import build, recipes
 from anyformer.run import Output
 from anyformer.tokens import Tokens
+from anyformer.train import train
 from anyformer.version import __version__
 from anyformer.weights.folder import load
 
@@ -52,4 +53,5 @@ __all__ = [
     "plot",
     "recipes",
     "task",
+    "train",
 ]

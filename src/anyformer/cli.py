@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -22,6 +23,8 @@ Start here:
       the models that can be built
   anyformer tasks
       what they can be trained and used for
+  anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
+      train a model on your own files; anyformer train --help says more
   anyformer eval classify-text --model mine/ --data dev.tsv
       how good a model is, by the field's own metric
   anyformer convert gpt2/ mine/ --to anyformer
@@ -36,9 +39,7 @@ In Python:
   model = af.load("folder")
 """
 
-app = typer.Typer(
-    help=EXAMPLES, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class Format(StrEnum):
@@ -84,6 +85,45 @@ def list_recipes() -> list[tuple[str, str, int, str]]:
 def heading(text: str) -> str:
     """BERT (Devlin et al. 2019): as the encoder of … -> BERT (Devlin et al. 2019)"""
     return " ".join(text.split()).partition(":")[0]
+
+
+@app.command()
+def train(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What the model is to do: translate, classify-text, …")],
+    recipe: Annotated[str, typer.Option(help="A recipe's name, or a model folder to take further.")],
+    data: Annotated[list[str], typer.Option(help="A file, a glob, or FILE,FILE side by side; may be repeated.")],
+    out: Annotated[Path, typer.Option(help="The folder that the model goes to.")],
+    valid: Annotated[list[str] | None, typer.Option(help="Files to evaluate on; else some rows are held back.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings in a YAML or JSON file.")] = None,
+    set: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting; may be repeated.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it was cut off.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every setting, resolved, and stop.")] = False,
+) -> None:
+    """Train a model on your own files, and leave a folder that runs.
+
+    \b
+    Examples:
+      anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
+      anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
+      anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
+      anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
+      anyformer train generate … --resume                          the same command, where it was cut off
+      torchrun --nproc-per-node 4 -m anyformer train …             on several GPUs
+
+    \b
+    Settings (--dry-run prints all): train.steps, train.batch_size, train.lr, train.warmup, train.precision,
+    train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
+    """
+    from anyformer.train.command import Order, run
+    from anyformer.train.command import dry_run as describe
+    from anyformer.train.keys import assignments, read_config
+
+    given = {**(read_config(config) if config is not None else {}), **assignments(set or [])}
+    order = Order(task, recipe, data, out, valid or None, given, resume)
+    if dry_run:
+        print(describe(order))
+    else:
+        run(order)
 
 
 @app.command()
@@ -218,13 +258,14 @@ def demo(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """A mistake of the user's ends in one sentence and exit code 2; a mistake of ours in a traceback."""
-    from anyformer.errors import Error
+    from anyformer.errors import Error, StoppedError
 
     try:
         app(arguments, prog_name="anyformer")
     except Error as error:
-        print(f"anyformer: {error}", file=sys.stderr)
-        sys.exit(2)
+        if os.environ.get("RANK", "0") == "0":  # of many processes that make the same mistake, one says so
+            print(f"anyformer: {error}", file=sys.stderr)
+        sys.exit(130 if isinstance(error, StoppedError) else 2)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ GPT2(n_layers=2).replace(n_heads=4).to_json()
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -34,6 +35,19 @@ class Settings:
     @classmethod
     def names(cls) -> list[str]:
         return list(_hints(cls))
+
+    @classmethod
+    def hint(cls, name: str) -> Any:
+        """The type of a field."""
+        return _hints(cls)[name]
+
+    @classmethod
+    def shape(cls, name: str, value: Any) -> Any:
+        """What JSON gives, in the form that a field wants; ValueError, with what it takes, where it does not fit."""
+        shaped = _shape(value, cls.hint(name))
+        if not _fits(shaped, cls.hint(name)):
+            raise ValueError(_spell(cls.hint(name)))
+        return shaped
 
     def replace(self, **overrides: Any) -> Self:
         """A copy with some fields changed; a name that no field has is an error with the nearest one."""
@@ -94,6 +108,43 @@ def _shape(value: Any, hint: Any) -> Any:
         if option is float and type(value) is int:
             return float(value)
     return value
+
+
+def parse(text: str, hint: Any) -> Any:
+    """A value typed as text, as the field's type wants it; ValueError, with what it takes, where it cannot be.
+
+    parse("20_000", int) -> 20000;  parse("none", int | None) -> None;  parse("a,b", tuple[str, ...]) -> ("a", "b")
+    """
+    options = sorted(typing.get_args(hint), key=lambda one: one is not type(None)) if _union(hint) else [hint]
+    for option in options:
+        try:
+            value = _parse_one(text, option)
+        except ValueError:
+            continue
+        if _fits(value, option):
+            return value
+    raise ValueError(_spell(hint))
+
+
+def _parse_one(text: str, hint: Any) -> Any:
+    if hint is type(None):
+        return None if text.lower() in ("none", "null", "") else text
+    if hint is bool:
+        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(
+            text.lower(), text
+        )
+    if hint is int:
+        return int(float(text)) if float(text).is_integer() and "e" in text.lower() else int(text)  # 1e6 is whole
+    if hint is float:
+        return float(text)
+    if typing.get_origin(hint) is tuple:
+        pieces = [piece.strip() for piece in text.strip("[]()").split(",")]
+        return tuple(parse(piece.strip("'\""), typing.get_args(hint)[0]) for piece in pieces if piece)
+    if typing.get_origin(hint) is dict or (isinstance(hint, type) and issubclass(hint, Settings)):
+        return _shape(json.loads(text), hint)
+    if typing.get_origin(hint) is Literal:
+        return next((value for value in typing.get_args(hint) if str(value) == text), text)
+    return text
 
 
 def _union(hint: Any) -> bool:

@@ -13,10 +13,9 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -28,11 +27,15 @@ from anyformer.config import Settings
 from anyformer.errors import FolderError
 from anyformer.heads.base import IGNORED
 from anyformer.model import Model
+from anyformer.tasks.base import Loss
+from anyformer.tasks.text import token_loss
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.train.data import even_batches
-from anyformer.train.engine import Progress, TrainSettings, train
-from anyformer.train.losses import next_token_loss
+from anyformer.train.display import progress_bar
+from anyformer.train.engine import train
+from anyformer.train.settings import TrainSettings
+from anyformer.train.watch import Progress
 
 LIMIT = 1_000_000
 LONGEST = 64  # tokens; the longest number has 14
@@ -103,21 +106,50 @@ def join_german(text: str) -> str:
 
 
 class Corpus:
-    """The pairs as ids: a vocabulary learned from them, and batches without end for teacher forcing."""
+    """The pairs as ids: a vocabulary learned from them, and batches for teacher forcing."""
 
     def __init__(self, pairs: list[Pair]) -> None:
         sides = [split_english(pair.english) for pair in pairs], [split_german(pair.german) for pair in pairs]
         self.tokenizer = Tokenizer.train(chain(*sides), kind="word", vocab_size=1000, end=True, progress=False)
         self.source, self.target = ([self.tokenizer.encode(text) for text in side] for side in sides)
 
-    def batches(self, batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:
-        for rows in even_batches([len(ids) for ids in self.source], batch_size, seed):
-            said = pad([self.target[row] for row in rows], PADDING)
-            yield {
-                "input_ids": torch.tensor([self.source[row] for row in rows]),
-                "decoder_input_ids": teacher(said["input_ids"]),
-                "labels": said["input_ids"].masked_fill(said["attention_mask"] == 0, IGNORED),
-            }
+    def collate(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        said = pad([self.target[row] for row in rows], PADDING)
+        return {
+            "input_ids": torch.tensor([self.source[row] for row in rows]),
+            "decoder_input_ids": teacher(said["input_ids"]),
+            "labels": said["input_ids"].masked_fill(said["attention_mask"] == 0, IGNORED),
+        }
+
+
+class Lesson:
+    """What the engine is given to do: say the German of the corpus's English."""
+
+    metric, larger_is_better = "exact", True
+
+    def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
+        self.model, self.corpus, self.settings = model, corpus, settings
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        lengths = [len(ids) for ids in self.corpus.source]
+        return even_batches(lengths, self.settings.batch_size, self.settings.seed, epoch)
+
+    def collate(self, rows: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
+        return self.corpus.collate(rows)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return Loss(*token_loss(self.model(**inputs).logits, batch["labels"], self.settings.smoothing))
+
+    def evaluate(self) -> dict[str, float | str]:
+        return {}  # the test comes after the lesson
+
+    def save(self, folder: Path) -> None:
+        self.model.save(folder)
+        self.corpus.tokenizer.save(folder)
+
+    def where(self, row: int) -> str:
+        return f"pair {row + 1}"
 
 
 def teacher(target: Tensor) -> Tensor:
@@ -217,28 +249,38 @@ def one_thread() -> Iterator[None]:
 
 def write_pairs(settings: DemoSettings) -> tuple[list[Pair], list[Pair]]:
     learn, test = draw_numbers(settings.numbers, settings.tests, settings.seed)
-    with progress_bar("Writing numbers", len(learn) + len(test)) as show:
+    with progress_bar("Writing numbers") as show:
         pairs = []
         for number in (*learn, *test):
             pairs.append(write_out(number))
-            show(len(pairs), f"{number:,}")
+            show(len(pairs), len(learn) + len(test), f"{number:,}")
     return pairs[: len(learn)], pairs[len(learn) :]
 
 
 def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> None:
-    with progress_bar("Training", settings.steps) as show:
+    with progress_bar("Training") as show:
 
         def on_step(progress: Progress) -> None:
             speed, left = progress.tokens_per_second, progress.seconds_left
-            show(progress.step, f"loss {progress.loss:.3f}  {speed:,.0f} tokens/s  {left:.0f} s left")
+            show(progress.step, progress.steps, f"loss {progress.loss:.3f}  {speed:,.0f} tokens/s  {left:.0f} s left")
 
-        train(
-            model,
-            corpus.batches(settings.batch_size, settings.seed),
-            partial(next_token_loss, smoothing=settings.smoothing),
-            TrainSettings(steps=settings.steps, lr=settings.lr, warmup=settings.warmup, seed=settings.seed),
-            on_step,
-        )
+        train(Lesson(model, corpus, settings), train_settings(settings), on_step=on_step)
+
+
+def train_settings(settings: DemoSettings) -> TrainSettings:
+    """As the Transformer paper trains, but for the numbers."""
+    return TrainSettings(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        optimizer="adam",
+        schedule="inverse_sqrt",
+        lr=settings.lr,
+        warmup=settings.warmup,
+        label_smoothing=settings.smoothing,
+        seed=settings.seed,
+        device="cpu",
+        precision="float32",
+    )
 
 
 def draw(model: Model, tokenizer: Tokenizer, pairs: list[Pair], answers: list[str], path: Path) -> Path | None:
@@ -276,30 +318,3 @@ def report(result: Result, seconds: float) -> str:
     if result.picture is not None:
         lines += [f"The alignment of one of them: {result.picture}"]
     return "\n".join([*lines, f"It took {seconds:.0f} seconds."])
-
-
-@contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Yields show(done, note). Live in a terminal; elsewhere (a log, a pipe) a plain line for every tenth."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    console = Console()
-    if not console.is_terminal:
-        yield partial(_print_tenths, label, total)
-        return
-    columns = (
-        TextColumn("{task.description:<16}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Bar(*columns, console=console) as bar:
-        task = bar.add_task(label, total=total, note="")
-        yield lambda done, note: bar.update(task, completed=done, note=note)
-
-
-def _print_tenths(label: str, total: int, done: int, note: str) -> None:
-    if done == total or done * 10 // total > (done - 1) * 10 // total:
-        print(f"{label:<16} {done / total:4.0%}  {note}", flush=True)

@@ -22,6 +22,10 @@ class WeightsError(FolderError):
     """Tensors in the files that do not fit the model: missing, extra or of another shape."""
 
 
+class StoppedError(Error):
+    """No mistake: somebody asked for the work to stop, and what there was of it is saved."""
+
+
 class DataError(Error):
     """A file of rows that cannot be read as it should: not there, empty, a column too few, another encoding."""
 

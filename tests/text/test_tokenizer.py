@@ -181,3 +181,13 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(af.FolderError, match="cannot be read"):
         af.Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "word", "char", "byte"])
+def test_the_same_texts_give_the_same_vocabulary(kind: str) -> None:
+    """Equally frequent pairs, of which there are many here, are merged in the same order every time."""
+    words = ["".join(chr(97 + (i * k) % 26) for k in range(1, 7)) for i in range(1, 40)]
+    files = {
+        af.Tokenizer.train(iter(words), kind=kind, vocab_size=400, progress=False).engine.to_str() for _ in range(4)
+    }
+    assert len(files) == 1

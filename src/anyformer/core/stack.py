@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from anyformer.config import Settings
 from anyformer.core.block import Block, BlockConfig
@@ -46,6 +47,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(block, one) for block, one in zip(config.blocks, each, strict=True))
         self.order = config.order if config.order is not None else tuple(range(len(config.blocks)))
         self.final_norm = make_norm(config.final_norm, width) if config.final_norm is not None else None
+        self.recompute = False  # in training, blocks keep their input alone and compute the rest again for gradients
 
     def forward(
         self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None
@@ -59,7 +61,7 @@ class Stack(nn.Module):
         for index in self.order:
             if self.training and self.config.layer_drop and torch.rand(()) < self.config.layer_drop:
                 continue
-            tokens = self.blocks[index](tokens, memory, state)
+            tokens = self._through(self.blocks[index], tokens, memory, state)
             if self.config.norm_between:
                 tokens = self._norm(tokens)
             layers.append(tokens)
@@ -67,6 +69,12 @@ class Stack(nn.Module):
         if self.training and self.config.final_dropout:
             tokens = tokens.replace(F.dropout(tokens.x, self.config.final_dropout))
         return tokens, layers
+
+    def _through(self, block: nn.Module, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
+        if not (self.recompute and self.training and torch.is_grad_enabled()):
+            return block(tokens, memory, state)
+        made: Tokens = checkpoint(block, tokens, memory, state, use_reentrant=False)
+        return made
 
     def _norm(self, tokens: Tokens) -> Tokens:
         if self.final_norm is None:

@@ -19,6 +19,7 @@ from anyformer.data.read import Rows
 from anyformer.data.settings import TokenizerSettings
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED
+from anyformer.heads.entropy import summed_cross_entropy
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Options, Setup, Source, Task
@@ -181,8 +182,7 @@ def pad_labels(rows: Sequence[Any]) -> Tensor:
 def token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """The sum of the cross entropy over the labels that count, and how many those are."""
     flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    total = F.cross_entropy(flat.float(), wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
-    return total, (wanted != IGNORED).sum()
+    return summed_cross_entropy(flat, wanted, smoothing), (wanted != IGNORED).sum()
 
 
 def chances(logits: Tensor) -> Tensor:

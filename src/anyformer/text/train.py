@@ -6,6 +6,9 @@ Padding is 0, the end of a text 1 and what is unknown 2 in every vocabulary trai
 from __future__ import annotations
 
 import codecs
+import json
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from os import PathLike
@@ -21,6 +24,7 @@ from anyformer.text.parts import Parts, frame, frame_bert
 Kind = Literal["bpe", "wordpiece", "unigram", "word", "char", "byte"]
 Source = str | PathLike[str] | Iterable[str | PathLike[str]]
 
+ALPHABET = 1000  # characters of a wordpiece vocabulary; rarer ones are unknown
 PAD, END, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<unk>")
 START, SEPARATOR, MASK = BERT = ("[CLS]", "[SEP]", "[MASK]")
 
@@ -34,7 +38,9 @@ def learn(
         raise ConfigError("A text ends in </s> (end) or in [SEP] (bert), not in both.")
     names = list(dict.fromkeys((*SPECIAL, *(BERT if bert else ()), *special)))
     engine, trainer = KINDS[kind](vocab_size, names)
-    if trainer is not None:
+    if isinstance(trainer, trainers.WordPieceTrainer):
+        engine = _learn_wordpiece(not_empty(texts(source)), vocab_size, names, progress)
+    elif trainer is not None:
         trainer.show_progress = progress
         engine.train_from_iterator(not_empty(texts(source)), trainer)
     if end:
@@ -100,6 +106,35 @@ def _wordpiece(vocab_size: int, special: list[str]) -> Engine:
     """BERT's: words cut greedily into the longest known pieces (Schuster and Nakajima 2012)."""
     engine = _engine(models.WordPiece(unk_token=UNKNOWN), pre_tokenizers.BertPreTokenizer(), decoders.WordPiece())
     return engine, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=False)
+
+
+def _learn_wordpiece(
+    source: Iterator[str], vocab_size: int, special: list[str], progress: bool
+) -> tokenizers.Tokenizer:
+    """The library numbers the characters inside words as its hash table has them, and equally frequent pairs merge by
+    number: the same texts gave another vocabulary every time. Here characters are numbered before it starts, so the
+    texts are read twice, the second time from a file."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as kept:
+        seen: Counter[str] = Counter()
+        for text in source:
+            seen.update(text)
+            kept.write(json.dumps(text) + "\n")
+        kept.seek(0)
+        found = [(character, n) for character, n in seen.items() if not character.isspace()]
+        characters = sorted(c for c, _ in sorted(found, key=lambda pair: (-pair[1], pair[0]))[:ALPHABET])
+        engine, _ = _wordpiece(vocab_size, special)
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size,
+            special_tokens=[*special, *(f"##{character}" for character in characters)],
+            initial_alphabet=characters,
+            limit_alphabet=len(characters),
+            show_progress=progress,
+        )
+        engine.train_from_iterator((json.loads(line) for line in kept), trainer)
+    learned, _ = _wordpiece(vocab_size, special)
+    learned.model = models.WordPiece(engine.get_vocab(), unk_token=UNKNOWN)  # whose characters are nothing special
+    learned.add_special_tokens(special)
+    return learned
 
 
 def _unigram(vocab_size: int, special: list[str]) -> Engine:

@@ -1,108 +1,391 @@
-"""The training loop: batches in, loss, clip, step, schedule, and a word of progress after every step."""
+"""The training loop: take batches, step, evaluate, save, until it is done; and go on where a run was cut off.
+
+What happens depends on the settings, the data and the step alone, never on when the process was started: every draw
+is seeded by the step, the order of the rows by the epoch, and the rest is in the checkpoint. So a run that is killed
+and continued ends, on a CPU, with the same bits as one that was not.
+"""
 
 from __future__ import annotations
 
+import math
+import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyformer.config import Settings
-from anyformer.errors import InputError
-from anyformer.heads.base import IGNORED
-from anyformer.model import Model
-from anyformer.train.optim import adamw, inverse_sqrt
+from anyformer.core.stack import Stack
+from anyformer.errors import ConfigError, Error, FolderError, StoppedError
+from anyformer.train.adapters import put_on, take_off
+from anyformer.train.checkpoint import Checkpoint, Store
+from anyformer.train.distributed import Devices, open_devices
+from anyformer.train.energy import Meter
+from anyformer.train.feed import Fed, Feed
+from anyformer.train.optim import Average, freeze, make_optimizer, rate
+from anyformer.train.readout import Figures, Readout
+from anyformer.train.seeds import seed_everything
+from anyformer.train.settings import TrainSettings
+from anyformer.train.state import State
+from anyformer.train.step import Stepper, out_of_memory
+from anyformer.train.watch import Progress, Watcher
+from anyformer.train.work import Metrics, Work
 
-Batch = Mapping[str, Any]
-Loss = Callable[[Model, Batch], Tensor]
-
-SMOOTH = 0.95  # how slowly the loss on display follows the loss of the last batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings(Settings):
-    steps: int
-    lr: float  # at the end of the warm-up
-    warmup: int = 4000
-    clip: float = 1.0  # the largest norm of all gradients together
-    weight_decay: float = 0.0
-    seed: int = 0  # of dropout; the order of the batches is the caller's
-
-    def check(self) -> None:
-        self.require(self.steps > 0, f"steps is {self.steps}; it must be 1 or more.")
-        self.require(self.warmup > 0, f"warmup is {self.warmup}; it must be 1 or more.")
+NAMED = 8  # rows that a message names
 
 
-@dataclass
-class Progress:
-    """Where a run stands, for whoever shows it."""
+class DivergedError(Error):
+    """A loss that is no number, or far too large; the message names the rows."""
 
-    steps: int
-    step: int = 0
-    loss: float = float("nan")
-    tokens: int = 0
-    started: float = field(default_factory=time.perf_counter)
 
-    def advance(self, loss: float, tokens: int) -> None:
-        self.step += 1
-        self.tokens += tokens
-        self.loss = loss if self.step == 1 else SMOOTH * self.loss + (1 - SMOOTH) * loss
+class Engine:
+    """One run. Without a folder nothing is saved."""
 
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
+    def __init__(
+        self,
+        work: Work,
+        settings: TrainSettings,
+        devices: Devices,
+        folder: Path | None = None,
+        watcher: Watcher | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        self.work, self.settings, self.devices, self.folder = work, settings, devices, folder
+        self.watcher = watcher if watcher is not None else Watcher()
+        self.meter, self.energy_before = meter, 0.0
+        if devices.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        if settings.lora:
+            if devices.sharded:
+                raise ConfigError("train.lora does not go with train.parallel fsdp; take ddp.")
+            put_on(work.model, settings)
+        freeze(work.model, settings.freeze)
+        for module in work.model.modules():
+            if isinstance(module, Stack):
+                module.recompute = settings.checkpointing
+        devices.place(work.model)
+        self.optimizer = make_optimizer(work.model, settings)
+        self.stepper = Stepper(work, settings, devices, self.optimizer)
+        self.average = Average(self.stepper.parameters, settings.ema) if settings.ema else None
+        self.feed = Feed(work, settings.seed, devices)
+        self.readout = Readout(devices.device)
+        keep = max(settings.keep, settings.average)
+        self.store = None if folder is None else Store(folder / "checkpoints", devices, keep)
+        self.state = State()
+        self.progress = Progress(settings.steps, self.state)
+        self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
+        self.asked_to_stop: float | None = None  # when
 
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / max(self.seconds, 1e-9)
+    # The loop
 
-    @property
-    def seconds_left(self) -> float:
-        return self.seconds * (self.steps - self.step) / max(self.step, 1)
+    def run(self, resume: bool = False) -> State:
+        """Train to the end and leave the model ready for use (dropout off), with the weights that were best."""
+        if resume:
+            self._resume()
+        self.progress.begin()
+        self.watcher.start(self.progress)
+        self.work.model.train()
+        try:
+            with self._signals():
+                self._loop()
+                self._finish()
+                self._read_meter()
+        finally:
+            self.feed.close()
+            self.work.model.eval()
+            self.watcher.stop()
+        return self.state
+
+    def _loop(self) -> None:
+        state = self.state
+        if state.step and self._due(self.settings.eval_every) and state.evaluated != state.step:
+            self.evaluate()  # the run was cut off between the step and its evaluation
+        while state.step < self.settings.steps and not self._gave_up():
+            self.step()
+            if self._due(self.settings.eval_every):
+                self.evaluate()
+            if self._due(self.settings.save_every):
+                self.save()
+            if self._asked():
+                self._interrupt()
+        self._read(everything=True)
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.state.step % every == 0
+
+    def _gave_up(self) -> bool:
+        return 0 < self.settings.patience <= self.state.stale
+
+    def step(self) -> None:
+        started = time.perf_counter()
+        state, number = self.state, self.state.step + 1
+        seed_everything(self.settings.seed, number, self.devices.rank)
+        batches, place = self.feed.take(state.place, self.settings.accumulate)
+        self.progress.unit = batches[0].unit
+        try:
+            self._learn(number, batches)
+        except (RuntimeError, MemoryError) as error:
+            said = out_of_memory(error, batches, self.settings)
+            if said is None:
+                raise
+            raise said from None
+        state.advance(place)
+        state.seconds += time.perf_counter() - started
+        self.watcher.step(self.progress)
+
+    def _learn(self, number: int, batches: Sequence[Fed]) -> None:
+        sums, parts = self.stepper.gradients(batches)
+        norm = self.stepper.clip()
+        lr = rate(number, self.settings)
+        rows = [row for fed in batches for row in fed.rows]
+        self.readout.push(number, rows, lr, torch.cat([sums, norm.reshape(1)]), parts)
+        self._read()
+        self.stepper.apply(lr)
+        if self.average is not None:
+            self.average.update()
+
+    def _read(self, everything: bool = False) -> None:
+        """Look at the figures that are there. On a CPU that is before the weights move."""
+        for figures in self.readout.ready(everything):
+            self._judge(figures)
+            self.state.saw(figures.loss, figures.tokens, figures.slots)
+            self.progress.saw(figures)
+            if figures.step % self.settings.log_every == 0 or figures.step == self.settings.steps:
+                self.watcher.log(figures, self.progress)
+
+    def _judge(self, figures: Figures) -> None:
+        first = self.state.first_loss
+        limit = self.settings.explode * max(first if first is not None else math.inf, 1.0)
+        if math.isfinite(figures.loss) and not (self.settings.explode and figures.loss > limit):
+            if math.isfinite(figures.norm) or self.stepper.precision == "fp16":  # whose scaler skips such a step
+                return
+            what = f"The gradient of step {figures.step} is {figures.norm}"
+        else:
+            what = f"The loss of step {figures.step} is {figures.loss:.4g}"
+            what += f", after {first:.4g} at the start" if first is not None and math.isfinite(figures.loss) else ""
+        rows = [self.work.where(row) for row in figures.rows[:NAMED]]
+        more = f" and {len(figures.rows) - NAMED} more" if len(figures.rows) > NAMED else ""
+        raise DivergedError(
+            f"{what}. Its rows: {'; '.join(rows)}{more}. Look at them, or lower train.lr ({self.settings.lr:g})."
+            f"{self._how_to_go_on()}"
+        )
+
+    # Evaluation
+
+    def evaluate(self) -> Metrics:
+        """Measure the model on rows that it did not learn from, and keep the weights where they are the best yet."""
+        self._read(everything=True)
+        started = time.perf_counter()
+        state = self.state
+        metrics = self._measure()
+        state.evaluated, state.metrics = state.step, metrics
+        value = metrics.get(self.work.metric)
+        if isinstance(value, (int, float)):
+            if self._better(float(value)):
+                state.best, state.best_step, state.stale = float(value), state.step, 0
+                if self.store is not None:
+                    with self._averaged():
+                        self.store.write("best", state.step, self._weights(), {"step": state.step, "metrics": metrics})
+            else:
+                state.stale += 1
+        state.seconds += time.perf_counter() - started
+        self.watcher.evaluated(self.progress, metrics)
+        return metrics
+
+    def _measure(self) -> Metrics:
+        model = self.work.model
+        seed_everything(self.settings.seed, self.state.step)
+        model.eval()
+        try:
+            with self._averaged(), self.devices.whole(model), torch.no_grad(), self.stepper.autocast():
+                found = self.work.evaluate() if self.devices.first or self.devices.sharded else {}
+        finally:
+            model.train()
+        plain = {name: value if isinstance(value, str) else float(value) for name, value in found.items()}
+        metrics: Metrics = self.devices.share(plain)
+        return metrics
+
+    def _better(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        best = self.state.best
+        return best is None or (value > best if self.work.larger_is_better else value < best)
+
+    def _averaged(self) -> Any:
+        return nullcontext() if self.average is None else self.average.applied()
+
+    # Checkpoints
+
+    def save(self) -> None:
+        if self.store is None or self.saved == (self.state.step, self.state.evaluated):
+            return
+        self._read(everything=True)
+        self._read_meter()
+        self.state.scaler = self.stepper.scaler.state_dict()
+        path = self.store.write("step", self.state.step, self._tensors(), self.state.to_json())
+        self.saved = (self.state.step, self.state.evaluated)
+        self.store.tidy()
+        self.watcher.saved(self.progress, path)
+
+    def _read_meter(self) -> None:
+        if self.meter is not None:
+            self.state.energy = self.energy_before + self.meter.read()
+
+    def _weights(self) -> dict[str, Tensor]:
+        model = self.work.model
+        return {f"model/{name}": value for name, value in (*model.named_parameters(), *model.named_buffers())}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        named = {id(parameter): name for name, parameter in self.work.model.named_parameters()}
+        tensors = self._weights()
+        for parameter, entries in self.optimizer.state.items():
+            tensors |= {f"optimizer/{named[id(parameter)]}/{key}": value for key, value in entries.items()}
+        if self.average is not None:
+            pairs = zip(self.average.parameters, self.average.values, strict=True)
+            tensors |= {f"average/{named[id(parameter)]}": value for parameter, value in pairs}
+        return tensors
+
+    def _resume(self) -> None:
+        assert self.store is not None, "a run without a folder cannot continue"
+        checkpoint, passed = self.store.newest()
+        for sentence in passed:
+            self.watcher.note(sentence)
+        if checkpoint is None:
+            if passed:
+                raise FolderError(f"No checkpoint in {self.store.folder} is whole; start again without --resume.")
+            return  # cut off before the first one
+        self._make_room(checkpoint)
+        tensors = self._tensors()
+        stored = checkpoint.info["tensors"]
+        shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        odd = sorted(name for name in {*shapes, *stored} if shapes.get(name) != stored.get(name))
+        if odd:
+            raise FolderError(f"{checkpoint.folder} is of another model or optimiser: {', '.join(odd[:5])} differ.")
+        self.store.read(checkpoint, tensors)
+        self._restore(State.from_json(checkpoint.info["state"]))
+        self.watcher.note(f"Continuing from step {self.state.step:,}.")
+
+    def _make_room(self, checkpoint: Checkpoint) -> None:
+        """An optimiser that has not stepped has no state yet: give it the entries that the checkpoint will fill."""
+        named = dict(self.work.model.named_parameters())
+        for name in checkpoint.info["tensors"]:
+            kind, _, rest = name.partition("/")
+            if kind == "optimizer":
+                parameter = named.get(rest.rpartition("/")[0])
+                if parameter is not None:
+                    empty = _empty_like(parameter, rest.rpartition("/")[2])
+                    self.optimizer.state[parameter][rest.rpartition("/")[2]] = empty
+
+    def _restore(self, state: State) -> None:
+        vars(self.state).update(vars(state))
+        self.saved = (state.step, state.evaluated)
+        self.energy_before = state.energy
+        self.stepper.scaler.load_state_dict(state.scaler)
+
+    # The end
+
+    def _finish(self) -> None:
+        if self.state.evaluated != self.state.step:
+            self.evaluate()
+        self.save()
+        if self.store is None or self.folder is None:
+            return
+        self._choose_weights(self.store)
+        with self.devices.whole(self.work.model):
+            if self.devices.first:
+                self.work.model.eval()
+                if self.settings.lora:
+                    take_off(self.work.model, self.folder)
+                self.work.save(self.folder)
+        self.devices.wait()
+
+    def _choose_weights(self, store: Store) -> None:
+        """The mean of the last checkpoints where that was asked for, else the best, else the last."""
+        if self.settings.average:
+            self._mean(store, store.found("step")[: self.settings.average])
+            self.average = None
+            metrics = self._measure()
+            self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
+        elif self.state.best is not None:
+            best = [one for one in store.found("best") if one.step == self.state.best_step]
+            if not best:
+                raise FolderError(f"{store.folder} lacks the best weights, those of step {self.state.best_step}.")
+            store.read(best[0], self._weights())
+        elif self.average is not None:
+            self.average.put()
+
+    def _mean(self, store: Store, checkpoints: Sequence[Checkpoint]) -> None:
+        weights = self._weights()
+        sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
+        for checkpoint in checkpoints:
+            store.read(checkpoint, weights)
+            for name, value in weights.items():
+                sums[name] += value.detach()
+        with torch.no_grad():
+            for name, value in weights.items():
+                value.copy_(sums[name] / len(checkpoints))
+
+    # Being told to stop
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C, or a machine that is about to go, ends the run after the step; a second Ctrl-C at once."""
+        try:
+            before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: signals are somebody else's
+            before = {}
+        try:
+            yield
+        finally:
+            for kind, handler in before.items():
+                signal.signal(kind, handler)
+
+    def _ask(self, kind: int, frame: FrameType | None) -> None:
+        now = time.perf_counter()
+        if self.asked_to_stop is not None:
+            if kind == signal.SIGINT and now - self.asked_to_stop > 2:  # torchrun passes on what the terminal sent too
+                raise KeyboardInterrupt
+            return
+        self.asked_to_stop = now
+        self.watcher.note("Stopping after this step …" if self.store is None else "Saving after this step …")
+
+    def _asked(self) -> bool:
+        """All processes stop where one was asked to; they talk about it now and then only."""
+        if not self.devices.many:
+            return self.asked_to_stop is not None
+        if not self._due(self.settings.log_every):
+            return False
+        asked = torch.tensor(float(self.asked_to_stop is not None), device=self.devices.device)
+        return bool(self.devices.add(asked) > 0)
+
+    def _interrupt(self) -> None:
+        self.save()
+        raise StoppedError(f"Stopped after step {self.state.step:,}.{self._how_to_go_on()}")
+
+    def _how_to_go_on(self) -> str:
+        whole = [] if self.store is None else self.store.found("step")
+        return f" The same command with --resume goes on from step {whole[0].step:,}." if whole else ""
+
+
+def _empty_like(parameter: Tensor, key: str) -> Tensor:
+    if key == "step":
+        return torch.zeros((), dtype=torch.float32, device=parameter.device)
+    return torch.zeros_like(parameter, memory_format=torch.preserve_format)
 
 
 def train(
-    model: Model,
-    batches: Iterable[Batch],
-    loss: Loss,
+    work: Work,
     settings: TrainSettings,
+    *,
+    folder: Path | None = None,
+    resume: bool = False,
+    watcher: Watcher | None = None,
     on_step: Callable[[Progress], None] | None = None,
-) -> Progress:
-    """Train `model` in place for `settings.steps` batches and leave it ready for use (dropout off)."""
-    torch.manual_seed(settings.seed)
-    optimizer = adamw(model, settings.lr, settings.weight_decay)
-    progress = Progress(settings.steps)
-    model.train()
-    try:
-        for step, batch in zip(range(1, settings.steps + 1), batches, strict=False):
-            lr = inverse_sqrt(step, settings.lr, settings.warmup)
-            value = train_step(model, batch, loss, optimizer, lr, settings.clip)
-            progress.advance(value, count_tokens(batch))
-            if on_step is not None:
-                on_step(progress)
-    finally:
-        model.eval()
-    if progress.step < settings.steps:
-        raise InputError(f"The batches ran out after {progress.step} of {settings.steps} steps.")
-    return progress
-
-
-def train_step(
-    model: Model, batch: Batch, loss: Loss, optimizer: torch.optim.Optimizer, lr: float, clip: float
-) -> float:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    value = loss(model, batch)
-    optimizer.zero_grad()
-    value.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-    optimizer.step()
-    return float(value.detach())
-
-
-def count_tokens(batch: Batch) -> int:
-    """The tokens that the model had to say."""
-    return int((batch["labels"] != IGNORED).sum())
+) -> State:
+    """Train the work's model in place, on the devices that torchrun gives or on one."""
+    with open_devices(settings.device, settings.parallel) as devices:
+        return Engine(work, settings, devices, folder, watcher if watcher is not None else Watcher(on_step)).run(resume)

@@ -1,40 +1,104 @@
-"""How weights move: Adam as the Transformer paper sets it, its warm-up, and decay only where it belongs."""
+"""How weights move: Adam and AdamW, the rate of every step, who decays, who stays, and a moving average of it all."""
 
 from __future__ import annotations
 
+import fnmatch
 import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anyformer.core.linear import Linear
+from anyformer.core.taps import brief
+from anyformer.errors import ConfigError, nearest
 from anyformer.inputs.text import Embedding
+from anyformer.train.settings import TrainSettings
 
-BETAS, EPS = (0.9, 0.98), 1e-9  # Vaswani et al. 2017, §5.3
-
-
-def adamw(model: nn.Module, lr: float, weight_decay: float = 0.0) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019); with weight_decay 0 it is the paper's Adam."""
-    return torch.optim.AdamW(decay_groups(model, weight_decay), lr=lr, betas=BETAS, eps=EPS, fused=True)
+PAPER_BETAS, PAPER_EPS = (0.9, 0.98), 1e-9  # Vaswani et al. 2017, §5.3
+BETAS, EPS = (0.9, 0.95), 1e-8  # as GPT-3 (Brown et al. 2020, appendix B) and most since
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay; norms, biases, embeddings and positions do not, nor does an output matrix tied to embeddings."""
+def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter 2019), or Adam as the Transformer paper sets it."""
+    paper = settings.optimizer == "adam"
+    betas = settings.betas if settings.betas is not None else (PAPER_BETAS if paper else BETAS)
+    eps = settings.eps if settings.eps is not None else (PAPER_EPS if paper else EPS)
+    maker = torch.optim.Adam if paper else torch.optim.AdamW
+    groups = parameter_groups(model, settings.weight_decay, settings.layer_decay)
+    return maker(groups, lr=settings.lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, object]]:
+    """What is trained, by decay and by share of the rate ("share").
+
+    Matrices decay; norms, biases, embeddings and positions do not, nor does an output matrix tied to embeddings.
+    """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
     matrices = {
         id(module.weight)
         for module in model.modules()
         if isinstance(module, (Linear, nn.Conv2d)) and id(module.weight) not in tables
     }
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decayed = [parameter for parameter in trained if id(parameter) in matrices]
-    others = [parameter for parameter in trained if id(parameter) not in matrices]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    depths = layer_depths([name for name, _ in model.named_parameters()])
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            key = (id(parameter) in matrices, layer_decay ** depths[name])
+            groups.setdefault(key, []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": weight_decay if decays else 0.0, "share": share}
+        for (decays, share), parameters in sorted(groups.items(), key=lambda item: (not item[0][0], -item[0][1]))
+    ]
+
+
+def layer_depths(names: Sequence[str]) -> dict[str, int]:
+    """How far below its stage's answer each parameter stands: heads 0, the last block 1, …, the inputs last."""
+    found = {name: re.match(r"stages\.(\w+)\.stack\.blocks\.(\d+)\.", name) for name in names}
+    heights: dict[str, int] = {}
+    for match in found.values():
+        if match is not None:
+            heights[match[1]] = max(heights.get(match[1], 0), int(match[2]) + 1)
+    depths = {}
+    for name, match in found.items():
+        stage = re.match(r"stages\.(\w+)\.inputs\.", name)
+        if match is not None:
+            depths[name] = heights[match[1]] - int(match[2])
+        else:
+            depths[name] = heights.get(stage[1], 0) + 1 if stage is not None else 0
+    return depths
+
+
+def freeze(model: nn.Module, globs: Sequence[str]) -> None:
+    """Leave parameters as they are, by the names that they have in files: encoder.blocks.0.*"""
+    names = {brief(name): parameter for name, parameter in model.named_parameters()}
+    for glob in globs:
+        chosen = fnmatch.filter(names, glob)
+        if not chosen:
+            raise ConfigError(f'train.freeze: no parameter is named "{glob}".{nearest(glob, names)}')
+        for name in chosen:
+            names[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in names.values()):
+        raise ConfigError("train.freeze leaves no parameter to train.")
+
+
+def rate(step: int, settings: TrainSettings) -> float:
+    """The learning rate of a step, from 1: a straight line up during the warm-up, then down as the schedule says."""
+    peak, floor, warmup = settings.lr, settings.min_lr, settings.warmup
+    if settings.schedule == "inverse_sqrt":
+        return inverse_sqrt(step, peak, warmup)
+    if step <= warmup:
+        return peak * step / warmup
+    left = 1 - (step - warmup) / max(settings.steps - warmup, 1)  # from 1 after the warm-up to 0 at the last step
+    if settings.schedule == "cosine":
+        return floor + (peak - floor) * 0.5 * (1 - math.cos(math.pi * left))
+    return floor + (peak - floor) * left if settings.schedule == "linear" else peak
 
 
 def inverse_sqrt(step: int, peak: float, warmup: int) -> float:
-    """The rate at a step, from 1: up in a straight line to `peak` at `warmup`, then down with 1/√step.
+    """Up in a straight line to `peak` at `warmup`, then down with 1/√step.
 
     With peak = paper_peak(d_model, warmup) it is the paper's d_model^-½ · min(step^-½, step · warmup^-1½).
     """
@@ -43,3 +107,31 @@ def inverse_sqrt(step: int, peak: float, warmup: int) -> float:
 
 def paper_peak(d_model: int, warmup: int) -> float:
     return 1.0 / math.sqrt(d_model * warmup)
+
+
+class Average:
+    """A moving average of the weights, which often does better than the last ones (Polyak and Juditsky 1992)."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
+        self.parameters, self.decay = parameters, decay
+        self.values: list[Tensor] = [parameter.detach().clone() for parameter in parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        torch._foreach_lerp_(self.values, list(self.parameters), 1 - self.decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model with the averaged weights; afterwards it has its own again, to the bit."""
+        own = [parameter.detach().clone() for parameter in self.parameters]
+        try:
+            self.put()
+            yield
+        finally:
+            self.put(own)
+
+    @torch.no_grad()
+    def put(self, values: Sequence[Tensor] | None = None) -> None:
+        """Give the model the averaged weights, or others."""
+        for parameter, value in zip(self.parameters, self.values if values is None else values, strict=True):
+            parameter.copy_(value)

@@ -162,11 +162,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     try:
         yield draft
         for file in draft.iterdir():
-            _flush(file)
+            flush(file)
+        flush(draft)
         os.chmod(draft, 0o755)
         if not folder.exists():
             draft.rename(folder)
-            _flush(folder.parent)
+            flush(folder.parent)
             return
         if not folder.is_dir():
             raise FolderError(f"{folder} is a file; a model is saved as a folder.")
@@ -176,14 +177,15 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             os.replace(file, folder / file.name)
         for name in stale:
             (folder / name).unlink()
-        _flush(folder)
+        flush(folder)
     except OSError as error:
         raise FolderError(f"{folder} cannot be written: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Make the disk have a file, or a folder's list of files, before anything else is done."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,0 +1,60 @@
+"""Low-rank adapters (Hu et al. 2021): W + α/r · B A, with W frozen. They sit on the weight itself, so that whatever
+multiplies with it, fused or a role alone, takes part; the price is that a product's gradient is first that of W.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from anyformer.core.linear import Linear
+from anyformer.core.taps import brief
+from anyformer.errors import ConfigError, nearest
+
+
+class LowRank(nn.Module):
+    """What is added to a matrix [d_out, d_in]. B begins at zero: at first nothing changes."""
+
+    def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
+        super().__init__()
+        d_out, d_in = weight.shape
+        self.a = nn.Parameter(weight.new_empty(rank, d_in))
+        self.b = nn.Parameter(weight.new_zeros(d_out, rank))
+        self.rank, self.alpha = rank, alpha
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return torch.addmm(weight, self.b, self.a, alpha=self.alpha / self.rank)
+
+
+def adapt(model: nn.Module, rank: int, alpha: float, targets: Sequence[str], learn: Iterable[nn.Module] = ()) -> None:
+    """Put adapters on the matrices whose names match, and freeze everything of the model but them and `learn`: the
+    head that is new."""
+    matrices = {brief(path): module for path, module in model.named_modules() if isinstance(module, Linear)}
+    for glob in targets:
+        if not fnmatch.filter(matrices, glob):
+            raise ConfigError(f'train.lora_targets: no matrix is named "{glob}".{nearest(glob, matrices)}')
+    model.requires_grad_(False)
+    for part in learn:
+        part.requires_grad_(True)
+    for name, module in matrices.items():
+        if any(fnmatch.fnmatchcase(name, glob) for glob in targets):
+            parametrize.register_parametrization(module, "weight", LowRank(module.weight.detach(), rank, alpha))
+
+
+def adapters(model: nn.Module) -> Iterator[tuple[str, Linear, LowRank]]:
+    """Path, matrix and adapter, in order."""
+    for path, module in model.named_modules():
+        if isinstance(module, Linear) and parametrize.is_parametrized(module, "weight"):
+            yield path, module, module.parametrizations["weight"][0]  # type: ignore[index, misc]
+
+
+def merge(model: nn.Module) -> None:
+    """Make the adapters part of the matrices: the model is then as if it had none, and gives the same numbers."""
+    for _, module, _ in list(adapters(model)):
+        parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)

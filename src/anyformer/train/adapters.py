@@ -1,0 +1,31 @@
+"""Adapters instead of weights: what learns beside them, and what becomes of them at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from anyformer.core.lora import adapt, merge
+from anyformer.heads.language import LanguageHead
+from anyformer.model import Model
+from anyformer.train.settings import TrainSettings
+from anyformer.weights.peft import save_adapter
+
+FOLDER = "adapter"
+
+
+def new_heads(model: Model) -> list[nn.Module]:
+    """Heads that know nothing yet must learn as they are; one that says words came with the model."""
+    return [head for head in model.heads.values() if not isinstance(head, LanguageHead)]
+
+
+def put_on(model: Model, settings: TrainSettings) -> None:
+    alpha = settings.lora_alpha if settings.lora_alpha is not None else 2.0 * settings.lora
+    adapt(model, settings.lora, alpha, settings.lora_targets, new_heads(model))
+
+
+def take_off(model: Model, folder: Path) -> None:
+    """Keep the adapters apart, then make them part of the weights, so that the folder runs like any other."""
+    save_adapter(model, folder / FOLDER, model.origin.recipe)
+    merge(model)

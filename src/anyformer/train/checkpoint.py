@@ -1,0 +1,209 @@
+"""Checkpoints: everything a run needs to go on, written so that a machine may die at any moment.
+
+    checkpoints/step-00000500/state.json            where the run stands, and the size and checksum of every file
+    checkpoints/step-00000500/tensors.safetensors   model/…, optimizer/…, average/…; from many devices, their shares
+
+A checkpoint is written under a temporary name, flushed and renamed: one that has its name is whole, unless the disk
+damaged it later, which the checksums tell. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from anyformer.errors import FolderError
+from anyformer.train.distributed import Devices
+from anyformer.weights.files import flush
+
+FORMAT = 1
+STATE, TENSORS = "state.json", "tensors.safetensors"
+CONTENT = ("state", "files", "tensors")
+DRAFT, ASIDE = ".draft-", ".draft-old-"
+
+
+class DamagedError(Exception):
+    """A checkpoint that is not whole, and why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    folder: Path
+    info: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        return int(self.folder.name.rpartition("-")[2])
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.folder / name for name in self.info["files"]]
+
+
+class Store:
+    """The checkpoints of a run. Every process calls each method; one writes, or all of them their shares."""
+
+    def __init__(self, folder: Path, devices: Devices, keep: int) -> None:
+        self.folder, self.devices, self.keep = folder, devices, keep
+
+    def write(self, kind: str, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+        """A checkpoint of a kind ("step", "best"); an error says which one is still whole."""
+        target = self.folder / f"{kind}-{step:08d}"
+        draft = self.folder / f"{DRAFT}{kind}-{step:08d}"
+        with self._said(target):
+            if self.devices.first:
+                shutil.rmtree(draft, ignore_errors=True)
+                draft.mkdir(parents=True)
+            self.devices.wait()
+            self._write_tensors(draft, tensors)
+            self.devices.wait()
+            if self.devices.first:
+                _finish(draft, state, {name: list(tensor.shape) for name, tensor in tensors.items()})
+                _rename(draft, target)
+        self.devices.wait()
+        return target
+
+    def _write_tensors(self, draft: Path, tensors: Mapping[str, Tensor]) -> None:
+        if self.devices.sharded:
+            from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+            from torch.distributed.checkpoint.state_dict_saver import save
+
+            save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(draft), save_distributed=True))
+        elif self.devices.first:
+            plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+            save_file(plain, draft / TENSORS, {"format": "pt"})
+
+    @contextmanager
+    def _said(self, target: Path) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(target.parent / f"{DRAFT}{target.name}", ignore_errors=True)
+            why = getattr(error, "strerror", None) or str(error)
+            whole = [checkpoint.step for checkpoint in self.found("step")]
+            left = f"the run can go on from step {whole[0]}" if whole else "there is none before it"
+            raise FolderError(
+                f"{target} cannot be written ({why}); {left}, with --resume, once there is room."
+            ) from None
+
+    def found(self, kind: str) -> list[Checkpoint]:
+        """The checkpoints of a kind that can be read, newest first, their tensors not yet looked at."""
+        found = []
+        for folder in sorted(self.folder.glob(f"{kind}-*"), reverse=True):
+            with contextlib.suppress(DamagedError):
+                found.append(Checkpoint(folder, read_info(folder)))
+        return found
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest whole one, and a sentence for each that had to be passed over."""
+        passed: list[str] = []
+        for folder in sorted(self.folder.glob("step-*"), reverse=True):
+            try:
+                checkpoint = Checkpoint(folder, read_info(folder))
+                verify(checkpoint)
+                return checkpoint, passed
+            except DamagedError as why:
+                passed.append(f"{folder} is damaged ({why}); the one before it is used.")
+        return None, passed
+
+    def read(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
+        """Fill tensors in place, whole ones or shares, from whole ones or shares."""
+        plain = [path.name for path in checkpoint.files] == [TENSORS]
+        if plain and not self.devices.sharded:
+            with safe_open(checkpoint.folder / TENSORS, framework="pt", device="cpu") as file:
+                for name, tensor in tensors.items():
+                    with torch.no_grad():
+                        tensor.copy_(file.get_tensor(name))
+            return
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        targets = {name: tensor.detach() for name, tensor in tensors.items()}
+        reader = HuggingFaceStorageReader(str(checkpoint.folder))
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="torch.distributed is disabled"
+            )  # as it should be with one process
+            load(targets, storage_reader=reader, no_dist=not self.devices.many)
+
+    def tidy(self) -> None:
+        """Remove what was left half-written, checkpoints past the last `keep`, and bests that none of those names."""
+        if not self.devices.first:
+            return
+        for folder in self.folder.glob(f"{DRAFT}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        kept = self.found("step")[: self.keep]
+        if not kept:
+            return
+        names = {checkpoint.folder.name for checkpoint in kept}
+        names |= {f"best-{checkpoint.info['state']['best_step']:08d}" for checkpoint in kept}
+        for kind in ("step", "best"):
+            for folder in self.folder.glob(f"{kind}-*"):
+                if folder.name not in names and int(folder.name.rpartition("-")[2]) < kept[0].step:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    try:
+        info = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        text = json.dumps({name: info[name] for name in CONTENT}, sort_keys=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DamagedError(f"{STATE} cannot be read") from None
+    if info.get("checksum") != zlib.crc32(text.encode()):
+        raise DamagedError(f"{STATE} is not what was written")
+    if info["format"] != FORMAT:
+        raise DamagedError(f"its format {info['format']} is not this version's")
+    return info
+
+
+def verify(checkpoint: Checkpoint) -> None:
+    for path in checkpoint.files:
+        size, checksum = checkpoint.info["files"][path.name]
+        if not path.exists():
+            raise DamagedError(f"{path.name} is missing")
+        if path.stat().st_size != size:
+            raise DamagedError(f"{path.name} has {path.stat().st_size:,} bytes instead of {size:,}")
+        if crc32(path) != checksum:
+            raise DamagedError(f"{path.name} is not what was written")
+
+
+def crc32(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(2**22):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def _finish(draft: Path, state: Mapping[str, Any], tensors: Mapping[str, list[int]]) -> None:
+    files = {path.name: [path.stat().st_size, crc32(path)] for path in sorted(draft.iterdir())}
+    content = json.loads(json.dumps({"state": state, "files": files, "tensors": tensors}))
+    checksum = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    text = json.dumps({"format": FORMAT, **content, "checksum": checksum}, indent=2)
+    (draft / STATE).write_text(text + "\n", encoding="utf-8")
+    for path in draft.iterdir():
+        flush(path)
+    flush(draft)
+
+
+def _rename(draft: Path, target: Path) -> None:
+    aside = target.parent / f"{ASIDE}{target.name}"
+    if target.exists():  # a damaged one, or the same again: a run that went back repeats itself exactly
+        shutil.rmtree(aside, ignore_errors=True)
+        target.rename(aside)
+    draft.rename(target)
+    flush(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,195 @@
+"""`anyformer train` and `af.train`: from a user's files to a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyformer import registry
+from anyformer.data.batches import BatchSettings
+from anyformer.data.files import Paths
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings, TokenizerSettings
+from anyformer.tasks import find
+from anyformer.tasks.base import Setup, Task
+from anyformer.tasks.build import is_folder
+from anyformer.tasks.job import Job, hold_out
+from anyformer.train.display import Display, progress_bar
+from anyformer.train.distributed import Devices, open_devices
+from anyformer.train.energy import Meter
+from anyformer.train.engine import Engine
+from anyformer.train.folder import START, begin_folder, check_folder, check_same
+from anyformer.train.keys import Sections, flatten, resolve, show
+from anyformer.train.report import MetricsFile, summary, write_report
+from anyformer.train.seeds import seed_everything
+from anyformer.train.settings import TrainSettings
+from anyformer.train.state import State
+from anyformer.train.tensorboard import TensorBoard
+from anyformer.train.watch import Progress, Watcher, Watchers
+from anyformer.train.work import Metrics
+from anyformer.weights.files import whole_folder
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the user asks for. `given` are settings as dotted keys, in the order in which they count."""
+
+    task: str
+    recipe: str  # or a model folder, to take further
+    data: Paths
+    out: Path
+    valid: Paths | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order with everything found out that it did not say."""
+
+    order: Order
+    kind: type[Task]
+    rows: Rows
+    valid: Rows | None
+    sections: Sections
+
+    @property
+    def train(self) -> TrainSettings:
+        settings = self.sections["train"]
+        assert isinstance(settings, TrainSettings)
+        return settings
+
+    @property
+    def data(self) -> DataSettings:
+        settings = self.sections["data"]
+        assert isinstance(settings, DataSettings)
+        return settings
+
+    @property
+    def fingerprints(self) -> dict[str, str | None]:
+        return {"rows": self.rows.fingerprint, "valid": None if self.valid is None else self.valid.fingerprint}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run ended with; `str()` of it is the summary."""
+
+    folder: Path
+    state: State
+    lines: Sequence[str]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of the last evaluation."""
+        return self.state.metrics
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def plan(order: Order) -> Plan:
+    """Read the data, and settle every setting: the user's, else the task's advice, else the usual."""
+    kind = find(order.task)
+    sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
+    if not is_folder(order.recipe):
+        sections = {"model": registry.recipe(order.recipe).config, **sections}
+    usual = resolve({**sections, "train": TrainSettings()}, order.given)
+    data = usual["data"]
+    assert isinstance(data, DataSettings)
+    rows = kind.read(order.data, data)
+    if order.valid is not None:
+        valid: Rows | None = kind.read(order.valid, data)
+    else:
+        rows, valid = hold_out(rows, data.held_out)
+    advice = kind.advice(not is_folder(order.recipe), len(rows))
+    if "train.batch_size" in order.given or "batch_size" in order.given:
+        advice.pop("batch_tokens", None)
+    return Plan(order, kind, rows, valid, resolve({**sections, "train": TrainSettings(**advice)}, order.given))
+
+
+def run(order: Order) -> Trained:
+    check_folder(order.out, order.resume)
+    chosen = plan(order)
+    settings = flatten(chosen.sections)
+    if order.resume:
+        check_same(order.out, settings, chosen.fingerprints)
+    with open_devices(chosen.train.device, chosen.train.parallel) as devices:
+        with devices.first_one_first():
+            job = prepare(chosen, devices)
+            if devices.first and not order.resume:
+                begin_folder(order.out, settings, chosen.fingerprints)
+                keep_tokenizer(job.task, order.out)
+        return train_job(job, chosen, devices)
+
+
+def prepare(chosen: Plan, devices: Devices) -> Job:
+    """The task with its model and its rows; the tokenizer is learned once, and found again by whoever comes later."""
+    order, sections = chosen.order, chosen.sections
+    tokenizer = sections["tokenizer"]
+    assert isinstance(tokenizer, TokenizerSettings)
+    if (order.out / START / "tokenizer.json").exists():
+        tokenizer = tokenizer.replace(path=str(order.out / START))
+    seed_everything(chosen.train.seed)
+    setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"])  # type: ignore[arg-type]
+    task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
+    task.smoothing = chosen.train.label_smoothing
+    said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
+    task.model.origin.settings.update(said)
+    batch = BatchSettings(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)
+    with progress_bar("Preparing") as bar:
+        progress = bar if devices.first else None
+        return Job(
+            task, chosen.rows, chosen.valid, batch=batch, data=chosen.data, seed=chosen.train.seed, progress=progress
+        )
+
+
+def keep_tokenizer(task: Task, folder: Path) -> None:
+    """The tokenizer as it was learned, until the model is there: learning it again might not give the same."""
+    with whole_folder(folder / START) as draft:
+        for name, content in task.model.origin.files.items():
+            (draft / name).write_bytes(content)
+
+
+def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
+    order, out = chosen.order, chosen.order.out
+    meter = Meter(devices.device)
+    use = f"anyformer run {order.task} --model {out} INPUT"
+    page = Page(out, f"{order.task}: {order.recipe}", flatten(chosen.sections))
+    watchers: list[Watcher] = []
+    if devices.first:
+        display = Display(job.model, devices.device, job.metric, devices.ranks)
+        watchers = [display, MetricsFile(out), TensorBoard(out), page]
+    engine = Engine(job, chosen.train, devices, out, Watchers(watchers), meter)
+    try:
+        state = engine.run(order.resume)
+    finally:
+        meter.stop()
+    lines = summary(state, job.metric, engine.progress.unit, meter.how, use)
+    if devices.first:
+        page.write(lines)
+        print("\n".join(["", *lines]), flush=True)
+    return Trained(out, state, lines)
+
+
+class Page(Watcher):
+    """report.html, anew after every evaluation."""
+
+    def __init__(self, folder: Path, title: str, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.folder, self.title, self.settings = folder, title, settings
+
+    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+        self.write([f"step {progress.step:,} of {progress.steps:,}"])
+
+    def write(self, lines: Sequence[str]) -> None:
+        write_report(self.folder, self.title, lines, self.settings)
+
+
+def dry_run(order: Order) -> str:
+    """Every setting, resolved, as lines of YAML."""
+    chosen = plan(order)
+    rows = f"# {len(chosen.rows):,} rows to learn from"
+    valid = "" if chosen.valid is None else f", {len(chosen.valid):,} to evaluate on"
+    return f"{rows}{valid}\n{show(chosen.sections)}"

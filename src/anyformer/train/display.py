@@ -1,0 +1,120 @@
+"""What the user sees while a model trains: one live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.model import Model
+from anyformer.train.speed import memory, operations_per_token, peak
+from anyformer.train.watch import Progress, Watcher
+from anyformer.train.work import Metrics
+
+Show = Callable[..., None]  # show(done, total, note)
+
+LINES, SECONDS = 20, 30.0  # a plain line for each twentieth of the run, and at least so often
+
+
+class Display(Watcher):
+    def __init__(self, model: Model, device: torch.device, metric: str, ranks: int = 1) -> None:
+        super().__init__()
+        self.device, self.metric = device, metric
+        top = peak(device)
+        self.use = operations_per_token(model) / (top * ranks) if top is not None else None
+        self.live: Any = None
+        self.task: Any = None
+        self.last = 0.0
+
+    def start(self, progress: Progress) -> None:
+        if sys.stdout.isatty():
+            self._open(progress)
+
+    def _open(self, progress: Progress) -> None:
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("step {task.completed:,}/{task.total:,}"), BarColumn(bar_width=20), TaskProgressColumn())
+        self.live = Bar(*columns, TextColumn("{task.fields[note]}"), transient=True)
+        self.task = self.live.add_task("", total=progress.steps, completed=progress.step, note="")
+        self.live.start()
+
+    def step(self, progress: Progress) -> None:
+        if self.live is not None:
+            self.live.update(self.task, completed=progress.step, note=self.line(progress))
+            return
+        now = time.perf_counter()
+        twentieth = progress.step * LINES // progress.steps > (progress.step - 1) * LINES // progress.steps
+        if twentieth or progress.step == progress.first_step + 1 or now - self.last > SECONDS:
+            self._say(f"step {progress.step:,}/{progress.steps:,}  {self.line(progress)}")
+
+    def line(self, progress: Progress) -> str:
+        """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  4 min left"""
+        speed = progress.tokens_per_second
+        parts = [f"loss {progress.loss:.4g}"]
+        value = progress.state.metrics.get(self.metric)
+        parts += [f"valid {self.metric} {value:.4g}"] if isinstance(value, (int, float)) else []
+        parts += [f"{speed:,.0f} {progress.unit}/s"]
+        parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None else []
+        parts += [f"{memory(self.device) / 1e9:.1f} GB", f"padding {progress.padding:.1%}"]
+        return "  ".join([*parts, f"{duration(progress.seconds_left)} left"])
+
+    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+        if metrics:
+            figures = "  ".join(f"{name} {show(value)}" for name, value in metrics.items())
+            self._say(f"step {progress.step:,}  evaluated: {figures}")
+
+    def saved(self, progress: Progress, path: Path) -> None:
+        if self.live is None:
+            self._say(f"step {progress.step:,}  saved to {path}")
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.last = time.perf_counter()
+        if self.live is not None:
+            self.live.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, flush=True)
+
+    def stop(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+
+def show(value: float | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """75 -> 1 min 15 s"""
+    if seconds >= 3600:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Show]:
+    """Yields show(done, total, note). Live in a terminal; elsewhere (a log, a pipe) a plain line for every tenth."""
+    if not sys.stdout.isatty():
+        yield lambda done, total, note="": _print_tenths(label, done, total, note)
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description:<16}"), BarColumn(), TaskProgressColumn())
+    with Bar(*columns, TextColumn("{task.fields[note]}")) as bar:
+        task = bar.add_task(label, total=None, note="")
+        yield lambda done, total, note="": bar.update(task, completed=done, total=total, note=note)
+
+
+def _print_tenths(label: str, done: int, total: int, note: str) -> None:
+    if done == total or done * 10 // total > (done - 1) * 10 // total:
+        print(f"{label:<16} {done / total:4.0%}  {note}".rstrip(), flush=True)

@@ -1,0 +1,159 @@
+"""One device or many, of one machine or several: the same few words for all of them.
+
+torchrun --nproc-per-node 4 -m anyformer train …
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from anyformer.core.block import Block
+from anyformer.errors import ConfigError
+
+PATIENCE = timedelta(hours=4)  # for the first process's evaluation, while the others wait
+
+
+@dataclass(frozen=True)
+class Devices:
+    """This process's device and its place among the others."""
+
+    device: torch.device
+    rank: int = 0
+    ranks: int = 1
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+
+    @property
+    def first(self) -> bool:
+        """The one process that writes and shows."""
+        return self.rank == 0
+
+    @property
+    def many(self) -> bool:
+        return self.ranks > 1
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each process holds a share of the model only."""
+        return self.many and self.parallel == "fsdp"
+
+    def place(self, model: nn.Module) -> None:
+        """Put the model on the device; its parameters stay the objects they are, or become shares of themselves."""
+        model.to(self.device)
+        if self.sharded:
+            # Its hooks do not see in-place changes of what the model gives; no loss makes any.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+            for module in model.modules():
+                if isinstance(module, Block):
+                    fully_shard(module)
+            fully_shard(model)
+
+    def join(self, module: nn.Module, unused: bool) -> nn.Module:
+        """The module whose backward pass averages gradients over all processes; `unused`: some may have none."""
+        if not self.many or self.sharded:
+            return module
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        return DistributedDataParallel(module, device_ids=ids, find_unused_parameters=unused)
+
+    def silent(self, module: nn.Module, model: nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Until the last batch of a step, gradients stay where they are."""
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(last)
+        if last or not isinstance(module, DistributedDataParallel):
+            return nullcontext()
+        return module.no_sync()
+
+    @contextmanager
+    def whole(self, model: nn.Module) -> Iterator[None]:
+        """Every process has all of the weights, as plain tensors, to evaluate or to save."""
+        shards = [module for module in model.modules() if isinstance(module, FSDPModule)] if self.sharded else []
+        for shard in shards:
+            shard.unshard()
+            shard.set_reshard_after_forward(False, recurse=False)
+        try:
+            yield
+        finally:
+            for shard in shards:
+                shard.set_reshard_after_forward(shard is not model, recurse=False)
+                shard.reshard()
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.many:
+            dist.all_reduce(values)
+        return values
+
+    def share(self, value: Any) -> Any:
+        """What the first process has, as JSON; the others' is ignored."""
+        if not self.many:
+            return value
+        data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=self.device)
+        size = torch.tensor(len(data), device=self.device)
+        dist.broadcast(size, 0)
+        data = data if self.first else torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        dist.broadcast(data, 0)
+        return json.loads(bytes(data.tolist()).decode())
+
+    def wait(self) -> None:
+        if self.many:
+            dist.barrier()
+
+    @contextmanager
+    def first_one_first(self) -> Iterator[None]:
+        """What the first process prepares on disk, the others find there."""
+        if not self.first:
+            self.wait()
+        try:
+            yield
+        finally:
+            if self.first:
+                self.wait()
+
+
+def full(value: Tensor) -> Tensor:
+    """A share of a tensor as the whole of it."""
+    whole = getattr(value, "full_tensor", None)
+    return value if whole is None else whole()
+
+
+@contextmanager
+def open_devices(device: str = "auto", parallel: Literal["ddp", "fsdp"] = "ddp") -> Iterator[Devices]:
+    """The devices that torchrun speaks of in the environment, or else this process's own."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if ranks > 1 else None)
+    if ranks == 1:
+        yield Devices(chosen)
+        return
+    ours = not dist.is_initialized()
+    if ours:
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield Devices(chosen, dist.get_rank(), dist.get_world_size(), parallel)
+    finally:
+        if ours:
+            dist.destroy_process_group()
+
+
+def choose_device(name: str, local_rank: int | None = None) -> torch.device:
+    try:
+        chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError:
+        raise ConfigError(f'There is no device "{name}"; train.device takes auto, cpu, cuda or cuda:1.') from None
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError("There is no GPU here that PyTorch can use; leave train.device out, or say cpu.")
+        chosen = torch.device("cuda", local_rank if local_rank is not None else chosen.index or 0)
+        torch.cuda.set_device(chosen)
+    return chosen

@@ -1,0 +1,101 @@
+"""What a run took out of the socket, and what that meant: measured by codecarbon where it is installed, else estimated
+from the time, and said to be."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import time
+from typing import Any
+
+import torch
+
+CARBON = 0.48  # kg of CO2 for a kWh: the world's mean in 2023 (Ember, Global Electricity Review 2024)
+POUND = 0.45359237  # kg
+
+# The lectures' yardsticks (Strubell et al. 2019, table 1), in pounds of CO2.
+YARDSTICKS = {
+    "a flight New York–San Francisco and back": 1_984,
+    "a human year": 11_023,
+    "a car's lifetime": 126_000,
+}
+
+CORE = 10.0  # watts of a busy CPU core with its share of the memory: an assumption
+GPUS = {
+    "B200": 1000,
+    "H200": 700,
+    "H100": 700,
+    "A100": 400,
+    "L40S": 350,
+    "V100": 300,
+    "4090": 450,
+    "3090": 350,
+    "T4": 70,
+}
+GPU = 300.0  # where the name says nothing
+
+
+class Meter:
+    """Counts from when it is made. `how` says where the figure comes from."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.started = time.perf_counter()
+        self.tracker = _tracker()
+        self.watts, assumed = assume(device)
+        self.how = "measured by codecarbon" if self.tracker is not None else f"an estimate: {assumed}"
+
+    def read(self) -> float:
+        """kWh so far."""
+        if self.tracker is not None:
+            self.tracker.flush()
+            return float(self.tracker._total_energy.kWh)
+        return self.watts * (time.perf_counter() - self.started) / 3.6e6
+
+    def stop(self) -> None:
+        if self.tracker is not None:
+            self.tracker.stop()
+
+
+def _tracker() -> Any:
+    """codecarbon's, without the network: where in the world it stands is not asked for."""
+    try:
+        codecarbon = importlib.import_module("codecarbon")
+    except ImportError:
+        return None
+    logging.getLogger("codecarbon").disabled = True
+    with contextlib.suppress(Exception):  # what it can measure differs from machine to machine
+        tracker = codecarbon.OfflineEmissionsTracker(
+            country_iso_code="USA", save_to_file=False, log_level="critical", allow_multiple_runs=True
+        )
+        tracker.start()
+        return tracker
+    return None
+
+
+def assume(device: torch.device) -> tuple[float, str]:
+    """Watts, and the assumption in words."""
+    cores = torch.get_num_threads()
+    words = f"{cores} CPU core{'s' if cores > 1 else ''} at {CORE:.0f} W"
+    if device.type != "cuda":
+        return cores * CORE, words
+    name = torch.cuda.get_device_name(device)
+    watts = next((float(value) for part, value in GPUS.items() if part in name), GPU)
+    return cores * CORE + watts, f"{name} at {watts:.0f} W, {words}"
+
+
+def describe(kwh: float, how: str) -> list[str]:
+    """0.0040 kWh, about 0.0019 kg of CO2 (…), with the yardsticks."""
+    kg = kwh * CARBON
+    shares = [f"{_share(kg / (n * POUND))} of the CO2 of {name} ({n:,} lb)" for name, n in YARDSTICKS.items()]
+    return [
+        f"{kwh:.3g} kWh ({how}), about {kg:.3g} kg of CO2 at the world's mean of {CARBON} kg for a kWh",
+        *shares,
+    ]
+
+
+def _share(share: float) -> str:
+    """0.18 -> 18%;  1.1e-06 -> 1/909,000"""
+    if share >= 0.01:
+        return f"{share:,.0%}"
+    return f"1/{float(f'{1 / share:.3g}'):,.0f}" if share > 0 else "nothing"

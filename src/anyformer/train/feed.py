@@ -1,0 +1,126 @@
+"""Rows in order, as batches on the device: the next ones are made while a GPU works on the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.heads.base import IGNORED
+from anyformer.train.distributed import Devices
+from anyformer.train.seeds import generator
+from anyformer.train.work import Batch, Work
+
+
+class Place(NamedTuple):
+    """A position in the data: the batch, numbered within its epoch."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Fed:
+    rows: Sequence[int]  # of all devices together
+    batch: dict[str, Tensor]  # this device's share
+    counts: bool  # False: there were fewer rows than devices, and this one repeats a row for nothing
+    tokens: int  # real ones, this device's
+    slots: int  # the padded ones too
+
+    @property
+    def unit(self) -> str:
+        """What `tokens` counts."""
+        if any(name.endswith("input_ids") for name in self.batch):
+            return "tokens"
+        return "images" if "pixel_values" in self.batch else "rows"
+
+    def shape(self) -> str:
+        """8 rows, input_ids [8, 128]"""
+        largest = max(self.batch.items(), key=lambda item: item[1].numel())
+        return f"{len(self.rows)} rows, {largest[0]} {list(largest[1].shape)}"
+
+
+class Feed:
+    def __init__(self, work: Work, seed: int, devices: Devices) -> None:
+        self.work, self.seed, self.devices = work, seed, devices
+        self._epochs: dict[int, Sequence[Sequence[int]]] = {}
+        self._worker = ThreadPoolExecutor(1) if devices.device.type == "cuda" else None
+        self._ahead: dict[Place, Future[Fed]] = {}
+
+    def epoch(self, number: int) -> Sequence[Sequence[int]]:
+        if number not in self._epochs:
+            self._epochs = {n: kept for n, kept in self._epochs.items() if n >= number - 1}
+            self._epochs[number] = self.work.batches(number)
+            if len(self._epochs[number]) == 0:
+                raise InputError("There are no rows to train on.")
+        return self._epochs[number]
+
+    def after(self, place: Place) -> Place:
+        epoch, batch = place
+        return Place(epoch, batch + 1) if batch + 1 < len(self.epoch(epoch)) else Place(epoch + 1, 0)
+
+    def take(self, place: Place, n: int) -> tuple[list[Fed], Place]:
+        """The next `n` batches, and the place after them."""
+        taken = []
+        for _ in range(n):
+            taken.append(self._get(place))
+            place = self.after(place)
+        self._look_ahead(place, n)
+        return [self._move(fed) for fed in taken], place
+
+    def _get(self, place: Place) -> Fed:
+        ahead = self._ahead.pop(place, None)
+        return self._make(place, self.epoch(place.epoch)[place.batch]) if ahead is None else ahead.result()
+
+    def _look_ahead(self, place: Place, n: int) -> None:
+        if self._worker is not None:
+            for _ in range(n):
+                if place not in self._ahead:
+                    rows = self.epoch(place.epoch)[place.batch]
+                    self._ahead[place] = self._worker.submit(self._make, place, rows)
+                place = self.after(place)
+
+    def _make(self, place: Place, rows: Sequence[int]) -> Fed:
+        rank, ranks = self.devices.rank, self.devices.ranks
+        mine = rows[rank::ranks]
+        chance = generator(self.seed, *place, rank)
+        batch = dict(self.work.collate(mine if len(mine) else rows[:1], chance))
+        if self._worker is not None:
+            batch = {name: value.pin_memory() for name, value in batch.items()}
+        tokens, slots = count_tokens(batch) if len(mine) else (0, 0)
+        return Fed(rows, batch, len(mine) > 0, tokens, slots)
+
+    def _move(self, fed: Fed) -> Fed:
+        batch = {name: value.to(self.devices.device, non_blocking=True) for name, value in fed.batch.items()}
+        return Fed(fed.rows, batch, fed.counts, fed.tokens, fed.slots)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+def count_tokens(batch: Batch) -> tuple[int, int]:
+    """Real tokens and slots of everything that the model reads; pictures and sounds count as one each."""
+    found = list(_read(batch))
+    if not found:
+        rows = len(next(iter(batch.values())))
+        return rows, rows
+    return sum(real for real, _ in found), sum(slots for _, slots in found)
+
+
+def _read(batch: Batch) -> Iterator[tuple[int, int]]:
+    for prefix in ("", "decoder_"):
+        ids, mask = batch.get(f"{prefix}input_ids"), batch.get(f"{prefix}attention_mask")
+        labels = batch.get("labels")
+        if mask is not None:
+            yield int(mask.sum()), mask.numel()
+        elif ids is not None and prefix and labels is not None and labels.shape == ids.shape:
+            yield int((labels != IGNORED).sum()), ids.numel()
+        elif ids is not None:
+            yield ids.numel(), ids.numel()
+        elif prefix and labels is not None and labels.dim() == 2 and labels.shape != batch["input_ids"].shape:
+            yield int((labels != IGNORED).sum()), labels.numel()  # a decoder reads its labels, shifted

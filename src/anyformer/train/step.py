@@ -1,0 +1,151 @@
+"""One step of the optimiser: the gradients of one batch or several, on one device or many, clipped and applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.stack import Stack
+from anyformer.errors import ConfigError, Error
+from anyformer.train.distributed import Devices, full
+from anyformer.train.feed import Fed
+from anyformer.train.settings import TrainSettings
+from anyformer.train.work import Batch, Work
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class OutOfMemoryError(Error):
+    """A batch that does not fit the device; the message says what to lower."""
+
+
+class Objective(nn.Module):
+    """The work's loss as a module, so that what PyTorch does to modules (compile, DDP) happens to all of it."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.model = work.model
+        self._loss = work.loss
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+        loss = self._loss(batch)
+        return loss.total, loss.count, loss.parts
+
+
+class Stepper:
+    """Holds what a step needs. `figures` of a step: [loss, count, tokens, slots], summed over all, and parts."""
+
+    def __init__(self, work: Work, settings: TrainSettings, devices: Devices, optimizer: torch.optim.Optimizer) -> None:
+        self.settings, self.devices, self.optimizer, self.model = settings, devices, optimizer, work.model
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.objective = Objective(work)
+        if settings.compile:
+            self.objective.compile()
+        self.module: nn.Module | None = None  # joined to the other processes' when the first batch is there
+        self.precision = choose_precision(settings.precision, devices.device)
+        if self.precision == "fp16" and devices.sharded:
+            raise ConfigError("train.precision fp16 does not go with train.parallel fsdp; take bf16.")
+        self.scaler = torch.amp.GradScaler(devices.device.type, enabled=self.precision == "fp16")
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        dtype = DTYPES.get(self.precision)
+        return nullcontext() if dtype is None else torch.autocast(self.devices.device.type, dtype)
+
+    def gradients(self, batches: Sequence[Fed]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Leave the gradients of the mean loss in the parameters, and give back the figures."""
+        self.optimizer.zero_grad()
+        if self.module is None:
+            self.module = self._join(batches[0])
+        sums = torch.zeros(4, dtype=torch.float64, device=self.devices.device)
+        parts: dict[str, Tensor] = {}
+        scale: Tensor | None = None
+        for i, fed in enumerate(batches):
+            with self.devices.silent(self.module, self.model, i == len(batches) - 1):
+                with self.autocast():
+                    total, count, some = self.module(fed.batch)
+                figures = self._figures(total, count, fed)
+                if scale is None:  # the count of the whole step is not known yet: that of its first batch will do
+                    scale = torch.where(figures[1] == 0, 1.0, figures[1]) / self.devices.ranks
+                weight = (total if fed.counts else total * 0.0) / scale.to(total.dtype)
+                self.scaler.scale(weight).backward()
+            sums += figures
+            for name, value in some.items():
+                parts[name] = parts.get(name, torch.zeros_like(sums[0])) + value.detach().double() * fed.counts
+        if len(batches) > 1 and scale is not None:
+            self._rescale(scale * self.devices.ranks / sums[1].clamp(min=1e-30))
+        return sums, {name: self.devices.add(value) for name, value in parts.items()}
+
+    def _join(self, fed: Fed) -> nn.Module:
+        """PyTorch wants to be told whether some parameters may have no gradient; the first batch shows it."""
+        if not self.devices.many or self.devices.sharded:
+            return self.objective
+        with torch.random.fork_rng(), self.autocast():
+            total = self.objective(fed.batch)[0]
+        missing = len(self.parameters) - len(leaves(total) & {id(parameter) for parameter in self.parameters})
+        drops = any(module.config.layer_drop for module in self.model.modules() if isinstance(module, Stack))
+        unused = self.devices.add(torch.tensor(float(missing + drops), device=self.devices.device))
+        return self.devices.join(self.objective, bool(unused > 0))
+
+    def _figures(self, total: Tensor, count: Tensor, fed: Fed) -> Tensor:
+        """All devices together; they agree on it, so that they stop together too."""
+        device = self.devices.device
+        read = torch.tensor([fed.tokens, fed.slots], dtype=torch.float64, device=device)
+        said = torch.stack([total.detach().double(), count.detach().to(device).double()]) * fed.counts
+        return self.devices.add(torch.cat([said, read]))
+
+    @torch.no_grad()
+    def _rescale(self, factor: Tensor) -> None:
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad *= factor.to(parameter.grad.dtype)
+
+    def clip(self) -> Tensor:
+        """The norm of all gradients together, before it was cut down to the largest allowed."""
+        self.scaler.unscale_(self.optimizer)
+        largest = self.settings.clip or float("inf")
+        return full(torch.nn.utils.clip_grad_norm_(self.parameters, largest)).detach().double()
+
+    def apply(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["share"]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+def leaves(value: Tensor) -> set[int]:
+    """The ids of the parameters that a value was computed from."""
+    found, seen, left = set(), set(), [value.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        left += [after for after, _ in node.next_functions]
+    return found
+
+
+def choose_precision(name: str, device: torch.device) -> str:
+    if name != "auto":
+        return name
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+
+
+def out_of_memory(error: BaseException, fed: Sequence[Fed], settings: TrainSettings) -> OutOfMemoryError | None:
+    """What to lower, where an error says that memory ran out; None where it says something else."""
+    ran_out = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+    if not ran_out:
+        return None
+    tried = max(fed, key=lambda one: one.slots).shape() if fed else "no batch yet"
+    half = max(settings.batch_size // 2, 1)
+    more = "" if settings.checkpointing else ", or --set train.checkpointing=true"
+    return OutOfMemoryError(
+        f"Out of memory with a batch of {tried}. Lower it: --set train.batch_size={half} --set"
+        f" train.accumulate={settings.accumulate * 2} learns the same with half the memory; or lower"
+        f" data.max_length{more}."
+    )

@@ -1,0 +1,59 @@
+"""What the engine is given to do: a model, rows in an order, a loss, a measure. Tasks are such; so is a test's toy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from anyformer.model import Model
+
+Batch = dict[str, Tensor]
+Metrics = dict[str, float | str]
+
+
+class Sums(Protocol):
+    """A loss that many devices and many batches can add up before it is divided."""
+
+    @property
+    def total(self) -> Tensor:
+        """The sum over whatever counts."""
+
+    @property
+    def count(self) -> Tensor:
+        """How many there were."""
+
+    @property
+    def parts(self) -> Mapping[str, Tensor]:
+        """Sums of its parts over the same count, for whoever looks at them."""
+
+
+class Work(Protocol):
+    """`metric` names the figure of `evaluate` that says which weights are best."""
+
+    metric: str
+    larger_is_better: bool
+
+    @property
+    def model(self) -> Model:
+        """What is trained, in place."""
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        """The rows of every batch, all devices together: the same for the same epoch, whoever asks and when."""
+
+    def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
+        """Rows as tensors on the CPU; whatever is drawn is drawn from `generator`."""
+
+    def loss(self, batch: Batch) -> Sums: ...
+
+    def evaluate(self) -> Metrics:
+        """The field's own figures on rows that were not learned from; nothing where there are none."""
+
+    def save(self, folder: Path) -> None:
+        """Everything needed to run the model."""
+
+    def where(self, row: int) -> str:
+        """Where a row came from, for messages: "pairs.tsv, line 12"."""

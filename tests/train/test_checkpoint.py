@@ -1,0 +1,187 @@
+"""Checkpoints: whatever happens to the process or the disk, a run ends as if nothing had."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import anyformer as af
+from anyformer.train import checkpoint
+from anyformer.train.engine import train
+from anyformer.train.watch import Progress
+from tests.train.test_engine import Notes
+from tests.train.toy import DeadError, Toy, fingerprint, settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def killed(folder: Path, kills: int, seed: int) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.train.kills", str(folder), str(kills), str(seed)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["kills"] >= kills
+    assert set(found["hashes"]) == {found["never"]}, "bit for bit"
+    assert not found["drafts"], "nothing half-written stays behind"
+
+
+def test_killed_five_times(tmp_path: Path) -> None:
+    killed(tmp_path, 5, 0)
+
+
+@pytest.mark.slow
+def test_killed_a_hundred_times(tmp_path: Path) -> None:
+    """At random moments, within saves and evaluations too."""
+    killed(tmp_path, 100, 1)
+
+
+def cut_off(folder: Path, step: int, **changes: object) -> None:
+    """A run that died after a step."""
+
+    def die(progress: Progress) -> None:
+        if progress.step == step:
+            raise DeadError
+
+    with pytest.raises(DeadError):
+        train(Toy(), settings(**changes), folder=folder, on_step=die)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 3}, {"ema": 0.9}, {"precision": "fp16"}, {"optimizer": "adam"}])
+def test_a_run_that_died_goes_on(tmp_path: Path, changes: dict[str, object]) -> None:
+    cut_off(tmp_path / "cut", 13, **changes)
+    toy, whole, notes = Toy(), Toy(), Notes()
+    state = train(toy, settings(**changes), folder=tmp_path / "cut", resume=True, watcher=notes)
+    expected = train(whole, settings(**changes), folder=tmp_path / "whole")
+    assert notes.said == ["Continuing from step 10."]
+    assert fingerprint(toy.model) == fingerprint(whole.model)
+    same = ("step", "epoch", "batch", "loss", "best", "best_step", "stale", "tokens", "slots", "scaler")
+    assert {name: getattr(state, name) for name in same} == {name: getattr(expected, name) for name in same}
+
+
+def test_a_finished_run_is_finished_again(tmp_path: Path) -> None:
+    """And goes on where more steps are asked for."""
+    first, again, longer, whole = Toy(), Toy(), Toy(), Toy()
+    train(first, settings(schedule="constant"), folder=tmp_path)
+    train(again, settings(schedule="constant"), folder=tmp_path, resume=True)
+    assert fingerprint(first.model) == fingerprint(again.model)
+    train(longer, settings(steps=30, schedule="constant"), folder=tmp_path, resume=True)
+    train(whole, settings(steps=30, schedule="constant"), folder=tmp_path / "whole")
+    assert fingerprint(longer.model) == fingerprint(whole.model)
+
+
+def cut_short(folder: Path) -> None:
+    with (folder / checkpoint.TENSORS).open("r+b") as file:
+        file.truncate(1000)
+
+
+def flip_a_bit(folder: Path) -> None:
+    data = bytearray((folder / checkpoint.TENSORS).read_bytes())
+    data[-40] ^= 1
+    (folder / checkpoint.TENSORS).write_bytes(data)
+
+
+def half_a_state(folder: Path) -> None:
+    text = (folder / checkpoint.STATE).read_text()
+    (folder / checkpoint.STATE).write_text(text[: len(text) // 2])
+
+
+def another_state(folder: Path) -> None:
+    text = (folder / checkpoint.STATE).read_text()
+    (folder / checkpoint.STATE).write_text(text.replace('"step": 10', '"step": 11'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (cut_short, "has 1,000 bytes instead of"),
+        (flip_a_bit, "is not what was written"),
+        (half_a_state, "cannot be read"),
+        (another_state, "is not what was written"),
+        (lambda folder: (folder / checkpoint.TENSORS).unlink(), "is missing"),
+    ],
+)
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
+    damage: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
+    cut_off(tmp_path, 13)
+    damage(tmp_path / "checkpoints" / "step-00000010")
+    toy, whole, notes = Toy(), Toy(), Notes()
+    train(toy, settings(), folder=tmp_path, resume=True, watcher=notes)
+    assert "step-00000010 is damaged" in notes.said[0] and why in notes.said[0]
+    assert notes.said[1] == "Continuing from step 5."
+    train(whole, settings(), folder=tmp_path / "whole")
+    assert fingerprint(toy.model) == fingerprint(whole.model)
+
+
+def test_all_damaged(tmp_path: Path) -> None:
+    cut_off(tmp_path, 13)
+    for folder in (tmp_path / "checkpoints").glob("step-*"):
+        cut_short(folder)
+    with pytest.raises(af.FolderError, match=r"No checkpoint in .* is whole"):
+        train(Toy(), settings(), folder=tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    cut_off(tmp_path, 13)
+    toy = Toy()
+    toy.model = af.build("gpt2-tiny")
+    with pytest.raises(af.FolderError, match="is of another model"):
+        train(toy, settings(), folder=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_no_more(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that could not be saved, why, and where the run can go on from; the one before stays whole."""
+    write, calls = checkpoint.save_file, [0]
+
+    def save_file(*args: object) -> None:
+        calls[0] += 1
+        if calls[0] > 3:  # step 5, best 7, step 10; then best 14
+            raise OSError(code, os.strerror(code))
+        write(*args)
+
+    monkeypatch.setattr(checkpoint, "save_file", save_file)
+    with pytest.raises(af.FolderError) as error:
+        train(Toy(), settings(), folder=tmp_path)
+    assert os.strerror(code) in str(error.value) and "can go on from step 10" in str(error.value)
+    monkeypatch.undo()
+    assert not list(tmp_path.rglob(".draft-*"))
+    toy, whole = Toy(), Toy()
+    train(toy, settings(), folder=tmp_path, resume=True)
+    train(whole, settings(), folder=tmp_path / "whole")
+    assert fingerprint(toy.model) == fingerprint(whole.model)
+
+
+def test_what_is_kept(tmp_path: Path) -> None:
+    train(Toy(), settings(steps=33, keep=3), folder=tmp_path)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert [name for name in names if name.startswith("step")] == ["step-00000025", "step-00000030", "step-00000033"]
+    assert 1 <= len([name for name in names if name.startswith("best")]) <= 3
+    assert all(name.startswith(("step", "best")) for name in names)
+    with safe_open(tmp_path / "checkpoints" / "step-00000033" / checkpoint.TENSORS, framework="pt") as file:
+        assert {name.split("/")[0] for name in file.keys()} == {"model", "optimizer"}  # noqa: SIM118
+
+
+def test_nothing_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(*args: object, **options: object) -> None:
+        raise AssertionError("pickled")
+
+    for module, name in ((torch, "save"), (torch, "load")):
+        monkeypatch.setattr(module, name, no)
+    cut_off(tmp_path, 7)
+    train(Toy(), settings(), folder=tmp_path, resume=True)
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".json", ".safetensors"}

@@ -1,0 +1,186 @@
+"""From a user's file to a folder that runs: the command, from Python and from the shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import anyformer as af
+from anyformer.cli import main
+from anyformer.train.engine import Engine
+from anyformer.train.folder import RECORD
+
+ROOT = Path(__file__).parents[2]
+GOOD, BAD = "good fine great nice lovely".split(), "bad awful poor sad ugly".split()
+SMALL = {"n_layers": 1, "steps": 12, "eval_every": 5, "save_every": 5, "log_every": 1, "device": "cpu"}
+QUICK = [f"--set={key}={value}" for key, value in SMALL.items()]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    lines = ["text\tlabel"]
+    for i in range(60):
+        words = GOOD if i % 2 else BAD
+        lines.append(f"it is {words[i % 5]} and {words[(i + 1) % 5]}\t{'yes' if i % 2 else 'no'}")
+    path = tmp_path / "reviews.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_table_becomes_a_folder_that_runs(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "mine", **{**SMALL, "steps": 60})
+    out = tmp_path / "mine"
+    assert done.folder == out and done.state.step == 60
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl", "report.html", RECORD}
+    config = json.loads((out / "config.json").read_text())
+    assert config["train"]["steps"] == 60 and config["model"]["n_layers"] == 1 and "vocab_size" in config["tokenizer"]
+    record = json.loads((out / RECORD).read_text())
+    assert record["command"] and record["versions"]["torch"] and record["settings"]["train.steps"] == 60
+    ask = af.task("classify-text", out)
+    assert str(ask("it is lovely and nice")) != str(ask("it is awful and sad"))
+    shown = capsys.readouterr().out
+    for words in ("tokens/s", "padding", "kWh", "1,984 lb", "anyformer run classify-text --model"):
+        assert words in shown
+
+
+def test_a_run_that_was_cut_off_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tokenizer that it had, to the same weights; another start is refused, other settings too."""
+
+    def order(out: str, **changes: Any) -> None:
+        options = {**SMALL, "tokenizer.kind": "word", **changes}
+        af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / out, **options)
+
+    class DeadError(Exception):
+        pass
+
+    step = Engine.step
+
+    def die(engine: Engine) -> None:
+        step(engine)
+        if engine.state.step == 8:
+            raise DeadError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", die)
+        with pytest.raises(DeadError):
+            order("cut")
+    with pytest.raises(af.FolderError, match="holds a run already: add --resume"):
+        order("cut")
+    with pytest.raises(af.ConfigError, match=r"begun with train\.lr"):
+        order("cut", lr=0.5, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(af.Tokenizer, "train", None)  # it is not learned again
+        order("cut", resume=True)
+    order("whole")
+    cut, whole = weights(tmp_path / "cut"), weights(tmp_path / "whole")
+    assert cut.keys() == whole.keys() and all(torch.equal(cut[name], whole[name]) for name in whole)
+    table.write_text(table.read_text() + "it is new\tyes\n")
+    with pytest.raises(af.ConfigError, match="data of the run"):
+        order("cut", resume=True)
+
+
+def test_a_folder_is_taken_further(table: Path, tmp_path: Path) -> None:
+    af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "first", **SMALL)
+    more = {name: value for name, value in SMALL.items() if name != "n_layers"}
+    done = af.train("classify-text", recipe=tmp_path / "first", data=table, out=tmp_path / "second", **more)
+    assert done.state.step == 12
+    assert (tmp_path / "second" / "tokenizer.json").read_text() == (tmp_path / "first" / "tokenizer.json").read_text()
+
+
+def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (table.parent / "mine.yaml").write_text("train:\n  lr: 1e-3\n  warmup: 7\n")
+    arguments = ("--recipe", "bert-tiny", "--data", table, "--out", "mine", "--config", table.parent / "mine.yaml")
+    assert run("train", "classify-text", *arguments, "--set", "train.warmup=9", "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"train.lr: 0.001", "train.warmup: 9", "tokenizer.vocab_size: 8000"} <= set(lines)
+    assert {line.split(".")[0] for line in lines[1:]} >= {"model", "train", "data", "tokenizer"}
+    assert "57 rows to learn from, 3 to evaluate on" in lines[0]
+    assert not Path("mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (["--set", "train.step=5"], 'Did you mean "train.steps"?'),
+        (["--set", "train.steps=many"], "train.steps is 'many'; it takes int"),
+        (["--set", "train.steps"], "--set KEY=VALUE"),
+        (["--recipe", "bert-tinny"], 'Did you mean "bert-tiny"?'),
+        (["--recipe", "mlp-mixer-tiny"], "mlp"),
+        (["--data", "nowhere.tsv"], "nowhere.tsv"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+        (["--out", "reviews.tsv"], "is a file"),
+        (["--resume"], "no run in mine to continue"),
+        (["--set", "train.device=cuda:99"], "device"),
+    ],
+)
+def test_mistakes_end_in_a_sentence(
+    changes: list[str], says: str, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = {"--recipe": "bert-tiny", "--data": str(table), "--out": "mine"}
+    for name in changes[::2]:
+        usual.pop(name, None)
+    options = [part for pair in usual.items() for part in pair]
+    assert run("train", "classify-text", *options, *QUICK, *changes) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err and "Traceback" not in shown.err and shown.err.count("\n") == 1
+    assert not Path("mine").exists(), "nothing half-written"
+
+
+def test_an_unknown_task(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "classify-txt", "--recipe", "bert-tiny", "--data", table, "--out", "mine") == 2
+    assert 'Did you mean "classify-text"?' in capsys.readouterr().err
+
+
+def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--help") == 0
+    shown = capsys.readouterr().out
+    for words in ("--data pairs.tsv --out mine/", "--resume", "torchrun", "train.batch_size", "--dry-run"):
+        assert words in shown
+
+
+@pytest.mark.slow
+def test_torchrun(table: Path, tmp_path: Path) -> None:
+    """Two processes, as a user starts them, learn what one does; a mistake is said once."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "anyformer"]
+    order = ["train", "classify-text", "--recipe", "bert-tiny", "--data", str(table), *QUICK, "--set=model.dropout=0"]
+    order += ["--set=model.attention_dropout=0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    for kind in ("ddp", "fsdp"):
+        command = [*torchrun, *order, "--out", kind, f"--set=train.parallel={kind}"]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+    assert run(*order, "--out", "one") == 0
+
+    def losses(folder: str) -> list[float]:
+        rows = [json.loads(line) for line in (tmp_path / folder / "metrics.jsonl").read_text().splitlines()]
+        return [row["loss"] for row in rows if "split" not in row]
+
+    assert losses("ddp") == pytest.approx(losses("one"), rel=1e-4)
+    assert losses("fsdp") == pytest.approx(losses("one"), rel=1e-4)
+    ran = subprocess.run([*torchrun, *order, "--out", "one"], env=environment, capture_output=True, text=True)
+    assert ran.returncode != 0 and ran.stderr.count("holds a run already") == 1

@@ -1,0 +1,116 @@
+"""Every task through the command: trained, cut off, continued to the same bits, and run from its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import anyformer as af
+from anyformer.tasks import TASKS
+from anyformer.train.engine import Engine
+from tests.train.toy import DeadError
+
+WORDS = "cat dog cow bee ant hen fox owl".split()
+SETTINGS = {"steps": 6, "save_every": 3, "eval_every": 3, "log_every": 1, "batch_size": 4, "device": "cpu"}
+
+
+def lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def squad() -> str:
+    paragraphs = []
+    for i, word in enumerate(WORDS * 4):
+        context = f"the {word} sat on the mat number {i}"
+        answers = [{"text": word, "answer_start": 4}]
+        paragraphs.append({"context": context, "qas": [{"id": str(i), "question": "who sat", "answers": answers}]})
+    return json.dumps({"data": [{"title": "animals", "paragraphs": paragraphs}]})
+
+
+TEXT = "".join(f"the {a} sat on the {b}\nand then it slept\n\n" for a in WORDS for b in WORDS for _ in range(3))
+PAIRS = "source\ttarget\n" + "".join(f"one {word} there\tein {word} dort\n" for word in WORDS * 2)
+
+# Task -> recipe, file, its content, one thing to run it on, settings.
+CASES: dict[str, tuple[str, str, str, Any, dict[str, Any]]] = {
+    "generate": ("gpt2-tiny", "x.txt", TEXT, "the cat", {"tokenizer.kind": "char", "data.max_length": 24}),
+    "translate": ("transformer-tiny", "x.tsv", PAIRS, "one cat there", {"tokenizer.vocab_size": 290}),
+    "summarize": (
+        "transformer-tiny",
+        "x.jsonl",
+        lines([{"text": f"the {word} sat on the mat", "summary": f"{word} sat"} for word in WORDS * 2]),
+        "the cat sat on the mat",
+        {"tokenizer.vocab_size": 290},
+    ),
+    "classify-text": (
+        "bert-tiny",
+        "x.tsv",
+        "text\tlabel\n" + "".join(f"{word} number {i}\t{'ab'[i % 2]}\n" for i, word in enumerate(WORDS * 3)),
+        "cat number 1",
+        {"tokenizer.vocab_size": 120},
+    ),
+    "classify-pair": (
+        "bert-tiny",
+        "x.tsv",
+        "first\tsecond\tlabel\n" + "".join(f"one {a}\tone {b}\t{a == b}\n" for a in WORDS[:4] for b in WORDS[:6]),
+        ("one cat", "one dog"),
+        {"tokenizer.vocab_size": 120},
+    ),
+    "tag": (
+        "bert-tiny",
+        "x.conll",
+        "".join(f"we O\nask O\n{word} B-PER\n\n" for word in WORDS * 2),
+        "we ask cat",
+        {"tokenizer.vocab_size": 120},
+    ),
+    "answer": ("bert-tiny", "x.json", squad(), ("who sat", "the cat sat"), {"tokenizer.vocab_size": 120}),
+    "fill-mask": ("bert-tiny", "x.txt", TEXT, "the [MASK] sat", {"tokenizer.vocab_size": 120, "data.max_length": 24}),
+    "electra": (
+        "electra-joint-tiny",
+        "x.txt",
+        TEXT,
+        "the cat sat",
+        {"tokenizer.vocab_size": 120, "data.max_length": 24},
+    ),
+    "embed": (
+        "bert-tiny",
+        "x.tsv",
+        PAIRS.replace("source\ttarget", "first\tsecond"),
+        "one cat",
+        {"tokenizer.vocab_size": 120},
+    ),
+}
+
+
+def test_every_task_is_here() -> None:
+    assert CASES.keys() == TASKS.keys()
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_cut_off_and_continued_it_ends_the_same(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, name, content, thing, more = CASES[task]
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / name).write_text(content)
+    order: dict[str, Any] = {"recipe": recipe, "data": tmp_path / name, **SETTINGS, **more}
+    step = Engine.step
+
+    def die(engine: Engine) -> None:
+        step(engine)
+        if engine.state.step == 5:
+            raise DeadError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", die)
+        with pytest.raises(DeadError):
+            af.train(task, out=tmp_path / "cut", **order)
+    done = af.train(task, out=tmp_path / "cut", resume=True, **order)
+    af.train(task, out=tmp_path / "whole", **order)
+    cut, whole = (load_file(tmp_path / folder / "model.safetensors") for folder in ("cut", "whole"))
+    assert cut.keys() == whole.keys() and all(torch.equal(cut[key], whole[key]) for key in whole)
+    assert done.state.step == 6 and done.state.best is not None
+    options = {"max_new_tokens": 4} if task == "generate" else {}
+    assert str(af.task(task, tmp_path / "whole", **options)(thing))

@@ -1,0 +1,173 @@
+"""What a run shows and leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.train import energy, report
+from anyformer.train.display import Display, duration
+from anyformer.train.distributed import Devices
+from anyformer.train.engine import Engine, train
+from anyformer.train.feed import count_tokens
+from anyformer.train.speed import operations_per_token
+from anyformer.train.state import State
+from anyformer.train.watch import Progress, Watcher, Watchers
+from tests.train.toy import DeadError, Toy, settings
+
+
+class Dies(Watcher):
+    def step(self, progress: Progress) -> None:
+        if progress.step == 13:
+            raise DeadError
+
+
+def test_metrics_of_a_run_that_went_back_are_those_of_one_that_did_not(tmp_path: Path) -> None:
+    """Every step once, in order, evaluations among them, even where the last line was cut short."""
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for folder in (cut, whole):
+        folder.mkdir()
+    with pytest.raises(DeadError):
+        train(Toy(), settings(), folder=cut, watcher=Watchers([report.MetricsFile(cut), Dies()]))
+    with (cut / report.METRICS).open("a") as file:
+        file.write('{"step": 14, "lo')
+    train(Toy(), settings(), folder=cut, resume=True, watcher=report.MetricsFile(cut))
+    train(Toy(), settings(), folder=whole, watcher=report.MetricsFile(whole))
+
+    def rows(folder: Path) -> list[dict[str, object]]:
+        found = [json.loads(line) for line in (folder / report.METRICS).read_text().splitlines()]
+        return [{k: v for k, v in row.items() if "per_second" not in k} for row in found]
+
+    assert rows(cut) == rows(whole)
+    assert [row["step"] for row in rows(whole) if "split" not in row] == list(range(1, 21))
+    assert [row["step"] for row in rows(whole) if row.get("split") == "valid"] == [7, 14, 20]
+    assert all("loss" in row for row in rows(whole))
+
+
+def test_the_report_is_a_page_with_a_curve_for_each_figure(tmp_path: Path) -> None:
+    train(Toy(), settings(), folder=tmp_path, watcher=report.MetricsFile(tmp_path))
+    path = report.write_report(tmp_path, "a <b>", ["line one"], {"train.steps": 20})
+    page = path.read_text()
+    curves = re.findall(r"<figure>.*?</figure>", page)
+    names = [ElementTree.fromstring(curve)[0].text or "" for curve in curves]
+    assert {name.split(":")[0] for name in names} >= {"valid loss", "training loss", "training lr"}
+    assert "a &lt;b&gt;" in page and "line one" in page and "train.steps" in page and "http" not in page
+
+
+def test_a_curve_goes_where_its_points_are() -> None:
+    """The lowest value stands lowest, steps go from left to right."""
+    svg = ElementTree.fromstring(report.draw("x", [(0, 1.0), (5, 3.0), (10, 2.0)]))
+    places = svg.find(".//polyline").get("points")  # type: ignore[union-attr]
+    (x0, y0), (x1, y1), (x2, y2) = (map(float, point.split(",")) for point in str(places).split())
+    assert x0 < x1 < x2 and math.isclose(x1 - x0, x2 - x1) and y1 < y2 < y0
+    assert "polyline" in report.draw("flat", [(3, 1.0)])
+
+
+def test_plain_lines_where_nobody_looks_live(capsys: pytest.CaptureFixture[str]) -> None:
+    toy = Toy()
+    train(toy, settings(steps=40), watcher=Display(toy.model, torch.device("cpu"), "loss"))
+    lines = capsys.readouterr().out.splitlines()
+    steps = [line for line in lines if re.match(r"step [\d,]+/40 ", line)]
+    assert 20 <= len(steps) <= 22
+    for part in (r"loss [\d.]+", r"[\d,]+ tokens/s", r"[\d.]+ GB", r"padding [\d.]+%", r"\d+ s left"):
+        assert re.search(part, steps[-1]), part
+    assert sum("signature toy" in line for line in lines) == len(range(7, 41, 7)) + 1
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_live_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    toy = Toy()
+    train(toy, settings(), watcher=Display(toy.model, torch.device("cpu"), "loss"))
+    assert "step 7  evaluated: loss" in capsys.readouterr().out
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (5, 75, 3700)] == ["5 s", "1 min 15 s", "1 h 1 min"]
+
+
+def test_padding_is_the_share_of_empty_slots() -> None:
+    toy = Toy()
+    state = train(toy, settings(steps=6, eval_every=0))  # one epoch: 24 rows of 8, 7 and 6 of 8 slots
+    assert (state.tokens, state.slots) == (8 * (8 + 7 + 6), 24 * 8)
+    assert Progress(1, state).padding == pytest.approx(1 / 8)
+
+
+def test_what_counts_as_a_token() -> None:
+    ids, mask = torch.ones(2, 4, dtype=torch.long), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    labels = torch.tensor([[5, 6, -100], [5, -100, -100]])
+    assert count_tokens({"input_ids": ids}) == (8, 8)
+    assert count_tokens({"input_ids": ids, "attention_mask": mask}) == (5, 8)
+    assert count_tokens({"input_ids": ids, "attention_mask": mask, "labels": labels}) == (5 + 3, 8 + 6)
+    assert count_tokens({"input_ids": ids, "decoder_input_ids": labels.abs(), "labels": labels}) == (8 + 3, 8 + 6)
+    assert count_tokens({"pixel_values": torch.zeros(3, 3, 8, 8)}) == (3, 3)
+
+
+def test_operations_are_six_for_each_weight_that_multiplies() -> None:
+    """GPT-2: its 124,439,808 parameters less positions, biases and norms, the tied table once."""
+    model = af.build("gpt2-tiny")  # 2 layers of width 64, 256 words
+    assert operations_per_token(model) == 6 * (2 * 12 * 64**2 + 256 * 64)
+
+
+def test_energy_is_an_estimate_without_codecarbon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "codecarbon", None)
+    meter = energy.Meter(torch.device("cpu"))
+    assert "an estimate" in meter.how and meter.watts == torch.get_num_threads() * 10
+    engine = Engine(Toy(), settings(), Devices(torch.device("cpu")), tmp_path, meter=meter)
+    state = engine.run()
+    assert 0 < state.energy <= meter.read()
+    second = energy.Meter(torch.device("cpu"))
+    again = Engine(Toy(), settings(steps=25), Devices(torch.device("cpu")), tmp_path, meter=second)
+    assert again.run(resume=True).energy > state.energy, "what went before counts"
+
+
+def test_codecarbon_measures_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Energy:
+        kWh = 0.25  # noqa: N815
+
+    class Tracker:
+        def __init__(self, **options: object) -> None:
+            assert options["save_to_file"] is False
+            self._total_energy = Energy()
+
+        def start(self) -> None: ...
+
+        def flush(self) -> None: ...
+
+        def stop(self) -> None: ...
+
+    class Module:
+        OfflineEmissionsTracker = Tracker
+
+    monkeypatch.setitem(sys.modules, "codecarbon", Module)  # type: ignore[arg-type]
+    meter = energy.Meter(torch.device("cpu"))
+    assert meter.how == "measured by codecarbon" and meter.read() == 0.25
+
+
+def test_the_yardsticks() -> None:
+    """1,984 lb are 899.9 kg, which at 0.48 kg take 1,874.9 kWh: as much as the flight."""
+    lines = energy.describe(1984 * 0.45359237 / 0.48, "an estimate")
+    assert "1.87e+03 kWh (an estimate), about 900 kg" in lines[0]
+    assert lines[1].startswith("100% of") and "1,984 lb" in lines[1]
+    assert "18% of" in lines[2] and "11,023 lb" in lines[2]
+    assert "2% of" in lines[3] and "126,000 lb" in lines[3]
+
+    assert energy.describe(0.0, "")[1].startswith("nothing") and energy.describe(0.002, "")[1].startswith(
+        "1/937,000 of"
+    )
+
+
+def test_the_summary_has_what_a_user_wants() -> None:
+    state = State(step=20, best=0.5, best_step=14, tokens=1234, seconds=75.0, energy=0.01)
+    shown = "\n".join(report.summary(state, "bleu", "tokens", "an estimate", "anyformer run translate --model x"))
+    for words in ("best bleu: 0.5, at step 14", "1,234 tokens in 1 min 15 s", "0.01 kWh", "anyformer run translate"):
+        assert words in shown

@@ -25,7 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]  # a gguf.py is here
+sys.path[:] = [
+    path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent
+]  # a gguf.py is here
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -78,6 +80,10 @@ def timed(work: Callable[[], Any], units: int) -> Run:
     return run
 
 
+def lengths(new: int) -> dict[str, Any]:
+    return {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+
+
 def from_transformers(home: str, model: str, config: str, settings: dict[str, Any]) -> tuple[Any, str]:
     """Random weights, and a folder that holds them."""
     package = f"transformers.models.{home}"
@@ -103,7 +109,7 @@ def gpt2(batch: int, weights: str | None = None, new: int = 64) -> Workload:
         theirs, folder = from_transformers("gpt2", "GPT2LMHeadModel", "GPT2Config", {})
         ours = af.load(folder, weights=weights)
         ids = torch.randint(0, 50000, (batch, 16))
-        options: dict[str, Any] = dict(max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
+        options = {**lengths(new), "pad_token_id": 0}
         runs = {
             "anyformer": timed(lambda: ours.generate(ids, **options), batch * new),
             "transformers": timed(lambda: theirs.generate(ids, **options), batch * new),
@@ -120,7 +126,7 @@ def translate(beams: int, weights: str | None = None, batch: int = 16, new: int 
         theirs, folder = from_transformers("marian", "MarianMTModel", "MarianConfig", MARIAN)
         ours = af.load(folder, weights=weights)
         ids = torch.randint(5, 32000, (batch, 24))
-        options: dict[str, Any] = dict(max_new_tokens=new, min_new_tokens=new, do_sample=False, num_beams=beams)
+        options = {**lengths(new), "num_beams": beams}
         runs = {"anyformer": timed(lambda: ours.generate(ids, **options), batch)}
         if weights is None:
             runs["transformers"] = timed(lambda: theirs.generate(ids, **options), batch)
@@ -138,7 +144,7 @@ def smollm2(llama: str | None, new: int = 64) -> Workload:
         ours = af.load(file, weights="int8")
         text = "The history of the city begins with a small settlement near the river, where"
         ids = torch.tensor([af.Tokenizer.load(file).encode(text)])
-        options: dict[str, Any] = dict(max_new_tokens=new, min_new_tokens=new, do_sample=False)
+        options = lengths(new)
         runs = {"anyformer": timed(lambda: ours.generate(ids, **options), new)}
         runs.update(llama_runs(llama, file, text, new))
         return runs, weight_bytes(ours)
@@ -184,7 +190,7 @@ def ctranslate2_runs(kind: str, beams: int, batch: int, new: int) -> dict[str, R
     ctranslate2_model(generator, words).save(folder)
     translator = ctranslate2.Translator(folder, compute_type=kind, intra_threads=THREADS, inter_threads=1)
     source = [[words[i] for i in generator.integers(5, len(words), 24)] for _ in range(batch)]
-    options = dict(beam_size=beams, max_decoding_length=new, min_decoding_length=new, max_batch_size=batch)
+    options = {"beam_size": beams, "max_decoding_length": new, "min_decoding_length": new, "max_batch_size": batch}
     return {"CTranslate2": timed(lambda: translator.translate_batch(source, **options), batch)}
 
 

@@ -15,7 +15,7 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Crossing, PartConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.linear import quantise_weights
+from anyformer.core.linear import quantise_weights, quantised
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
@@ -308,6 +308,11 @@ class Model(nn.Module):
                 quantise_weights(part)
         self.requires_grad_(False)
         return self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        if mode and quantised(self):
+            raise InputError('int8 weights cannot be trained; load the model without weights="int8".')
+        return super().train(mode)
 
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
         """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""

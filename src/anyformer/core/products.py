@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 
-
 # Activations that a packed product can end with: oneDNN's name, and which of its two ways.
 EPILOGUES = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
@@ -57,13 +56,15 @@ class Int8:
             kind = str(x.dtype).removeprefix("torch.")
             raise InputError(f"int8 weights multiply float32 on a CPU; this is {kind} on {x.device.type}.")
         if x.requires_grad and torch.is_grad_enabled():
-            raise InputError("No gradient goes through int8 weights; load the model without them to train or explain it.")
+            raise InputError(
+                "No gradient goes through int8 weights; load the model without them to train or explain it."
+            )
         if x.numel() == x.shape[-1]:  # one token: its scale can be handed over
             result = self._multiply(x, max(float(x.abs().amax()), self.TINY) / self.levels)
-        else:
-            largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
-            result = self._multiply(x / largest, 1 / self.levels).mul_(largest)
-        return result if bias is None else result.add_(bias)
+            return result if bias is None else result.add_(bias)
+        largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
+        result = self._multiply(x / largest, 1 / self.levels)
+        return result.mul_(largest) if bias is None else torch.addcmul(bias, result, largest, out=result)
 
     def _multiply(self, x: Tensor, step: float) -> Tensor:
         """The product with x rounded to whole steps, which are counted from `levels` + 1 as unsigned numbers."""

@@ -1,7 +1,9 @@
 """What may be said next: pure functions on scores [R, V], given what each row says so far [R, L].
 
 Only `ban` writes into the scores it is given, which belong to the search: a copy of them all for the sake of one word
-costs as much as everything else that a search does. A new truncation is one function here and one line in `processors` or `truncations`.
+costs as much as everything else that a search does.
+
+A new truncation is one function here and one line in `processors` or `truncations`.
 """
 
 from __future__ import annotations

@@ -80,6 +80,10 @@ def timed(work: Callable[[], Any], units: int) -> Run:
     return run
 
 
+def lengths(new: int) -> dict[str, Any]:
+    return {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+
+
 def from_transformers(home: str, model: str, config: str, settings: dict[str, Any]) -> tuple[Any, str]:
     """Random weights, and a folder that holds them."""
     package = f"transformers.models.{home}"
@@ -105,7 +109,7 @@ def gpt2(batch: int, weights: str | None = None, new: int = 64) -> Workload:
         theirs, folder = from_transformers("gpt2", "GPT2LMHeadModel", "GPT2Config", {})
         ours = af.load(folder, weights=weights)
         ids = torch.randint(0, 50000, (batch, 16))
-        options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+        options = {**lengths(new), "pad_token_id": 0}
         runs = {
             "anyformer": timed(lambda: ours.generate(ids, **options), batch * new),
             "transformers": timed(lambda: theirs.generate(ids, **options), batch * new),
@@ -122,7 +126,7 @@ def translate(beams: int, weights: str | None = None, batch: int = 16, new: int 
         theirs, folder = from_transformers("marian", "MarianMTModel", "MarianConfig", MARIAN)
         ours = af.load(folder, weights=weights)
         ids = torch.randint(5, 32000, (batch, 24))
-        options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "num_beams": beams}
+        options = {**lengths(new), "num_beams": beams}
         runs = {"anyformer": timed(lambda: ours.generate(ids, **options), batch)}
         if weights is None:
             runs["transformers"] = timed(lambda: theirs.generate(ids, **options), batch)
@@ -140,7 +144,7 @@ def smollm2(llama: str | None, new: int = 64) -> Workload:
         ours = af.load(file, weights="int8")
         text = "The history of the city begins with a small settlement near the river, where"
         ids = torch.tensor([af.Tokenizer.load(file).encode(text)])
-        options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+        options = lengths(new)
         runs = {"anyformer": timed(lambda: ours.generate(ids, **options), new)}
         runs.update(llama_runs(llama, file, text, new))
         return runs, weight_bytes(ours)

@@ -16,7 +16,7 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Crossing, PartConfig
 from anyformer.core.convolution import PositionMixConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.linear import quantise_weights
+from anyformer.core.linear import quantise_weights, quantised
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
@@ -339,6 +339,11 @@ class Model(nn.Module):
         from anyformer.decode.refill import generate_many
 
         return generate_many(self, prompts, rows, **options)
+
+    def train(self, mode: bool = True) -> Self:
+        if mode and quantised(self):
+            raise InputError('int8 weights cannot be trained; load the model without weights="int8".')
+        return super().train(mode)
 
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
         """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""

@@ -80,3 +80,24 @@ def test_a_packed_model_can_be_copied_and_saved(tmp_path: object) -> None:
     model.save(f"{tmp_path}/folder")
     with torch.no_grad():
         assert torch.equal(af.load(f"{tmp_path}/folder")(input_ids=ids).last_hidden_state, plain)
+
+
+@needs_onednn
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_packed_products_end_with_the_activation(activation: str) -> None:
+    """Whether oneDNN has the activation or not, the result is the plain one."""
+    layer, x = made(), torch.randn(3, 5, 24)
+    with torch.no_grad():
+        plain = layer(x, activation=activation)
+        layer.pack(8)
+        torch.testing.assert_close(layer(x, activation=activation), plain, rtol=1e-5, atol=1e-5)
+
+
+@needs_onednn
+def test_another_type_and_back_drops_the_packed_copy() -> None:
+    """Weights that were rounded to half precision and back are other weights."""
+    layer, x = made(), torch.randn(4, 24)
+    layer.pack(4)
+    layer.to(torch.bfloat16).to(torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from anyformer.core import products
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.products import Int8, Packed
-from anyformer.errors import InputError
 
 ALIGNED = 8  # half-precision numbers in the 16 bytes that the fast products of a GPU begin rows at
 HALVES = (torch.float16, torch.bfloat16)
@@ -52,13 +51,8 @@ class Linear(nn.Module):
         """Product and activation as one kernel, where there is one."""
         if self.packed and activation in products.EPILOGUES and self._takes_packed(x):
             return cast("Packed", self._packed)(x, self.bias, activation)
-        if (
-            not x.is_cuda
-            or activation not in EPILOGUES
-            or self.bias is None
-            or x.dtype not in HALVES
-            or torch.is_grad_enabled()
-        ):
+        halves = x.is_cuda and x.dtype in HALVES and not torch.is_grad_enabled()
+        if self.bias is None or activation not in EPILOGUES or not halves:
             return None
         flat = x.reshape(-1, x.shape[-1])
         y = torch._addmm_activation(self.bias, flat, self.weight.T, use_gelu=activation == "gelu_tanh")
@@ -98,11 +92,6 @@ class Linear(nn.Module):
     @property
     def quantised(self) -> bool:
         return self._int8 is not None
-
-    def train(self, mode: bool = True) -> Self:
-        if mode and self._int8 is not None:
-            raise InputError('int8 weights cannot be trained; load the model without weights="int8".')
-        return super().train(mode)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._packed = None  # another device or type

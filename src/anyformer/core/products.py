@@ -61,10 +61,10 @@ class Int8:
             )
         if x.numel() == x.shape[-1]:  # one token: its scale can be handed over
             result = self._multiply(x, max(float(x.abs().amax()), self.TINY) / self.levels)
-        else:
-            largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
-            result = self._multiply(x / largest, 1 / self.levels).mul_(largest)
-        return result if bias is None else result.add_(bias)
+            return result if bias is None else result.add_(bias)
+        largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
+        result = self._multiply(x / largest, 1 / self.levels)
+        return result.mul_(largest) if bias is None else torch.addcmul(bias, result, largest, out=result)
 
     def _multiply(self, x: Tensor, step: float) -> Tensor:
         """The product with x rounded to whole steps, which are counted from `levels` + 1 as unsigned numbers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,7 @@ class Job:
     mask: Tensor | None  # [P]
     said: list[int]
     plan: Plan
-    rules: list[Processor]  # one list for all jobs of the same lengths
+    rules: list[Processor]
     die: torch.Generator | None  # where it samples
 
     @property
@@ -47,7 +48,7 @@ class Jobs:
         self.queue = enumerate(prompts)
         self.waiting: list[Job] = []
         self.plan: Plan | None = None  # of the first prompt; the others differ in their lengths only
-        self.rules: dict[tuple[int, ...], list[Processor]] = {}
+        self.rules = lru_cache(maxsize=256)(processors)  # jobs of the same lengths share their rules
 
     def read(self) -> None:
         while len(self.waiting) < self.ahead and (numbered := next(self.queue, None)) is not None:
@@ -83,7 +84,7 @@ class Jobs:
         plan = self._plan(given, len(said))
         if mask is None and not self.reads_source:
             mask = infer_mask(ids, plan).get("attention_mask")
-        return Job(index, ids, mask, said, plan, self._rules(plan), _die(seed, self.model.device, plan))
+        return Job(index, ids, mask, said, plan, self.rules(plan), _die(seed, self.model.device, plan))
 
     def _plan(self, given: Mapping[str, Any], prompt: int) -> Plan:
         if self.plan is None:
@@ -91,10 +92,6 @@ class Jobs:
         if given["seed"] is not None and not self.plan.do_sample:
             raise InputError("seed is for sampling only; pass do_sample=True with it, or leave it out.")
         return self.plan.replace(**lengths(self.model, given, prompt))
-
-    def _rules(self, plan: Plan) -> list[Processor]:
-        name = (plan.prompt, plan.min_length, plan.max_length)
-        return self.rules.setdefault(name, processors(plan))
 
 
 def _row(name: str, value: Any, device: torch.device) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -84,3 +85,121 @@ def test_python_dash_m(tmp_path: Path) -> None:
     )
     assert ran.returncode == 2 and ran.stderr.startswith("anyformer: nowhere does not exist") and not ran.stdout
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny decoder with a tokenizer and a chat template."""
+    path = tmp_path_factory.mktemp("model")
+    tokenizer = af.Tokenizer.train(iter(["the cat sat on the mat"] * 5), kind="byte")
+    torch.manual_seed(0)
+    model = af.build("llama-tiny", vocab_size=len(tokenizer), end=None)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4.0 if parameter.dim() > 1 else 1.0)
+    model.save(path)
+    tokenizer.save(path)
+    (path / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
+    )
+    return path
+
+
+def test_run_answers_texts_files_and_lines(
+    writer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = af.task("generate", writer, max_new_tokens=6)
+    expected = [str(ask(text)) for text in ("the cat", "two\nlines", "a", "mat")]
+    (tmp_path / "prompt.txt").write_text("two\nlines\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\n\nmat\n"))
+    given = ["the cat", str(tmp_path / "prompt.txt"), "-"]
+    assert run("run", "generate", "--model", str(writer), "--max-new-tokens", "6", *given) == 0
+    assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
+
+
+def test_run_takes_the_options_of_decoding(writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = af.task("generate", writer)
+    cases: list[tuple[list[str], dict[str, object]]] = [
+        (["--num-beams", "3", "--max-new-tokens", "9"], {"num_beams": 3, "max_new_tokens": 9}),
+        (
+            ["--do-sample", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.9", "--seed", "3"],
+            {"do_sample": True, "temperature": 0.7, "top_k": 9, "top_p": 0.9, "seed": 3},
+        ),
+        (["--stop", "e", "--stop", r"\n", "--system", "be kind"], {"stop": ["e", "\n"], "system": "be kind"}),
+    ]
+    for flags, options in cases:
+        assert run("run", "generate", "--model", str(writer), *flags, "the cat") == 0
+        assert capsys.readouterr().out == f"{ask('the cat', **options)}\n"
+
+
+def test_run_takes_examples(writer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shots.tsv").write_text("a\tb\nc\td\n")
+    ask = af.task("generate", writer, max_new_tokens=9)
+    flags = ["--model", str(writer), "--max-new-tokens", "9", "--shots", str(tmp_path / "shots.tsv")]
+    assert run("run", "generate", *flags, "--template", r"{0} = {1}\n", "e", "f") == 0
+    expected = ask(["e", "f"], shots=[("a", "b"), ("c", "d")], template="{0} = {1}\n")
+    assert capsys.readouterr().out == "".join(f"{answer}\n" for answer in expected)
+
+
+def test_chat_answers_line_by_line(
+    writer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = af.task("generate", writer, max_new_tokens=6).chat(system="be kind")
+    expected = [chat.say("the cat").text, chat.say("the mat").text]
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat\nthe mat\n"))
+    flags = ["--model", str(writer), "--max-new-tokens", "6", "--system", "be kind", "--chat"]
+    assert run("run", "generate", *flags) == 0
+    assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
+
+
+def test_a_terminal_sees_text_as_it_comes(
+    writer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert run("run", "generate", "--model", str(writer), "--max-new-tokens", "6", "the cat") == 0
+    assert capsys.readouterr().out == f"{af.task('generate', writer, max_new_tokens=6)('the cat')}\n"
+
+
+def test_run_prints_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = af.Tokenizer.train(iter(["the cat sat on the mat"] * 5), kind="wordpiece", vocab_size=60, bert=True)
+    af.build("bert-tiny", vocab_size=len(tokenizer)).save(tmp_path)
+    tokenizer.save(tmp_path)
+    assert run("run", "embed", "--model", str(tmp_path), "the cat", "the mat") == 0
+    rows = [[float(x) for x in line.split()] for line in capsys.readouterr().out.splitlines()]
+    torch.testing.assert_close(
+        torch.tensor(rows), af.task("embed", tmp_path)(["the cat", "the mat"]), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["generat", "a"], 'Did you mean "generate"'),
+        (["generate"], "There is no INPUT"),
+        (["generate", "a", "--chat"], "leave INPUT out"),
+        (["embed", "a", "--num-beams", "2"], "embed writes no text, so it takes no --num-beams"),
+        (["generate", "a", "--num-beams", "0"], "num_beams is 0"),
+        (["generate", "a", "--temperature", "0.5"], "is for sampling only"),
+        (["generate", "a", "--top-p", "high"], "'high' is not a valid float"),
+        (["generate", "a", "--shots", "nowhere.tsv"], "nowhere.tsv does not exist"),
+        (["generate", "a", "--template", "{0}{1}"], "give shots with it"),
+        (["generate", "a", "--device", "abacus"], "abacus"),
+        (["generate", "a", "--dtype", "float33"], "float33"),
+    ],
+)
+def test_mistakes_of_run_are_one_sentence(
+    arguments: list[str], says: str, writer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run", *arguments, "--model", str(writer)) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err and "Traceback" not in shown.err and not shown.out
+
+
+def test_run_says_which_file_is_no_text(writer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\xff\xfe")
+    assert run("run", "generate", "--model", str(writer), str(tmp_path / "picture.png")) == 2
+    assert "picture.png is not UTF-8 text" in capsys.readouterr().err
+    assert run("run", "generate", "--model", str(tmp_path / "nowhere"), "a") == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert run("run", "generate", "a") == 2
+    assert "Missing option '--model'" in capsys.readouterr().err

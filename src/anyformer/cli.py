@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,8 @@ EXAMPLES = """One library for every transformer, from text to images to anything
 Start here:
   anyformer demo
       train a small translator in a minute, test it, draw what it looks at
+  anyformer run generate --model SmolLM2.gguf "What is the capital of France?"
+      a model folder or a .gguf file put to work; "anyformer run --help" has more
   anyformer recipes
       the models that can be built
   anyformer convert gpt2/ mine/ --to anyformer
@@ -94,6 +96,63 @@ def convert(
 
     load(source).save(target, format=to.value)
     print(f"{target} holds the model of {source}, as {to.value} has it.")
+
+
+# Options of `run` that go to the task, each under its own name; those of model.generate first.
+DECODING = ("max_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "seed")
+WORDING = ("stop", "system", "shots", "template")
+
+
+@app.command("run")
+def run_task(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do, such as generate or embed.")],
+    model: Annotated[str, typer.Option(metavar="DIR", help="A model folder, or a .gguf file.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="INPUT", help="A text, a file that holds one, or - for a text on each line of input."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="The longest answer, in tokens.")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Search with so many beams.")] = None,
+    do_sample: Annotated[bool | None, typer.Option("--do-sample", help="Draw words by their probability.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling: below 1 is tamer, above wilder.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sampling: among the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sampling: among the likeliest that reach p together.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: the same seed draws the same.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be given again.")] = None,
+    system: Annotated[str | None, typer.Option(help="What a chat model is told before the question.")] = None,
+    shots: Annotated[str | None, typer.Option(help="A file of examples: question, tab, answer on each line.")] = None,
+    template: Annotated[str | None, typer.Option(help=r"How an example is written: 'Q: {0}\nA: {1}\n\n'.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Talk: a line in, an answer out, both remembered.")] = False,
+) -> None:
+    """Put a model to work on texts, on files, or on the lines of standard input.
+
+    \b
+    Examples:
+      anyformer run generate --model gpt2/ "Once upon a time" --do-sample --temperature 0.8
+          go on with a text; on a terminal it appears word by word
+      anyformer run generate --model SmolLM2.gguf --chat
+          talk with a chat model
+      anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
+          examples first, then each case; an answer ends where the next example would begin
+      anyformer run embed --model MiniLM/ - < sentences.txt
+          a vector for each line
+    """
+    from anyformer.tasks import console
+
+    given = {name: context.params[name] for name in (*DECODING, *WORDING) if context.params[name] not in (None, [])}
+    for name in ("stop", "template"):  # typed in a shell, \n is two characters
+        if name in given:
+            given[name] = _unescape(given[name])
+    console.run(task, model, inputs or [], given, chat=chat, device=device, dtype=dtype)
+
+
+def _unescape(text: Any) -> Any:
+    if isinstance(text, str):
+        return text.replace("\\n", "\n").replace("\\t", "\t")
+    return [_unescape(item) for item in text]
 
 
 @app.command()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Crossing, PartConfig
+from anyformer.core.convolution import PositionMixConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.linear import quantise_weights
 from anyformer.core.masks import Causal
@@ -55,6 +56,9 @@ class Stage(nn.Module):
         )
         crossing = [part for part in parts if isinstance(part, Crossing) and part.d_context is not None]
         self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
+        lengths = [part.length for part in parts if isinstance(part, PositionMixConfig)]
+        lengths += [inputs.limit] if inputs.limit is not None else []
+        self.limit = min(lengths, default=None)  # the most tokens a row that it has places for
         # Packing must not change what masks and positions mean.
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
@@ -175,7 +179,7 @@ class Model(nn.Module):
         as_dict = self._wish(batch, "return_dict", True)
         run = Run(batch, state, self.training)
         with watching(self.watch, *(self._attention_globs() if want_attentions else ())) as seen:
-            self._stages(run)
+            self._stages(run, pack=state is None and not self._asks_padding(run))
         out = Output()
         for head in self.heads.values():
             fields = head(run)
@@ -198,10 +202,7 @@ class Model(nn.Module):
         """Run every stage that does not decode, and remember what they made: the start of step-by-step decoding."""
         state = State()
         run = Run(self._prepare((), batch), state, self.training)
-        for name, stage in self.stages.items():
-            if not stage.remembers:
-                stage(run)
-                state.memory[name] = run.tokens[name].pad()
+        self._stages(run, pack=True, decode=False)
         return state
 
     def _prepare(self, args: tuple[Tensor, ...], batch: dict[str, Any]) -> dict[str, Any]:
@@ -253,10 +254,11 @@ class Model(nn.Module):
             return State()
         return given
 
-    def _stages(self, run: Run) -> None:
+    def _stages(self, run: Run, pack: bool, decode: bool = True) -> None:
         given = run.batch.pop("encoder_outputs", None)
-        pack = run.state is None and not self._asks_padding(run)
         for name, stage in self.stages.items():
+            if stage.remembers and not decode:
+                continue
             if run.state is not None and name in run.state.memory:
                 run.tokens[name] = run.state.memory[name]
             elif given is not None and name == "encoder":
@@ -287,13 +289,16 @@ class Model(nn.Module):
             for name, globs in self.report.attentions.items():
                 out[name] = tuple(value for glob in globs for value in seen(glob))
 
-    def generate(self, *args: Tensor, **options: Any) -> Tensor:
-        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes."""
+    def generate(self, *args: Tensor, **options: Any) -> Any:
+        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes.
+
+        Gives ids [rows, length], or an Output where more is asked for (`anyformer.decode.observe`).
+        """
         from anyformer.decode.engine import generate
 
         with torch.inference_mode():
-            ids = generate(self, *args, **options)
-        return ids.clone()  # outside: one that gradients may be asked about later
+            made = generate(self, *args, **options)
+        return made.clone()  # outside: one that gradients may be asked about later
 
     def score(self, *args: Tensor, continuations: Any, **options: Any) -> Scores:
         """Log-probabilities of given continuations, token by token. See `anyformer.decode.score`."""

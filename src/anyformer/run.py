@@ -17,7 +17,8 @@ FIELDS = frozenset(
     "loss logits last_hidden_state pooler_output hidden_states attentions cross_attentions past_key_values cache_params"
     " encoder_last_hidden_state encoder_hidden_states encoder_attentions decoder_hidden_states decoder_attentions"
     " prediction_logits seq_relationship_logits start_logits end_logits pred_boxes auxiliary_outputs loss_dict mask"
-    " ids_restore intermediate_hidden_states".split()
+    " ids_restore intermediate_hidden_states"
+    " sequences lengths sequences_scores logprobs raw_logprobs alignment beam_indices scores".split()  # of generate
 )
 
 
@@ -39,6 +40,13 @@ class Output(dict[str, Any]):
 
     def to_tuple(self) -> tuple[Any, ...]:
         return tuple(self.values())
+
+    def clone(self) -> Output:
+        """With tensors of its own."""
+        return Output(
+            (name, tuple(x.clone() for x in value) if isinstance(value, tuple) else value.clone())
+            for name, value in self.items()
+        )
 
 
 class Run:

@@ -70,37 +70,6 @@ def compare(models: tuple[Any, af.Model], **options: Any) -> Tensor:
     return found
 
 
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"max_new_tokens": 30, "pad_token_id": PAD},
-    {"max_new_tokens": 30, "num_beams": 1, "do_sample": False},
-    {"max_length": 25},
-    {"max_new_tokens": 12, "min_new_tokens": 10},
-    {"max_new_tokens": 30, "eos_token_id": [3, 4, 5, 6, 7, 8], "pad_token_id": PAD},
-    {"max_new_tokens": 6, "eos_token_id": list(range(VOCABULARY)), "pad_token_id": PAD},
-    {"max_new_tokens": 20, "forced_eos_token_id": 9},
-    {"max_new_tokens": 20, "bad_words_ids": [[7], [11]], "suppress_tokens": [20, 21]},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("family", ["gpt2", "marian"])
-def test_greedy_ids_are_those_of_transformers(
-    family: str, options: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
-    models = request.getfixturevalue(family)
-    ids = prompts()
-    found = compare(models, input_ids=ids, attention_mask=torch.ones_like(ids), **options)
-    assert len({tuple(row) for row in found.tolist()}) > 3, "the rows should differ, or the test says little"
-
-
-def test_some_rows_end_early(gpt2: tuple[Any, af.Model], marian: tuple[Any, af.Model]) -> None:
-    """Otherwise the padding of finished rows would go untested."""
-    for models in (gpt2, marian):
-        found = models[1].generate(prompts(), max_new_tokens=30, eos_token_id=[3, 4, 5, 6, 7, 8], pad_token_id=PAD)
-        assert (found[:, -1] == PAD).any() and (found[:, -1] != PAD).any()
-
-
 def test_looking_seldom_whether_all_is_done_changes_nothing(
     gpt2: tuple[Any, af.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.state import KeyValues
+from anyformer.core.state import KeyValues, State
 from anyformer.core.steady import Steady
 from anyformer.decode import engine, graph
 
@@ -114,14 +114,15 @@ def test_what_can_be_recorded() -> None:
 
 
 def test_rows_are_laid_side_by_side() -> None:
-    """Whatever padding lay between them, real tokens end at the same column, in their order."""
+    """Whatever padding lay before them, real tokens end at the same column, in their order."""
     model = make("gpt2-tiny", "cpu")
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 0]])
-    state, _ = engine.prefill(model, {"input_ids": torch.randint(5, 60, (3, 4)), "attention_mask": mask}, None)
+    state = State()
+    model(input_ids=torch.randint(5, 60, (3, 4)), attention_mask=mask, past_key_values=state)
     steady = Steady(state, 8)
     steady.load(state)
     assert steady.first.tolist() == [0, 2, 2] and steady.count().flatten().tolist() == [4, 2, 2]
     path, layer = next((path, layer) for path, layer in state.layers.items() if isinstance(layer, KeyValues))
-    for row, real in enumerate(mask.bool()):
+    for row, real in enumerate(state.real):
         kept = steady.layers[path].key[row, :, int(steady.first[row]) : 4]
         assert torch.equal(kept, layer.key[row, :, :4][:, real])

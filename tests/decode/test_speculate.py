@@ -117,6 +117,15 @@ def test_uneven_prompts(name: str, side: str) -> None:
     assert found.tolist() == model.generate(prompts(), **options).tolist()
 
 
+@pytest.mark.parametrize("name", ["mistral-tiny", "gemma3-tiny"])
+def test_windows_may_forget_on_the_way(name: str) -> None:
+    """Long enough that memories behind the window are let go, while guesses are taken back."""
+    model, draft = pair(name)
+    options = {"max_new_tokens": 160, "eos_token_id": None, "pad_token_id": PAD}
+    found = model.generate(prompts(1), assistant_model=draft, **options)
+    assert found.tolist() == model.generate(prompts(1), **options).tolist()
+
+
 def test_prompt_lookup_changes_nothing_either() -> None:
     model, _ = pair("llama-tiny")
     text = prompts(2).repeat(1, 3)

@@ -47,6 +47,8 @@ def training_batch(name: str) -> dict[str, Any]:
         "encoder-decoder",
     ):
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
+    if family == "vision-encoder-decoder":
+        return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
     if family == "vit":
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "mae":

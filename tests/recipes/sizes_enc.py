@@ -68,6 +68,11 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
             "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
         },
     ),
+    "vit-gpt2": (
+        "VisionEncoderDecoderModel",
+        "VisionEncoderDecoderConfig",
+        {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "gpt2", "add_cross_attention": True}},
+    ),
 }
 
 # recipe -> the two published models that it holds at once

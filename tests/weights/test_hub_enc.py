@@ -144,14 +144,6 @@ def test_other_decoders(tmp_path: Path) -> None:
     check(oracle, model, {"input_ids": ids(2, 6).clamp(min=6), "decoder_input_ids": ids(2, 4)})
 
 
-def test_sides_of_two_widths(tmp_path: Path) -> None:
-    """Refused in a sentence that says so."""
-    model = af.build("encoder-decoder-tiny")
-    wide = {**model.config.to_json()["encoder"], "d_model": 128}
-    with pytest.raises(af.ConfigError, match="128 wide"):
-        af.build("encoder-decoder-tiny", encoder=wide)
-
-
 def test_electra_small_summary(tmp_path: Path) -> None:
     """Another summary than the published one changes the numbers of one class, and is refused by name there."""
     save_oracle(make_oracle("ElectraForMultipleChoice", summary_type="mean"), tmp_path)

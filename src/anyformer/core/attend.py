@@ -86,7 +86,7 @@ def attend(
 def choose(call: Call) -> Kernel:
     """The first that can and pays. On a CPU, short keys leave no choice, so decoding need not ask around."""
     if call.key.shape[2] < 2 * BLOCK and call.key.is_cpu and call.packed is None:
-        return KERNELS["sdpa" if call.score is None else "reference"]
+        return KERNELS["reference" if call.score is not None else "batched" if _few_of_many(call) else "sdpa"]
     return next(kernel for kernel in KERNELS.values() if kernel.can(call) and kernel.pays(call))
 
 
@@ -157,6 +157,21 @@ def _padded(call: Call, packed: Packed) -> Call:
 def _reference(call: Call) -> Tensor:
     weights = F.dropout(_weights(call), call.dropout, training=call.dropout > 0)
     return weights @ _spread(call.value, call.query.shape[1])
+
+
+def _batched(call: Call) -> Tensor:
+    """The reference, spared a mask that forbids nothing: for few queries of many heads, which the fused kernel of a CPU
+    takes one by one."""
+    last = call.query.shape[2] == 1 and call.offset + 1 >= call.key.shape[2]
+    if last and all(isinstance(part, Causal) for part in call.mask.parts):
+        call = replace(call, mask=EVERYTHING)
+    return _reference(call)
+
+
+def _few_of_many(call: Call) -> bool:
+    batch, heads, queries, _ = call.query.shape
+    few = queries <= 4 and call.key.shape[2] <= BLOCK and batch * heads >= 64
+    return few and call.key.is_cpu and call.key.shape[1] == heads and not torch.is_grad_enabled()
 
 
 def _sdpa(call: Call) -> Tensor:
@@ -445,6 +460,7 @@ KERNELS: dict[str, Kernel] = {
         Kernel("regrouped", _can_regroup, _long, _regrouped),
         Kernel("banded", _can_band, _bounded, _banded),
         Kernel("blocked", _can_fuse, _bounded, _blocked),
+        Kernel("batched", _can_fuse, _few_of_many, _batched),
         Kernel("sdpa", _can_fuse, _always, _sdpa),
         Kernel("reference", _always, _always, _reference),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core import products
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.products import Int8, Packed
 from anyformer.errors import InputError
@@ -41,15 +42,23 @@ class Linear(nn.Module):
             if gpu.can_multiply(x, self.weight, norm, activation):
                 return gpu.vector_linear(x, self.weight, self.bias, norm, activation, add)
         x = x if norm is None else norm(x)
-        y = self._bent(x, activation) if activation in EPILOGUES else None
+        y = self._bent(x, activation) if activation is not None else None
         if y is None:
             y = self.product(x, self.bias)
             y = y if activation is None else ACTIVATIONS[activation](y)
         return y if add is None else add + y
 
     def _bent(self, x: Tensor, activation: str | None) -> Tensor | None:
-        """Product and activation as one kernel, where a GPU has one."""
-        if not x.is_cuda or self.bias is None or x.dtype not in HALVES or torch.is_grad_enabled():
+        """Product and activation as one kernel, where there is one."""
+        if self.packed and activation in products.EPILOGUES and self._takes_packed(x):
+            return cast("Packed", self._packed)(x, self.bias, activation)
+        if (
+            not x.is_cuda
+            or activation not in EPILOGUES
+            or self.bias is None
+            or x.dtype not in HALVES
+            or torch.is_grad_enabled()
+        ):
             return None
         flat = x.reshape(-1, x.shape[-1])
         y = torch._addmm_activation(self.bias, flat, self.weight.T, use_gelu=activation == "gelu_tanh")
@@ -59,13 +68,17 @@ class Linear(nn.Module):
         """W x + bias, for a head that keeps its bias elsewhere."""
         if self._int8 is not None:
             return self._int8(x, bias)
-        if self._packed is not None and not torch.is_grad_enabled() and x.dtype == torch.float32 and x.is_cpu:
+        if self._packed is not None and self._takes_packed(x):
             if self._packed.version == self.weight._version:
                 return self._packed(x, bias)
             self._packed = None  # the weights have moved on
         if x.is_cuda and self.weight.shape[0] % ALIGNED and not torch.is_grad_enabled() and x.dtype in HALVES:
             return _aligned(x, self.weight, bias)
         return F.linear(x, self.weight, bias)
+
+    @staticmethod
+    def _takes_packed(x: Tensor) -> bool:
+        return x.is_cpu and x.dtype == torch.float32 and not torch.is_grad_enabled()
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the matrix laid out for oneDNN, for products with about so many rows without gradients."""

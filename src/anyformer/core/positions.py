@@ -45,6 +45,7 @@ class Positions(nn.Module):
     """Base of all encodings: tells attention nothing. By itself it is the encoding "none"."""
 
     biases = False  # does `bias` give something?
+    limit: int | None = None  # the most positions that there are; None: any number
 
     def embed(self, tokens: Tokens) -> Tensor | None:
         return None
@@ -85,6 +86,7 @@ class Table(Positions):
 
     def __init__(self, n: int, d_model: int, fixed: Layout | None = None) -> None:
         super().__init__()
+        self.limit = n
         self.weight = nn.Parameter(torch.empty(n, d_model), requires_grad=fixed is None)
         self.fixed: Layout | None = fixed
 

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 
+# Activations that a packed product can end with: oneDNN's name, and which of its two ways.
+EPILOGUES = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+
 
 class Packed:
     """A copy of a float32 matrix in the layout that oneDNN likes for about so many rows; the numbers are the same."""
@@ -22,8 +25,9 @@ class Packed:
         plain = weight.is_cpu and weight.dtype == torch.float32 and not weight.is_inference()
         return plain and torch.backends.mkldnn.is_available()
 
-    def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        result: Tensor = _packed_product(x, self.layout, bias, "none", [], "")
+    def __call__(self, x: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
+        name, way = EPILOGUES[activation]
+        result: Tensor = _packed_product(x, self.layout, bias, name, [], way)
         return result
 
 

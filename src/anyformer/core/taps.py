@@ -38,9 +38,16 @@ class Watch:
 
     def __init__(self) -> None:
         self.patterns: list[tuple[tuple[str, ...], Seen]] = []
+        self.found: dict[str, list[Seen]] = {}  # points that were asked about since the patterns last changed
 
     def seekers(self, point: str) -> list[Seen]:
-        return [seen for globs, seen in self.patterns if any(fnmatch.fnmatchcase(point, glob) for glob in globs)]
+        if point not in self.found:
+            seekers = [s for globs, s in self.patterns if any(fnmatch.fnmatchcase(point, glob) for glob in globs)]
+            self.found[point] = seekers
+        return self.found[point]
+
+    def change(self, patterns: list[tuple[tuple[str, ...], Seen]]) -> None:
+        self.patterns, self.found = patterns, {}
 
 
 class Taps:
@@ -133,8 +140,10 @@ def look(model: nn.Module, *patterns: str) -> Iterator[Seen]:
 def watching(watch: Watch, *patterns: str) -> Iterator[Seen]:
     """`look` without asking whether anything matches."""
     seen = Seen()
-    watch.patterns += [(patterns, seen)] if patterns else []
+    if patterns:
+        watch.change([*watch.patterns, (patterns, seen)])
     try:
         yield seen
     finally:  # by identity: two watchers of the same points hold equal dictionaries
-        watch.patterns = [entry for entry in watch.patterns if entry[1] is not seen]
+        if patterns:
+            watch.change([entry for entry in watch.patterns if entry[1] is not seen])

@@ -1,6 +1,7 @@
-"""Decoding as small verbs: resolve the options, prefill, advance, step, stop.
+"""Decoding as small verbs: begin (resolve the options, prefill), walk (advance, step), stop.
 
     ids = generate(model, input_ids=prompt, max_new_tokens=64, num_beams=4)
+    for tokens in stream(model, input_ids=prompt): ...
 
 The loop knows no search: a strategy says which tokens come next and which rows they continue (strategies.py), rules say
 what may not be said (processors.py). The ids are those of transformers' `generate` under the same options.
@@ -8,7 +9,8 @@ what may not be said (processors.py). The ids are those of transformers' `genera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,92 +20,163 @@ from torch import Tensor
 from anyformer.core.linear import pack_weights
 from anyformer.core.state import State
 from anyformer.decode.graph import can_record, record
-from anyformer.decode.options import INPUTS, Plan, make_plan, resolve
+from anyformer.decode.observe import Observer, observing, take_wishes
+from anyformer.decode.options import Plan, make_plan, resolve, several, vocabulary
+from anyformer.decode.prompt import begin_answer, fit, longest, repeat, spoken, take_inputs
+from anyformer.decode.prompt import decoding_stage as decoding_stage
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
-from anyformer.decode.strategies import Beam, Greedy, Line, make_strategy
+from anyformer.decode.strategies import Beam, Greedy, Line, Strategy, check_every, make_strategy
+from anyformer.decode.trail import Trail
 from anyformer.errors import InputError
-
-PACKED_BYTES = 2**31  # models up to this size keep a second copy of their matrices, made for speed
-PACKED_ROWS = 64  # a layout for so many rows loses little at one
+from anyformer.run import Output
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
     from anyformer.model import Model
 
+PACKED_BYTES = 2**31  # models up to this size keep a second copy of their matrices, made for speed
+PACKED_ROWS = 64  # a layout for so many rows loses little at one
 
-def generate(model: Model, *args: Tensor, **options: Any) -> Tensor:
-    """Continue `input_ids` (a decoder) or answer them (an encoder-decoder): [batch, length] of ids.
 
-    A decoder gives the prompt and its continuation, an encoder-decoder the start token and its answer; rows that are
-    finished early are filled with the padding id. With num_return_sequences there are so many rows for each prompt.
-    `assistant_model`, a smaller model with the same vocabulary, guesses ahead and changes nothing but the time.
+def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
+    """Continue `input_ids` (a decoder), or answer whatever the encoder reads: [batch, length] of ids.
+
+    A decoder gives the prompt and its continuation, an encoder-decoder the start token and its answer, which may be
+    made to begin with decoder_input_ids; rows that are finished early are filled with the padding id. With
+    num_return_sequences there are so many rows for each prompt. `assistant_model`, a smaller model with the same
+    vocabulary, guesses ahead and changes nothing but the time. `logprobs`, `alignment` and what else observe.py has
+    come in an Output. A `streamer` is told each token, as transformers does it.
+    """
+    wishes, streamer = take_wishes(options), options.pop("streamer", None)
+    with observing(model, wishes) as observer:
+        start = begin(model, args, options)
+        strategy = make_strategy(start.plan, start.prompt)
+        strategy.observed = observer is not None or streamer is not None
+        if observer is not None and start.plan.num_beam_groups > 1:
+            raise InputError("Log-probabilities and alignments are not kept for groups of beams; leave out one.")
+        if streamer is not None:
+            streamer.put(start.prompt.cpu())
+        for tokens in walk(model, start, strategy, observer):
+            if streamer is not None:
+                streamer.put(tokens.cpu())
+    if streamer is not None:
+        streamer.end()
+    return strategy.result() if observer is None else observer.report(strategy)
+
+
+def stream(model: Model, *args: Tensor, **options: Any) -> Iterator[Tensor]:
+    """As `generate`, giving the new token of each row [batch] as it comes; a finished row gives the padding id."""
+    if take_wishes(options) is not None:
+        raise InputError("A stream gives ids alone; use generate for scores and alignment.")
+    with torch.inference_mode():
+        start = begin(model, args, options)
+    if start.plan.num_beams > 1:
+        many = start.plan.num_beams
+        raise InputError(f"num_beams is {many}, and beams know their words at the end only; stream with 1.")
+    if start.draft is not None:
+        raise InputError("A stream takes no draft: its tokens would come in bursts; use generate for that.")
+    strategy = make_strategy(start.plan, start.prompt)
+    strategy.every, strategy.observed = 1, True  # whoever reads every token waits for it anyway
+    return _flow(walk(model, start, strategy))
+
+
+def _flow(steps: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Each step in inference mode, which must not reach the caller's code between two of them."""
+    while True:
+        with torch.inference_mode():
+            tokens = next(steps, None)
+        if tokens is None:
+            return
+        yield tokens
+
+
+@dataclass
+class Start:
+    """Everything before the first new token."""
+
+    plan: Plan
+    prompt: Tensor
+    state: State
+    scores: Tensor  # [B, V], after the prompt
+    trail: Trail
+    draft: Draft | None = None
+
+
+def begin(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> Start:
+    """Resolve the options and read the prompt.
+
+    `past_key_values` is the state of an earlier call that has read the first tokens of the prompt already.
     """
     decoder = decoding_stage(model)
-    options = {**({"input_ids": args[0]} if args else {}), **options}
-    batch = {name: options.pop(name) for name in INPUTS if options.get(name) is not None}
-    if "input_ids" not in batch or batch["input_ids"].dim() != 2:
-        raise InputError("generate needs input_ids of shape [batch, tokens].")
-    if batch["input_ids"].shape[1] == 0:
-        raise InputError("The prompt is empty; give at least one token, the one that a text begins with.")
-    assistant = options.pop("assistant_model", None)
+    past, assistant = (options.pop(name, None) for name in ("past_key_values", "assistant_model"))
+    batch = take_inputs(model, args, options)
     given = resolve(model, options)
     batch = repeat_prompts(batch, given)
-    prompt = batch["input_ids"] if decoder.attends is None else start(batch["input_ids"], given)
+    pair, mask_name = decoder.attends is not None, decoder.names[1]
+    prompt = begin_answer(model, batch, given) if pair else batch["input_ids"]
+    if not pair and mask_name not in batch:
+        batch.update(infer_mask(prompt, given))
+    mask = batch.get(mask_name)
+    length = longest(prompt, mask, decoder.limit)
     plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
-    if "attention_mask" not in batch and decoder.attends is None:
-        batch.update(infer_mask(batch["input_ids"], plan))
+    asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
+    plan = fit(plan, length, decoder.limit, asked).replace(spoken=spoken(prompt, mask, vocabulary(model)))
+    trail = Trail(model, batch, prompt)
     pack_for_steps(model)
-    begin = None if decoder.attends is None else prompt
-    draft = make_draft(model, assistant, batch, begin, plan)
-    state, scores = prefill(model, batch, begin)
-    return decode(model, state, scores, prompt, plan, draft)
+    opening = prompt if pair else None
+    draft = make_draft(model, assistant, batch, opening, plan)
+    state, scores = prefill(model, batch if past is None else unread(batch, past), opening, past)
+    return Start(plan, prompt, state, scores, trail, draft)
 
 
 def pack_for_steps(model: Model) -> None:
     """On a CPU a step waits for the weights, which come twice as fast when laid out for it; once a model, if small."""
+    if model.device.type != "cpu":
+        return
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if size <= PACKED_BYTES:
         pack_weights(model, PACKED_ROWS)
 
 
-def repeat_prompts(batch: dict[str, Tensor], given: Mapping[str, Any]) -> dict[str, Tensor]:
+def unread(batch: dict[str, Any], state: State) -> dict[str, Any]:
+    """What of the prompt the state does not remember yet."""
+    read, length = state.length, batch["input_ids"].shape[1]
+    if read >= length:
+        raise InputError(f"past_key_values has read {read} tokens and input_ids has {length}; give all, and one more.")
+    return {name: value[:, read:] for name, value in batch.items()}
+
+
+def repeat_prompts(batch: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Several draws of one prompt are several rows; several beams come from one search."""
     many = given.get("num_return_sequences") or 1
     if many == 1 or (given.get("num_beams") or 1) > 1 or not given.get("do_sample"):
         return batch
-    return {name: value.repeat_interleave(many, dim=0) for name, value in batch.items()}
+    return repeat(batch, many)
 
 
-def decoding_stage(model: Model) -> Any:
-    stages = [stage for stage in model.stages.values() if stage.remembers]
-    if not stages or "language" not in model.heads:
-        raise InputError(f"This {model.family} model does not write step by step, so it has nothing to generate.")
-    return stages[-1]
-
-
-def start(input_ids: Tensor, given: Mapping[str, Any]) -> Tensor:
-    """The column that a decoder begins with."""
-    first = given.get("decoder_start_token_id")
-    if first is None:
-        raise InputError("The model does not say how its decoder starts; give decoder_start_token_id.")
-    return input_ids.new_full((input_ids.shape[0], 1), first)
-
-
-def infer_mask(input_ids: Tensor, plan: Plan) -> dict[str, Tensor]:
+def infer_mask(input_ids: Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
     """Without a mask, padding ids in a prompt are padding, unless they are also how a text ends."""
-    return {} if plan.padding in plan.end else {"attention_mask": input_ids != plan.padding}
+    padding = set(several(given.get("pad_token_id"))) - set(several(given.get("eos_token_id")))
+    return {"attention_mask": input_ids != padding.pop()} if padding else {}
 
 
-def prefill(model: Model, batch: dict[str, Tensor], prompt: Tensor | None) -> tuple[State, Tensor]:
-    """Read everything that is given at once: the state after it, and the scores of the first new token [B, V]."""
+def prefill(
+    model: Model, batch: dict[str, Any], prompt: Tensor | None, past: State | None = None
+) -> tuple[State, Tensor]:
+    """Read everything that is given at once: the state after it, and the scores of the first new token [B, V].
+
+    `prompt` is how the answer of an encoder-decoder begins; a decoder's own is in the batch.
+    """
+    name, mask_name = decoding_stage(model).names[:2]
+    state, begin = State() if past is None else past, dict(batch)
     if prompt is not None:
-        state = model.encode(**batch)
-        return state, step(model, state, prompt)
-    state = State()
-    mask = batch.get("attention_mask")
-    if mask is None or bool(mask[:, -1].all()):
-        return state, model(**batch, past_key_values=state, logits_to_keep=1).logits[:, -1]
-    last = (mask.long() * torch.arange(mask.shape[1], device=mask.device)).argmax(dim=1)  # padded on the right
-    return state, model(**batch, past_key_values=state).logits[torch.arange(len(last), device=mask.device), last]
+        state = model.encode(**{key: value for key, value in batch.items() if key not in (name, mask_name)})
+        begin = {name: prompt, **({mask_name: batch[mask_name]} if mask_name in batch else {})}
+    mask = begin.get(mask_name)
+    if mask is not None and not bool(mask[:, -1].all()):  # no gap between a prompt and what follows: padding goes left
+        order = torch.argsort(mask.long(), dim=1, stable=True)
+        begin = {key: x.gather(1, order) if x.shape == mask.shape else x for key, x in begin.items()}
+    keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
+    return state, model(**begin, **keep, past_key_values=state).logits[:, -1]
 
 
 def step(model: Model, state: State, ids: Tensor) -> Tensor:
@@ -115,12 +188,11 @@ def read(model: Model, state: State, ids: Tensor) -> Tensor:
     """The scores [B, n, V] of what comes after each of `ids` [B, n], which `state` remembers from now on."""
     name = decoding_stage(model).names[0]
     scores: Tensor = model(**{name: ids}, past_key_values=state).logits
-    check_scores(scores[:, -1], state)
     return scores
 
 
 def make_draft(
-    model: Model, assistant: Model | None, batch: dict[str, Tensor], prompt: Tensor | None, plan: Plan
+    model: Model, assistant: Model | None, batch: dict[str, Any], prompt: Tensor | None, plan: Plan
 ) -> Draft | None:
     """Who guesses ahead: a smaller model, which reads the prompt first, or the text so far."""
     if assistant is None and not plan.prompt_lookup_num_tokens:
@@ -130,6 +202,7 @@ def make_draft(
     if assistant is None:
         return LookupDraft(plan.prompt_lookup_num_tokens, plan.max_matching_ngram_size)
     check_assistant(model, assistant)
+    pack_for_steps(assistant)
     state, _ = prefill(assistant, batch, prompt)
     return ModelDraft(Reader(partial(read, assistant), state), plan.num_assistant_tokens)
 
@@ -150,40 +223,40 @@ def check_assistant(model: Model, assistant: Model) -> None:
         raise InputError(f"assistant_model is on {assistant.device} and the model on {model.device}; move one of them.")
 
 
-def vocabulary(model: Model) -> int:
-    return int(model.heads["language"].get_parameter("words.weight").shape[0])
-
-
-def decode(
-    model: Model, state: State, scores: Tensor, prompt: Tensor, plan: Plan, draft: Draft | None = None
-) -> Tensor:
-    """Advance and step until the strategy is done."""
-    strategy = make_strategy(plan, prompt)
-    own_memory = not decoding_stage(model).shares
-    name, recording = decoding_stage(model).names[0], None
-    if draft is not None and isinstance(strategy, Line):
-        check_scores(scores, state)
-        strategy.speculation = speculate(Reader(partial(read, model), state), scores, strategy, draft)
-        return strategy.result()
-    check_scores(scores, state)
+def walk(model: Model, start: Start, strategy: Strategy, observer: Observer | None = None) -> Iterator[Tensor]:
+    """Advance and step until the strategy is done, giving the new tokens of its rows each time (a draft or a recorded
+    step that nobody listens to goes on to the end by itself).
+    """
+    state, scores, trail, plan = start.state, start.scores, start.trail, start.plan
+    stage, recording = decoding_stage(model), None
+    if start.draft is not None and isinstance(strategy, Line):
+        check_scores(scores, trail, last=True)
+        strategy.speculation = speculate(Reader(partial(read, model), state), scores, strategy, start.draft)
+        return
     while True:
+        check_scores(scores, trail)
         tokens, rows = strategy.advance(scores)
+        if observer is not None:
+            observer.note(scores, strategy, tokens)
+        yield tokens
         if strategy.done:
-            return strategy.result()
+            check_scores(scores, trail, last=True)
+            return
         if rows is not None:
-            state.select(rows, memory=own_memory)
+            state.select(rows, memory=not stage.shares)
+        trail.add(tokens, rows)
         if recording is None and can_record(model, state, plan.max_length - plan.prompt):
-            recording = record(model, name, state, strategy)
+            recording = record(model, stage.names[0], state, strategy)
             state = recording.state
             if isinstance(strategy, (Greedy, Beam)) and strategy.plain:
-                return recording.follow(model, name, strategy, tokens)
-        scores = recording.step(model, name, tokens) if recording else step(model, state, tokens[:, None])
+                recording.follow(model, stage.names[0], strategy, tokens)
+                check_scores(recording.scores, trail, last=True)
+                return
+        scores = recording.step(model, stage.names[0], tokens) if recording else step(model, state, tokens[:, None])
 
 
-def check_scores(scores: Tensor, state: State) -> None:
-    """NaN would come out as some token or other. On a GPU looking would stop the queue at every token."""
-    if scores.is_cuda or not bool(scores.sum().isnan()):  # a sum is read many times faster than every number asked
-        return
-    if bool(scores.isnan().any()):  # and not infinities of both signs
-        row = int(scores.isnan().any(dim=1).nonzero()[0])
-        raise InputError(f"The scores after position {state.length - 1} of row {row} are not numbers (NaN).")
+def check_scores(scores: Tensor, trail: Trail, last: bool = False) -> None:
+    """NaN would come out as some token or other. On a GPU we look only now and then, and at the end."""
+    trail.note(scores)
+    if (last or len(trail.steps) % check_every(scores.device) == 0) and bool(trail.broken):
+        raise trail.complain()

@@ -94,7 +94,7 @@ class Recording:
         self.ids.copy_(tokens[:, None])
         return self._replay(model, name)
 
-    def follow(self, model: Model, name: str, strategy: Greedy | Beam, tokens: Tensor) -> Tensor:
+    def follow(self, model: Model, name: str, strategy: Greedy | Beam, tokens: Tensor) -> None:
         """To the end by a step that feeds itself; the host only looks now and then whether all rows are done."""
         plan, self.ids[:] = strategy.plan, tokens[:, None]
         left = plan.max_length - plan.prompt - 1
@@ -107,8 +107,9 @@ class Recording:
                 strategy.extend(self.said[:, first : first + n])
             elif self.beam is not None:
                 self.beam.count(n)
-                strategy = self.beam
-        return strategy.result()
+                strategy.done = self.beam.done
+        if isinstance(strategy, Beam) and self.beam is not None:
+            strategy.load(self.beam)
 
     def _replay(self, model: Model, name: str) -> Tensor:
         if self.graph is None:
@@ -123,10 +124,12 @@ KEEPING: WeakKeyDictionary[Model, OrderedDict[Any, Recording]] = WeakKeyDictiona
 
 def can_record(model: Model, state: State, new_tokens: int) -> bool:
     """Is the step the same each time? Nobody looks in, nothing is drawn, and all that is remembered are keys."""
+    if model.device.type != "cuda":
+        return False
     stages = [stage for stage in model.stages.values() if stage.remembers]
     parts = [part for stage in stages for part in stage.modules()]
     plain = not model.training and not model.watch.patterns and new_tokens >= LEAST and len(stages) == 1
-    return model.device.type == "cuda" and plain and keys_only(state) and all(steady(part) for part in parts)
+    return plain and keys_only(state) and all(steady(part) for part in parts)
 
 
 def keys_only(state: State) -> bool:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.config import Settings
+from anyformer.decode.prompt import inputs_of
+from anyformer.decode.stops import Stops, make_stops
 from anyformer.errors import InputError, nearest
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
     from anyformer.model import Model
 
 NEW_TOKENS = 20  # where nobody says how long
-INPUTS = ("input_ids", "attention_mask")
 
 # Ids that a model's own settings give too, under other names.
 SETTINGS = {"eos_token_id": "end", "pad_token_id": "padding", "decoder_start_token_id": "decoder_start"}
 
 # What a generation config may hold that says nothing about which tokens come out.
-MOOT = ("use_cache", "bos_token_id", "max_time", "transformers_version", "cache_implementation")
+MOOT = ("use_cache", "max_time", "transformers_version", "cache_implementation")
 MOOT_PREFIXES = ("_", "output_", "return_", "assistant_", "num_assistant_")
 # Options of searches that are not in this version, with the values that mean "not used".
 ABSENT: dict[str, tuple[Any, ...]] = {
@@ -69,6 +70,9 @@ class Plan(Settings):
     num_assistant_tokens: int = 5  # what a draft guesses at a time
     prompt_lookup_num_tokens: int = 0  # the same where the text so far is the draft; 0: it is not
     max_matching_ngram_size: int = 2  # how many last tokens are looked up there
+    stops: Stops | None = None  # strings that end a row
+    allowed: Any = None  # (number of the prompt, ids so far) -> the ids that may come next
+    spoken: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
 
     def check(self) -> None:
         ones = ("num_beams", "num_beam_groups", "num_return_sequences", "num_assistant_tokens")
@@ -134,12 +138,19 @@ PLAIN = (
     "prompt_lookup_num_tokens",
     "max_matching_ngram_size",
 )
-# Options that need a word of translation.
-OPTIONS = (
-    *SETTINGS,
-    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed"),
-    *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
+# Options that hold ids of the vocabulary.
+IDS = (
+    *(*SETTINGS, "bos_token_id", "forced_bos_token_id", "forced_eos_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens"),
 )
+# Options that need a word of translation, those among them.
+OPTIONS = (
+    *IDS,
+    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed", "stop_strings", "tokenizer"),
+    *("bad_words_ids", "prefix_allowed_tokens_fn"),
+)
+# Two ways of saying one thing: of these the caller gives one, and it wins over a file that gives the other.
+RIVALS = (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length"))
 # What only sampling reads, with the values that ask for nothing. A file that says more is not heard; a caller is asked.
 SAMPLING: dict[str, tuple[Any, ...]] = {
     "temperature": (1.0, None),
@@ -153,24 +164,70 @@ SAMPLING: dict[str, tuple[Any, ...]] = {
 
 def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     """Explicit options win over the folder's generation config, which wins over the model's own settings."""
-    known = (*OPTIONS, *PLAIN, *INPUTS, "use_cache", "assistant_model")
+    known = (*OPTIONS, *PLAIN, *inputs_of(model), "use_cache", "assistant_model")
     for name, value in options.items():
         if name in ABSENT:
             if value not in ABSENT[name]:
                 raise InputError(f"generate with {name}={value!r} is not in this version.")
         elif name not in known:
             raise InputError(f'generate takes no "{name}".{nearest(name, known)} It takes: {", ".join(known)}.')
-    settings = model.config.to_json()
-    own = {name: settings[ours] for name, ours in SETTINGS.items() if ours in settings}
-    theirs = model.origin.hf_config
-    own.update({name: theirs[name] for name in SETTINGS if theirs.get(name) is not None})
-    # Old folders have no generation config and say such things in config.json.
-    file = model.origin.generation or {name: theirs[name] for name in (*OPTIONS, *PLAIN) if name in theirs}
+    check_options(model, options)
+    file = model.origin.generation or said_in_config(model)
     check_file({name: value for name, value in file.items() if name not in options})
-    given = {**own, **{name: value for name, value in file.items() if value is not None}, **options}
+    heard = {name: value for name, value in file.items() if value is not None and not outranked(name, options)}
+    given = {**own_ids(model), **heard, **options}
+    for name in IDS:
+        if name not in options and name in given:
+            given[name] = [token for token in several(given[name]) if 0 <= token < vocabulary(model)] or None
     if not given.get("do_sample"):
         given = {name: value for name, value in given.items() if name not in SAMPLING or name in options}
     return given
+
+
+def own_ids(model: Model) -> dict[str, Any]:
+    """Ids that the model's settings and its config.json give; a pair's may stand with its decoder."""
+    settings, theirs = model.config.to_json(), model.origin.hf_config
+    own = {name: settings[ours] for name, ours in SETTINGS.items() if ours in settings}
+    for config in (theirs.get("decoder"), theirs):
+        if isinstance(config, Mapping):
+            own.update({n: config[n] for n in (*SETTINGS, "bos_token_id") if config.get(n) is not None})
+    return own
+
+
+def said_in_config(model: Model) -> dict[str, Any]:
+    """Old folders have no generation config and say such things in config.json."""
+    theirs = model.origin.hf_config
+    return {name: theirs[name] for name in (*OPTIONS, *PLAIN) if name in theirs}
+
+
+def outranked(name: str, options: Mapping[str, Any]) -> bool:
+    """Does the caller say with another option what a file says with this one?"""
+    rivals = [other for pair in RIVALS if name in pair for other in pair]
+    return any(options.get(other) is not None for other in rivals)
+
+
+def vocabulary(model: Model) -> int:
+    head: Any = model.heads["language"]
+    size: int = head.config.vocab_size
+    return size
+
+
+def check_options(model: Model, options: Mapping[str, Any]) -> None:
+    """What can be said of the caller's options before they meet the file's."""
+    for one, other in RIVALS:
+        if options.get(one) is not None and options.get(other) is not None:
+            raise InputError(f"{one} and {other} say the same thing in two ways; give one of them.")
+        for name, least in ((one, 1 if one.startswith("max") else 0), (other, 0)):
+            value = options.get(name)
+            if value is not None and (type(value) is not int or value < least):
+                raise InputError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+    size = vocabulary(model)
+    words = [token for word in options.get("bad_words_ids") or () for token in word]
+    for name, ids in (*((name, several(options.get(name))) for name in IDS), ("bad_words_ids", words)):
+        wrong = [token for token in ids if not 0 <= token < size]
+        if wrong:
+            never = "; pass eos_token_id=None for texts that do not end" if name == "eos_token_id" else ""
+            raise InputError(f"{name} holds {wrong[0]}, but the vocabulary has {size} entries{never}.")
 
 
 def check_file(file: Mapping[str, Any]) -> None:
@@ -189,13 +246,15 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
     plan = Plan(
         **lengths(model, given, prompt),
         end=end,
-        padding=padding if padding is not None else end[0] if end else 0,
+        padding=(*several(padding), *end, 0)[0],
         bad_words=tuple(tuple(word) for word in given.get("bad_words_ids") or ()),
         suppress=several(given.get("suppress_tokens")),
         begin_suppress=several(given.get("begin_suppress_tokens")),
         forced_begin=_first(given.get("forced_bos_token_id")),
         forced_end=_first(given.get("forced_eos_token_id")),
         seeds=_seeds(given.get("seed"), rows),
+        stops=make_stops(given.get("stop_strings"), given.get("tokenizer")),
+        allowed=given.get("prefix_allowed_tokens_fn"),
         **plain,
     )
     idle = [name for name in SAMPLING if not plan.do_sample and given.get(name) not in SAMPLING[name]]

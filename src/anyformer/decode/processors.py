@@ -1,17 +1,21 @@
 """What may be said next: pure functions on scores [R, V], given what each row says so far [R, L].
 
-A new truncation is one function here and one line in `processors` or `truncations`.
+Padding in a prompt is nothing that was said: there the history holds V, an id that no word has. Only `ban` writes into
+the scores it is given, which belong to the search: a copy of them all for the sake of one word costs as much as
+everything else that a search does. A new truncation is one function here and one line in `processors` or `truncations`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.decode.options import Plan
+from anyformer.errors import InputError
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (scores [R, V], history [R, L]) -> scores
 
@@ -33,6 +37,8 @@ def processors(plan: Plan) -> list[Processor]:
         rules.append(partial(ban_words, words=tuple(word for word in plan.bad_words if word not in _ends(plan))))
     if plan.end and plan.min_length > plan.prompt:
         rules.append(partial(ban, ids=plan.end, before=plan.min_length))
+    if plan.allowed is not None:
+        rules.append(partial(allow, allowed=plan.allowed, beams=plan.num_beams))
     if plan.forced_begin is not None:
         rules.append(partial(force, token=plan.forced_begin, at=1))
     if plan.forced_end is not None:
@@ -40,7 +46,8 @@ def processors(plan: Plan) -> list[Processor]:
     if plan.suppress:
         rules.append(partial(ban, ids=plan.suppress))
     if plan.begin_suppress:
-        rules.append(partial(ban, ids=plan.begin_suppress, before=plan.prompt + 1))
+        free = plan.prompt if plan.prompt > 1 or plan.forced_begin is None else plan.prompt + 1  # the first free choice
+        rules.append(partial(ban, ids=plan.begin_suppress, at=free))
     return rules
 
 
@@ -67,8 +74,9 @@ def _ends(plan: Plan) -> set[tuple[int, ...]]:
 
 def penalise_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
     """Keskar et al. 2019: what was said becomes less likely, whichever sign its score has."""
-    said = scores.gather(1, history)
-    return scores.scatter(1, history, torch.where(said < 0, said * penalty, said / penalty))
+    wide = F.pad(scores, (0, 1))  # a column for what was not said
+    said = wide.gather(1, history)
+    return wide.scatter(1, history, torch.where(said < 0, said * penalty, said / penalty))[:, :-1]
 
 
 def penalise_use(scores: Tensor, history: Tensor, presence: float, frequency: float, prompt: int) -> Tensor:
@@ -78,11 +86,14 @@ def penalise_use(scores: Tensor, history: Tensor, presence: float, frequency: fl
     return scores - presence * (counts > 0) - frequency * counts
 
 
-def ban(scores: Tensor, history: Tensor, ids: tuple[int, ...], before: int | None = None) -> Tensor:
-    """Never these tokens, or not before so many stand there."""
-    if before is not None and history.shape[1] >= before:
+def ban(
+    scores: Tensor, history: Tensor, ids: tuple[int, ...], before: int | None = None, at: int | None = None
+) -> Tensor:
+    """Never these tokens, or not before so many stand there, or not just after so many."""
+    length = history.shape[1]
+    if (before is not None and length >= before) or (at is not None and length != at):
         return scores
-    return scores.index_fill(1, torch.tensor(ids, device=scores.device), NEVER)
+    return scores.index_fill_(1, torch.tensor(ids, device=scores.device), NEVER)
 
 
 def force(scores: Tensor, history: Tensor, token: int, at: int) -> Tensor:
@@ -94,6 +105,18 @@ def force(scores: Tensor, history: Tensor, token: int, at: int) -> Tensor:
     return only
 
 
+def allow(scores: Tensor, history: Tensor, allowed: Callable[[int, Tensor], Sequence[int]], beams: int = 1) -> Tensor:
+    """Only what a function of the caller's allows each row to say (De Cao et al. 2021)."""
+    closed = torch.full_like(scores, NEVER)
+    for row, said in enumerate(history):
+        said = said[said < scores.shape[1]]
+        ids = list(allowed(row // beams, said))
+        if not ids:
+            raise InputError(f"prefix_allowed_tokens_fn allows no token after position {len(said) - 1} of row {row}.")
+        closed[row, ids] = scores[row, ids]
+    return closed
+
+
 def ban_repeats(scores: Tensor, history: Tensor, n: int) -> Tensor:
     """No run of n tokens twice: forbid what followed the last n-1 tokens wherever they stood before."""
     length = history.shape[1]
@@ -102,8 +125,8 @@ def ban_repeats(scores: Tensor, history: Tensor, n: int) -> Tensor:
     runs = history.unfold(1, n, 1) if length >= n else history.new_empty(history.shape[0], 0, n)  # [R, runs, n]
     tail = history[:, length - n + 1 :]
     again = (runs[..., :-1] == tail[:, None]).all(dim=-1)  # [R, runs]
-    counts = torch.zeros_like(scores).scatter_add(1, runs[..., -1], again.to(scores.dtype))
-    return scores.masked_fill(counts > 0, NEVER)
+    counts = F.pad(torch.zeros_like(scores), (0, 1)).scatter_add(1, runs[..., -1], again.to(scores.dtype))
+    return scores.masked_fill(counts[:, :-1] > 0, NEVER)
 
 
 def ban_words(scores: Tensor, history: Tensor, words: tuple[tuple[int, ...], ...]) -> Tensor:

@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.state import State
-from anyformer.decode.engine import decoding_stage, prefill, start, vocabulary
+from anyformer.decode.engine import prefill
+from anyformer.decode.options import vocabulary
+from anyformer.decode.prompt import begin_answer, decoding_stage
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED, check_labels
 
@@ -85,7 +87,7 @@ def score(
     check_labels(ids, vocabulary(model), "continuations")
     owners = torch.arange(len(counts), device=prompts.device).repeat_interleave(torch.tensor(counts).to(prompts.device))
     first = model.decoder_start if decoder_start_token_id is None else decoder_start_token_id
-    begin = None if decoder.attends is None else start(prompts, {"decoder_start_token_id": first})
+    begin = None if decoder.attends is None else begin_answer(model, batch, {"decoder_start_token_id": first})
     state, scores = prefill(model, batch, begin)
     parts, size = [], batch_size or len(rows)
     for at in range(0, len(rows), size):
@@ -123,8 +125,8 @@ def score_rows(model: Model, state: State, first: Tensor, ids: Tensor, real: Ten
     """Log-probabilities [R, n]; `first` [R, V] are the scores after the prompt, where the state is."""
     parts = [log_probability(first[:, None], ids[:, :1])]
     if ids.shape[1] > 1:
-        inputs = decoding_stage(model).inputs
-        read = {inputs.names[0]: ids[:, :-1], inputs.mask_name: real[:, :-1]}
+        name, mask_name = decoding_stage(model).names[:2]
+        read = {name: ids[:, :-1], mask_name: real[:, :-1]}
         parts.append(log_probability(model(**read, past_key_values=state).logits, ids[:, 1:]))
     return torch.cat(parts, dim=1).masked_fill(~real, 0.0)
 

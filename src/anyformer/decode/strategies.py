@@ -42,14 +42,21 @@ class Strategy:
     """What every search has: the rows so far, the rules, and an end."""
 
     done = False
+    observed = False  # does somebody want to know more than what comes out?
+    processed: Tensor  # the scores [R, V] that the last tokens were chosen by, rules and all
+    speculation: Speculation | None = None  # how a draft did, where one helped
 
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         self.plan = plan
+        self.stops = plan.stops
         self.rules: list[Processor] = processors(plan)
         self.end = torch.tensor(plan.end, dtype=torch.long, device=prompt.device)
         self.every = check_every(prompt.device)
 
     def apply(self, rules: list[Processor], scores: Tensor, history: Tensor) -> Tensor:
+        if rules and self.plan.spoken is not None:  # padding was not said
+            heard = self.plan.spoken.repeat_interleave(len(history) // len(self.plan.spoken), dim=0)
+            history = torch.cat([heard, history[:, heard.shape[1] :]], dim=1)
         for rule in rules:
             scores = rule(scores, history)
         return scores
@@ -68,8 +75,8 @@ class Line(Strategy):
         super().__init__(plan, prompt)
         self.columns = [prompt]
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
+        self.read = self.stops.begin(prompt) if self.stops is not None else None
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
-        self.speculation: Speculation | None = None  # how it went, where a draft helped
 
     @property
     def history(self) -> Tensor:
@@ -77,7 +84,8 @@ class Line(Strategy):
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
         """What is said after `history`, whoever asks and however often."""
-        return self.apply(self.rules, scores, history).argmax(dim=-1)
+        self.processed = self.apply(self.rules, scores.clone(), history) if self.rules else scores
+        return self.processed.argmax(dim=-1)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         history = self.history if self.rules or self.plan.do_sample else self.columns[0]
@@ -89,6 +97,9 @@ class Line(Strategy):
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
         self.finished = self.finished | torch.isin(token, self.end)
+        if self.stops is not None and self.read is not None:
+            stopped, self.read = self.stops.step(self.read, token)
+            self.finished = self.finished | stopped
         length = self.plan.prompt + len(self.columns) - 1
         full = length >= self.plan.max_length
         self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
@@ -104,7 +115,7 @@ class Greedy(Line):
     @property
     def plain(self) -> bool:
         """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
-        return not self.rules
+        return not self.rules and not self.observed and self.stops is None
 
     def extend(self, tokens: Tensor) -> None:
         """Take several tokens at once [R, n]; what follows an end is dropped."""
@@ -130,7 +141,7 @@ class Sample(Line):
         self.noise: dict[int, Tensor] = {}  # by place; drawn in order
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        scores = self.apply([*self.rules, *self.limits], scores, history)
+        self.processed = scores = self.apply([*self.rules, *self.limits], scores.clone(), history)
         place = history.shape[1]
         if place not in self.noise:
             self.noise[place] = gumbel(scores, self.dice)
@@ -172,6 +183,8 @@ class Beam(Strategy):
         prompt = prompt.repeat_interleave(self.groups, dim=0)
         batch, beams = prompt.shape[0], plan.num_beams // self.groups
         self.batch, self.beams, device = batch, beams, prompt.device
+        # of the last step: the beams and tokens of the candidates [B, keep], and which of them go on [B, beams]
+        self.considered: tuple[Tensor, Tensor, Tensor]
         self.keep = max(2, 1 + len(plan.end)) * beams  # so many candidates that enough of them do not end
         self.limits = truncations(plan) if plan.do_sample else []
         self.length = plan.prompt  # tokens of every running row, counted here and where the tensors are
@@ -188,11 +201,14 @@ class Beam(Strategy):
         self.first = torch.arange(self.keep, device=device) < beams
         new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt).clamp(min=1)
         self.divisors = (new.double() ** plan.length_penalty).float()  # by length
+        self.logs = torch.empty(0, device=device)
+        self.read = self.stops.begin(prompt)[:, None].expand(-1, beams) if self.stops is not None else None
 
     @property
     def plain(self) -> bool:
         """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
-        return not self.rules and not self.plan.do_sample and self.groups == 1
+        alone = not self.observed and self.stops is None
+        return alone and not self.rules and not self.plan.do_sample and self.groups == 1
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         first = scores.shape[0] == self.prompts
@@ -206,9 +222,15 @@ class Beam(Strategy):
         sequences = _pick(self.running, source).index_copy_(2, self.at, token[..., None])  # [B, keep, max_length]
         self.at += 1
         stops = torch.isin(token, self.end) | (self.at >= self.plan.max_length)
+        read = None
+        if self.stops is not None and self.read is not None:
+            stopped, read = self.stops.step(self.read.gather(1, source), token)
+            stops = stops | stopped
         self._collect(sequences, best, stops)
         running, order = (best + stops * LOST).topk(self.beams)
         self.scores.copy_(running)
+        self.read = None if read is None else read.gather(1, order)
+        self.considered = source, token, order
         self.running.copy_(_pick(sequences, order))
         self._judge()
         return token.gather(1, order).flatten(), (source.gather(1, order) + self.first_row).flatten()
@@ -231,12 +253,14 @@ class Beam(Strategy):
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
         n = scores.shape[-1]
-        if self.plain:
-            return self._best(*best_logs(scores, min(self.keep, n)))
-        logs = scores.float().log_softmax(-1)
-        logs = self.apply([*self.rules, *self.limits], logs, self.running[..., : self.length].flatten(0, 1))
+        k = min(self.keep, n)
+        if self.plain and can_rank(scores):
+            return self._best(*best_logs(scores, k))
+        logs = self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # in the same memory at every step
+        history = self.running[..., : self.length].flatten(0, 1)
+        self.processed = logs = self.apply([*self.rules, *self.limits], logs, history)
         if not self.plan.do_sample and self.groups == 1:
-            return self._best(*top(logs, min(self.keep, n)))
+            return self._best(*top(logs, k))
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
         total = self._diversify(total) if self.groups > 1 else total
         if self.plan.do_sample:
@@ -288,9 +312,13 @@ class Beam(Strategy):
         worst = torch.where(self.end_lengths > 0, self.end_scores.amin(dim=1, keepdim=True), LOST)
         self.hopeful &= (hope > worst).any(dim=1, keepdim=True)
 
+    def returned(self) -> Tensor:
+        """Which ends of a prompt come out, the best first: [prompts, num_return_sequences]."""
+        scores = self.end_scores.view(self.prompts, -1)
+        return scores.sort(dim=1, descending=True, stable=True).indices[:, : self.plan.num_return_sequences]
+
     def result(self) -> Tensor:
-        many = self.plan.num_return_sequences
-        best = self.end_scores.view(self.prompts, -1).sort(dim=1, descending=True, stable=True).indices[:, :many]
+        best = self.returned()
         lengths = self.end_lengths.view(self.prompts, -1).gather(1, best)
         ends = _pick(self.ends.view(self.prompts, self.plan.num_beams, -1), best)
         return ends.flatten(0, 1)[:, : int(lengths.max())]
@@ -303,12 +331,15 @@ def _pick(x: Tensor, index: Tensor) -> Tensor:
 
 def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest log-probabilities of each row of scores [R, V], and their tokens."""
-    if HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64:
-        from anyformer.core.gpu import best
+    from anyformer.core.gpu import best
 
-        values, tokens, sums = best(scores, k)
-        return values - sums[:, None], tokens
-    return top(scores.float().log_softmax(-1), k)
+    values, tokens, sums = best(scores, k)
+    return values - sums[:, None], tokens
+
+
+def can_rank(scores: Tensor) -> bool:
+    """Is there a kernel for `best_logs`?"""
+    return HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64
 
 
 def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

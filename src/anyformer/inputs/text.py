@@ -63,6 +63,8 @@ class TextInput(Input):
         self.words = Embedding(config.vocab_size, config.d_model, config.padding)
         self.types = Embedding(config.n_types, config.d_model) if config.types == "own" else None
         self.positions = positions
+        if positions is not None and positions.limit is not None:
+            self.limit = positions.limit - config.first_position
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
         self.project = Linear(config.d_model, config.d_out) if config.d_out is not None else None
         self.read(config.prefix)

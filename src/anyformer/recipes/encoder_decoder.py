@@ -1,5 +1,6 @@
 """Any encoder with any decoder (Rothe et al. 2020): as the original Transformer, except that its two sides are models
-of other families, each built by its own recipe; the decoder's has cross-attention and reads decoder_input_ids.
+of other families, each built by its own recipe; the decoder's has cross-attention and reads decoder_input_ids. Where
+the two differ in width, a projection lies between them.
 
 Published: BERT2BERT, two BERT base with new cross-attention, for summaries and translation (§3 of the paper).
 """
@@ -17,6 +18,8 @@ from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
 from anyformer.heads.embed import EmbedHead
 from anyformer.heads.language import LanguageHead
+from anyformer.inputs.base import Input
+from anyformer.inputs.bridge import BridgeInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Report, Stage
 from anyformer.recipes.bert import BERT, SIZES
@@ -42,59 +45,57 @@ def side(given: Mapping[str, Any]) -> tuple[Family, Settings]:
     return family, family.config.from_json({name: value for name, value in given.items() if name != "family"})
 
 
-def _build_side(given: Mapping[str, Any], name: str) -> tuple[TextInput, Stack, Model]:
+def _build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Model]:
     family, settings = side(given)
     model = family.build(settings)
     stages = [stage for stage in model.stages.values() if isinstance(stage, Stage)]
     inputs, stack = stages[0].inputs, stages[0].stack
-    if len(stages) > 1 or stack is None or not isinstance(inputs, TextInput):
-        raise ConfigError(f"{family.name} is not one stack over text, so it cannot be the {name}.")
+    if len(stages) > 1 or stack is None:
+        raise ConfigError(f"{family.name} is not one stack, so it cannot be the {name}.")
     return inputs, stack, model
 
 
-def _encoder(given: Mapping[str, Any]) -> tuple[Stage, int]:
+def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
     inputs, stack, model = _build_side(given, "encoder")
     stage = Stage("encoder", inputs, stack)
     for head in model.heads.values():
         if isinstance(head, EmbedHead) and head.pool is not None:
             # The published form holds the encoder's pooler, which nothing reads: kept, and not trained.
             stage.add_module("pooler", head.pool.requires_grad_(False))
-    return stage, _width(stack)
+    return stage, model
 
 
-def _decoder(given: Mapping[str, Any]) -> tuple[Stage, LanguageHead, int]:
+def _decoder(given: Mapping[str, Any], attends: str) -> tuple[Stage, LanguageHead, Model]:
     inputs, stack, model = _build_side(given, "decoder")
-    inputs.read("decoder_")
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
     names = {sublayer.name for block in stack.config.blocks for sublayer in block.sublayers}
-    stage = Stage("decoder", inputs, stack, attends="encoder")
-    if not heads or not stage.remembers or "cross" not in names:
-        raise ConfigError("the decoder must be causal, have cross-attention and a language head.")
+    if not isinstance(inputs, TextInput) or not heads or "cross" not in names:
+        raise ConfigError("the decoder must read text, have cross-attention and a language head.")
+    inputs.read("decoder_")
+    stage = Stage("decoder", inputs, stack, attends=attends)
+    if not stage.remembers:
+        raise ConfigError("the decoder must be causal.")
     head = heads[0]
     head.reads = "decoder"
     head.config = head.config.replace(reads="decoder", shift=False, field="logits")
-    return stage, head, _width(stack)
+    return stage, head, model
 
 
-def _width(stack: Stack) -> int:
-    return stack.config.blocks[0].sublayers[0].width
+def _width(given: Mapping[str, Any]) -> int:
+    _, settings = side(given)
+    width: int = getattr(settings, "d_model")  # noqa: B009 - every family that can be a side has one
+    return width
 
 
-def _layers(stage: Stage) -> tuple[int, ...]:
-    assert stage.stack is not None
-    n = len(stage.stack.blocks)
-    return (*range(n), n if stage.stack.final_norm is None else -1)
-
-
-def build(config: EncoderDecoder) -> Model:
-    encoder, width = _encoder(config.encoder)
-    decoder, head, other = _decoder(config.decoder)
-    if width != other:
-        raise ConfigError(f"the encoder is {width} wide and the decoder {other}; they must have one width.")
+def build(config: EncoderDecoder, family: str = "encoder-decoder") -> Model:
+    widths = _width(config.encoder), _width(config.decoder)
+    encoder, first = _encoder(config.encoder)
+    bridge = [Stage("bridge", BridgeInput("encoder", *widths), None)] if widths[0] != widths[1] else []
+    decoder, head, second = _decoder(config.decoder, "bridge" if bridge else "encoder")
     report = Report(
         hidden={
-            "encoder_hidden_states": ("encoder", _layers(encoder)),
-            "decoder_hidden_states": ("decoder", _layers(decoder)),
+            "encoder_hidden_states": ("encoder", first.report.hidden["hidden_states"][1]),
+            "decoder_hidden_states": ("decoder", second.report.hidden["hidden_states"][1]),
         },
         attentions={
             "encoder_attentions": ("encoder.blocks.*.self.weights",),
@@ -104,9 +105,9 @@ def build(config: EncoderDecoder) -> Model:
         last={"encoder_last_hidden_state": "encoder"},
     )
     return Model(
-        "encoder-decoder",
+        family,
         config,
-        [encoder, decoder],
+        [encoder, *bridge, decoder],
         {"language": head},
         report,
         decoder_start=config.decoder_start,

@@ -13,6 +13,8 @@ from anyformer.errors import ConfigError, nearest
 
 # Task -> the module that has it, which loads when it is used; its `load` makes the function.
 TASKS = {"embed": "anyformer.tasks.embed", "generate": "anyformer.tasks.generate"}
+# Tasks whose answer is a text that is written token by token, so that they take the options of decoding.
+WRITING = frozenset({"generate"})
 
 
 def task(

@@ -1,8 +1,17 @@
-"""Generate: a decoder continues a text, or answers it where it came with a chat template."""
+"""Generate: a decoder continues a text, or answers it where it came with a chat template.
+
+write = af.task("generate", "folder")
+write("Once upon a time", stop=["\n"])              # an Answer; a list in, a list out
+for piece in write.stream("Once upon a time"):      # text as it comes
+    print(piece, end="", flush=True)
+write("Italy", shots="capitals.tsv")                # examples first, as GPT-3 is asked
+chat = write.chat(system="Be brief.")               # a conversation, by the model's own template
+chat.say("Hello!"); chat.say("And now in French.")
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, overload
@@ -10,71 +19,144 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from anyformer.decode.engine import decoding_stage
+from anyformer.core.state import State
+from anyformer.decode.engine import stream
+from anyformer.decode.prompt import decoding_stage
 from anyformer.errors import InputError
 from anyformer.model import Model
+from anyformer.tasks.chat import Chat
+from anyformer.text.shots import Table, make_shots
+from anyformer.text.stream import Cut, Reader, cut_at
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.folder import load as load_model
 
 NEW_TOKENS = 200  # where nobody says how long an answer may be
 
+Stop = str | Sequence[str]
+
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model wrote. `prompt` is the text that it read, special tokens and all; `ids` what it wrote, as ids."""
+    """What the model wrote. `prompt` is the text that it read, special tokens and all; `ids` what it wrote, as ids.
+
+    `text` ends before a stop string, `ids` with the token that completes it. `logprobs` has one number for each id,
+    where it was asked for.
+    """
 
     text: str
     prompt: str
     ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None = None
 
     def __str__(self) -> str:
         return self.text
 
 
+@dataclass(frozen=True)
+class Request:
+    """Prompts that are ready to be encoded, and how to read what comes back."""
+
+    prompts: list[str]
+    framed: bool  # by a chat template, whose special tokens stand in the prompt
+    strip: bool  # white space around an answer means nothing
+    stops: tuple[str, ...]
+    options: dict[str, Any]
+
+
 class Generate:
-    """A text in, an `Answer` out; a list in, a list out."""
+    """A text in, an `Answer` out; a list in, a list out.
+
+    Every call takes `system` (what a chat model is told before the question), `shots` and `template` (examples, see
+    `anyformer.text.shots`), `stop` (strings that end an answer) and the options of `model.generate`.
+    """
 
     def __init__(self, model: Model, tokenizer: Tokenizer, *, chat: bool | None = None, **options: Any) -> None:
         if decoding_stage(model).attends is not None:
             raise InputError(f"This {model.family} model turns one text into another; generate wants a plain decoder.")
         tokenizer.check(model.config.to_json()["vocab_size"])
         self.model, self.tokenizer = model, tokenizer
-        self.chat = tokenizer.chat_template is not None if chat is None else chat
+        self.templated = tokenizer.chat_template is not None if chat is None else chat
         self.options = {"max_new_tokens": NEW_TOKENS, **options}
 
     @overload
-    def __call__(self, text: str, *, system: str | None = None, **options: Any) -> Answer: ...
+    def __call__(self, text: str, **options: Any) -> Answer: ...
     @overload
-    def __call__(self, text: Sequence[str], *, system: str | None = None, **options: Any) -> list[Answer]: ...
-    def __call__(
-        self, text: str | Sequence[str], *, system: str | None = None, **options: Any
-    ) -> Answer | list[Answer]:
-        """`system` is what a chat model is told before the question; `options` are those of `model.generate`."""
+    def __call__(self, text: Sequence[str], **options: Any) -> list[Answer]: ...
+    def __call__(self, text: str | Sequence[str], **options: Any) -> Answer | list[Answer]:
         texts = [text] if isinstance(text, str) else list(text)
-        prompts = self._prompts(texts, system)
-        answers = self._write(prompts, {**self.options, **options}) if prompts else []
+        answers = self._write(self._request(texts, **{**self.options, **options})) if texts else []
         return answers[0] if isinstance(text, str) else answers
 
-    def _prompts(self, texts: list[str], system: str | None) -> list[str]:
-        if not self.chat:
+    def stream(self, text: str, **options: Any) -> Iterator[str]:
+        """The same answer in pieces, as they come: whole characters only, and nothing is taken back."""
+        return self.pieces(self._request([text], **{**self.options, **options}))
+
+    def chat(self, *, system: str | None = None, **options: Any) -> Chat:
+        """A conversation that remembers what was said."""
+        return Chat(self, system=system, **options)
+
+    def _request(
+        self,
+        texts: list[str],
+        *,
+        system: str | None = None,
+        shots: Table | None = None,
+        template: str | None = None,
+        stop: Stop | None = None,
+        **options: Any,
+    ) -> Request:
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError("generate takes a text or a list of texts.")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        if shots is not None:
             if system is not None:
-                raise InputError("system is for models with a chat template; this one continues the text as it stands.")
-            return texts
+                raise InputError("system is for a chat, and examples are a plain text to continue; give one of them.")
+            made = make_shots(shots, template)
+            stops = (made.stop,) if stop is None and made.stop else stops
+            return Request([made.prompt(text) for text in texts], False, True, stops, options)
+        if template is not None:
+            raise InputError("template says how examples are written; give shots with it.")
+        if self.templated:
+            return self.ask([self._messages(text, system) for text in texts], stops, options)
+        if system is not None:
+            raise InputError("system is for models with a chat template; this one continues the text as it stands.")
+        return Request(texts, False, False, stops, options)
+
+    def ask(
+        self, conversations: list[list[dict[str, str]]], stops: tuple[str, ...], options: dict[str, Any]
+    ) -> Request:
+        """Conversations by the model's template."""
+        return Request(self.tokenizer.chat(conversations), True, True, stops, options)
+
+    @staticmethod
+    def _messages(text: str, system: str | None) -> list[dict[str, str]]:
         before = [] if system is None else [{"role": "system", "content": system}]
-        return self.tokenizer.chat([[*before, {"role": "user", "content": text}] for text in texts]) if texts else []
+        return [*before, {"role": "user", "content": text}]
 
-    def _write(self, prompts: list[str], options: dict[str, Any]) -> list[Answer]:
-        batch = self.tokenizer(prompts, side="left", special=not self.chat)
-        empty = int(batch["attention_mask"].sum(dim=1).min()) == 0
-        if empty:
+    def _encode(self, request: Request) -> dict[str, Tensor]:
+        batch = self.tokenizer(request.prompts, side="left", special=not request.framed)
+        if int(batch["attention_mask"].sum(dim=1).min()) == 0:
             raise InputError("A text is empty: there is nothing to continue.")
-        ids = batch["input_ids"].to(self.model.device)
-        mask = batch["attention_mask"].to(self.model.device)
-        written = self.model.generate(input_ids=ids, attention_mask=mask, **self._ends(options))[:, ids.shape[1] :]
-        return [self._answer(prompt, row) for prompt, row in zip(prompts, written, strict=True)]
+        return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
-    def _ends(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Where neither the model nor the caller says how a text ends, the tokenizer does."""
+    def _write(self, request: Request) -> list[Answer]:
+        batch, options = self._encode(request), self._decoding(request)
+        if options.get("num_return_sequences", 1) != 1:
+            raise InputError("generate gives one answer a text; model.generate gives several.")
+        out = self.model.generate(**batch, **options, return_dict_in_generate=True)
+        prompt = batch["input_ids"].shape[1]
+        answers = []
+        for row, (text, length) in enumerate(zip(request.prompts, out.lengths.tolist(), strict=True)):
+            ids = out.sequences[row, prompt:length].tolist()
+            logprobs = None if out.logprobs is None else tuple(out.logprobs[row, : len(ids)].tolist())
+            answers.append(Answer(self._read(ids, request), text, tuple(ids), logprobs))
+        return answers
+
+    def _decoding(self, request: Request) -> dict[str, Any]:
+        """The options of model.generate. Where neither the model nor the caller says how a text ends, the tokenizer
+        does.
+        """
+        options = request.options
         settings = self.model.config.to_json()
         said = {**self.model.origin.hf_config, **self.model.origin.generation, **options}
         more: dict[str, Any] = {}
@@ -82,11 +164,39 @@ class Generate:
             more["eos_token_id"] = self.tokenizer.end_id
         if said.get("pad_token_id") is None and settings.get("padding") is None and self.tokenizer.pad_id is not None:
             more["pad_token_id"] = self.tokenizer.pad_id
+        if request.stops:
+            more |= {"stop_strings": request.stops, "tokenizer": self.tokenizer}
         return {**more, **options}
 
-    def _answer(self, prompt: str, row: Tensor) -> Answer:
-        text = self.tokenizer.decode(row.tolist())
-        return Answer(text.strip() if self.chat else text, prompt, tuple(row.tolist()))
+    def _read(self, ids: list[int], request: Request) -> str:
+        text = self.tokenizer.decode(ids)
+        text = text[: cut_at(text, request.stops)]
+        return text.strip() if request.strip else text
+
+    def pieces(
+        self, request: Request, ids: Tensor | None = None, past: State | None = None
+    ) -> Generator[str, None, Answer]:
+        """What a request's one prompt is answered with; `past` has read the first of its `ids`. Returns the Answer."""
+        batch = self._encode(request) if ids is None else {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        steps = stream(self.model, **batch, **self._decoding(request), past_key_values=past)  # mistakes show here
+        return self._follow(steps, request)
+
+    def _follow(self, steps: Iterator[Tensor], request: Request) -> Generator[str, None, Answer]:
+        reader, cut = Reader(self.tokenizer), Cut(request.stops, request.strip)
+        ids: list[int] = []
+        text = ""
+        for tokens in steps:
+            ids.append(int(tokens[0]))
+            piece = cut.add(reader.add(ids[-1]))
+            text += piece
+            if piece:
+                yield piece
+            if cut.done:
+                break
+        rest = cut.add(reader.end()) + cut.end()
+        if rest:
+            yield rest
+        return Answer(text + rest, request.prompts[0], tuple(ids))
 
 
 def load(

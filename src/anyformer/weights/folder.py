@@ -32,6 +32,8 @@ def load(
     ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs several times faster."""
     if isinstance(dtype, str):
         dtype = read_dtype(dtype)
+    if isinstance(device, str):
+        device = read_device(device)
     if weights is None:
         return read(Path(folder), device, dtype)
     return read(Path(folder), device, torch.float32 if dtype is None else dtype).quantise(weights)
@@ -52,6 +54,16 @@ def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> M
     if "anyformer" in config:
         return load_own(path, config, device, dtype)
     return load_hf(path, config, device, dtype)
+
+
+def read_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f'There is no device "{name}"; say cpu, cuda, or cuda:1 for the second GPU.') from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f'The device is "{name}", but PyTorch finds no GPU here; say cpu.')
+    return device
 
 
 def read_dtype(name: str) -> torch.dtype:

@@ -106,7 +106,7 @@ def read_config(table: Table, architecture: str, config: dict[str, Any], folder:
 def match(table: Table, settings: Any, stored: dict[str, Stored], folder: Path) -> dict[str, Stored]:
     """The file's tensor for each of `Key.theirs`; every missing or extra one is named in one error."""
     keys = table.keys(settings)
-    held = {table.canonical(name): tensor for name, tensor in stored.items()}
+    held = {table.canonical(settings, name): tensor for name, tensor in stored.items()}
     found = {}
     for key in keys:
         names = [name for name in (key.theirs, *key.also) if name in held]

@@ -139,7 +139,13 @@ class Table:
     copies: Callable[[Any], Mapping[str, str]] = lambda config: {}  # written name -> the name whose tensor it repeats
     made: Callable[[Any], Mapping[str, Tensor]] = lambda config: {}  # written name -> a tensor that a formula gives
 
-    def canonical(self, name: str) -> str:
+    # A model made of others: what their names begin with -> their own tables and settings.
+    sides: Callable[[Any], Mapping[str, tuple[Table, Any]]] = lambda config: {}
+
+    def canonical(self, config: Any, name: str) -> str:
+        for side, (table, own) in self.sides(config).items():
+            if name.startswith(f"{side}."):
+                return f"{side}.{table.canonical(own, name.removeprefix(f'{side}.'))}"
         for pattern, replacement in self.aliases:
             name = re.sub(pattern, replacement, name)
         return name

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anyformer.config import Settings
 from anyformer.errors import ConfigError
 from anyformer.recipes.encoder_decoder import EncoderDecoder, side
-from anyformer.weights.table import Field, Key, Table
+from anyformer.weights.table import Field, Key, Table, both
 
 
 def table_of(kind: Any) -> Table:
@@ -42,36 +44,50 @@ def read_side(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_side(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     table, (_, settings) = table_of(given["family"]), side(given)
-    fields = {entry.theirs: entry.write(getattr(settings, entry.ours)) for entry in table.fields}
+    said = [entry for entry in table.fields if not (getattr(settings, entry.ours) is None and entry.default is None)]
+    fields = {entry.theirs: entry.write(getattr(settings, entry.ours)) for entry in said}
     fields |= table.extras(settings, {})
     return {**fields, "model_type": table.model_type, "architectures": [architecture(table, name)]}
 
 
-def side_keys(name: str, given: Mapping[str, Any]) -> list[Key]:
-    table, (_, settings) = table_of(given["family"]), side(given)
+def sides(config: EncoderDecoder) -> dict[str, tuple[Table, Settings]]:
+    given = {"encoder": config.encoder, "decoder": config.decoder}
+    return {name: (table_of(values["family"]), side(values)[1]) for name, values in given.items()}
+
+
+def side_keys(name: str, table: Table, settings: Any) -> list[Key]:
     rows = table.keys(settings)
-    stage = rows[0].ours.partition(".")[0]  # the first row is the word table, in the family's one stage
-    spell: Callable[[str], str] = lambda theirs: f"{name}.{table.rename(settings, theirs)}"  # noqa: E731
-    swaps = ((rf"^{stage}\.", f"{name}."), (r"^embed\.pool\.", "encoder.pooler."), (r"^words\.", "language."))
+    stage = rows[0].ours.partition(".")[0]  # the first row is of the inputs, in the family's one stage
+    swaps = ((rf"^{stage}\.", f"{name}."), (r"^(embed|base)\.pool\.", "encoder.pooler."), (r"^words\.", "language."))
     found = []
     for row in rows:
         ours = next((re.sub(old, new, row.ours) for old, new in swaps if re.search(old, row.ours)), row.ours)
-        also = tuple(spell(other) for other in row.also)
-        found.append(Key(ours, spell(row.theirs), row.op, row.shape, optional=row.optional, also=also))
+        also = tuple(f"{name}.{other}" for other in row.also)
+        found.append(replace(row, ours=ours, theirs=f"{name}.{row.theirs}", also=also))
     return found
 
 
 def keys(config: EncoderDecoder) -> list[Key]:
-    return [*side_keys("encoder", config.encoder), *side_keys("decoder", config.decoder)]
+    both_sides = sides(config)
+    found = [key for name, (table, settings) in both_sides.items() for key in side_keys(name, table, settings)]
+    widths = {settings.to_json()["d_model"] for _, settings in both_sides.values()}
+    return found + (both("bridge.inputs.project", "enc_to_dec_proj") if len(widths) > 1 else [])
 
 
 def leftovers(config: EncoderDecoder) -> tuple[str, ...]:
     found = []
-    for name, given in (("encoder", config.encoder), ("decoder", config.decoder)):
-        table, (_, settings) = table_of(given["family"]), side(given)
+    for name, (table, settings) in sides(config).items():
         for pattern in table.leftovers(settings):
             found.append(rf"^{name}\.{pattern[1:]}" if pattern.startswith("^") else rf"^{name}\..*{pattern}")
     return tuple(found)
+
+
+def rename(config: EncoderDecoder, name: str) -> str:
+    prefix, _, rest = name.partition(".")
+    if prefix not in ("encoder", "decoder"):
+        return name
+    table, settings = sides(config)[prefix]
+    return f"{prefix}.{table.rename(settings, rest)}"
 
 
 TABLE = Table(
@@ -88,4 +104,6 @@ TABLE = Table(
     keys=keys,
     inert=frozenset({"tie_word_embeddings", "vocab_size", "tie_encoder_decoder"}),
     leftovers=leftovers,
+    rename=rename,
+    sides=sides,
 )

@@ -57,10 +57,11 @@ TABLE = Table(
         Field("tied", "tie_word_embeddings", True),
     ),
     keys=keys,
-    # reorder_and_upcast_attn raises the precision of half-precision scores; the summary fields are of another head.
+    # reorder_and_upcast_attn raises the precision of half-precision scores; the summary fields are of another head;
+    # GPT-2 is a decoder whatever is_decoder says.
     inert=frozenset(
-        "reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels"
-        " summary_first_dropout".split()
+        "is_decoder reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation"
+        " summary_proj_to_labels summary_first_dropout".split()
     ),
     aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
     leftovers=lambda config: (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$"),

@@ -1,0 +1,89 @@
+"""A conversation with a model that came with a chat template: what was said is kept, and read only once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from anyformer.core.state import Mark, State
+
+if TYPE_CHECKING:  # the task makes chats
+    from anyformer.tasks.generate import Answer, Generate
+
+
+class Chat:
+    """`say` gives the answer, `stream` gives it in pieces; `messages` is the conversation so far.
+
+    Keys and values of everything read so far are kept. Where the next turn's text begins with the same tokens, only
+    the new ones are read; where the model's own words come out otherwise when they are encoded again, reading goes on
+    from the last question.
+    """
+
+    def __init__(self, task: Generate, *, system: str | None = None, stop: Any = None, **options: Any) -> None:
+        self.task = task
+        self.stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        self.options = {**task.options, **options}
+        self.messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+        self.state: State | None = None
+        self.read: list[int] = []  # the tokens that the state has seen
+        self.question: Mark | None = None  # in the state, before the last token of the last question
+
+    def say(self, text: str, **options: Any) -> Answer:
+        turn = self._turn(text, options)
+        while True:
+            try:
+                next(turn)
+            except StopIteration as end:
+                answer: Answer = end.value
+                return answer
+
+    def stream(self, text: str, **options: Any) -> Iterator[str]:
+        """A turn that is broken off before its end has not been said."""
+        return self._turn(text, options)
+
+    def _turn(self, text: str, options: dict[str, Any]) -> Generator[str, None, Answer]:
+        messages = [*self.messages, {"role": "user", "content": text}]
+        request = self.task.ask([messages], self.stops, {**self.options, **options})
+        ids = self.task.tokenizer.encode(request.prompts[0], special=False)
+        state, mark = self._prepare(ids)
+        row = torch.tensor([ids], device=self.task.model.device)
+        return self._listen(self.task.pieces(request, row, state), messages, ids, state, mark)
+
+    def _listen(
+        self,
+        pieces: Generator[str, None, Answer],
+        messages: list[dict[str, str]],
+        ids: list[int],
+        state: State,
+        mark: Mark,
+    ) -> Generator[str, None, Answer]:
+        answer = yield from pieces
+        self.messages = [*messages, {"role": "assistant", "content": answer.text}]
+        self.state, self.question = state, mark
+        self.read = [*ids, *answer.ids][: state.length]
+        return answer
+
+    def _prepare(self, ids: list[int]) -> tuple[State, Mark]:
+        """A state that has read all of the prompt but its last token, and a mark there for the next turn."""
+        state, self.state = self._known(ids), None
+        rest = ids[state.length : -1]
+        if rest:
+            with torch.inference_mode():
+                row = torch.tensor([rest], device=self.task.model.device)
+                self.task.model(input_ids=row, past_key_values=state, logits_to_keep=1)
+        return state, state.mark()
+
+    def _known(self, ids: list[int]) -> State:
+        """As much of the last turn's state as the new prompt begins with."""
+        state, mark, read = self.state, self.question, self.read
+        if state is None or mark is None:
+            return State()
+        if len(ids) > len(read) and ids[: len(read)] == read:
+            return state
+        if len(ids) > mark.length and ids[: mark.length] == read[: mark.length]:
+            with torch.inference_mode():
+                state.rewind(mark)
+            return state
+        return State()

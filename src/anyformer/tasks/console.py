@@ -1,0 +1,119 @@
+"""A task at the command line: inputs from arguments, files and lines, answers printed as they come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.tasks import TASKS, WRITING, task
+from anyformer.tasks.generate import Generate
+
+TOGETHER = 16  # inputs that go through a model at a time
+
+
+def run(
+    name: str, model: str, inputs: Sequence[str], options: Mapping[str, Any], *, chat: bool = False, **where: Any
+) -> None:
+    """Answer every input, each answer on a line of its own; where someone watches, text comes word by word."""
+    if name in TASKS and name not in WRITING and (options or chat):
+        flag = next(iter(options), "chat").replace("_", "-")
+        raise InputError(f"{name} writes no text, so it takes no --{flag}.")
+    if chat and inputs:
+        raise InputError("--chat reads what you say from standard input; leave INPUT out.")
+    if not chat and not inputs:
+        raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
+    texts = read_inputs(inputs)
+    with waiting(f"Reading {model}"):
+        work = task(name, model, **where)
+    if chat:
+        converse(work, options)
+    elif isinstance(work, Generate) and sys.stdout.isatty() and options.get("num_beams", 1) == 1:
+        for text in texts:
+            show_pieces(work.stream(text, **options))
+    else:
+        while group := list(islice(texts, TOGETHER)):
+            with waiting(f"{name} …"):
+                answers = work(group, **options)
+            for answer in answers:
+                print(spell(answer), flush=True)
+
+
+def read_inputs(given: Iterable[str]) -> Iterator[str]:
+    """Texts as they stand, the text in a file, and - for one text a line of standard input."""
+    checked = [(item, _file(item)) for item in given]  # before a model is loaded
+    return _texts(checked)
+
+
+def _texts(given: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    for item, content in given:
+        if item == "-":
+            yield from lines()
+        else:
+            yield item if content is None else content
+
+
+def _file(item: str) -> str | None:
+    """What stands in the file of this name, if there is one."""
+    try:
+        if not Path(item).is_file():
+            return None
+        return Path(item).read_text(encoding="utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{item} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
+    except OSError as error:
+        if item and len(item) < 256:
+            raise InputError(f"{item} cannot be read: {error.strerror}.") from None
+        return None  # a text too long to name a file
+    except ValueError:  # a text with a zero byte
+        return None
+
+
+def lines() -> Iterator[str]:
+    """Lines of standard input, as they come; empty ones are left out."""
+    try:
+        for line in sys.stdin:
+            if line.strip():
+                yield line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"Standard input is not UTF-8 text: {error.reason}.") from None
+
+
+def converse(work: Any, options: Mapping[str, Any]) -> None:
+    """A question a line, until the input ends."""
+    if not isinstance(work, Generate) or not work.templated:
+        raise InputError("--chat needs a model with a chat template, and this one has none; leave --chat out.")
+    conversation = work.chat(**options)
+    asked = sys.stdin.isatty()
+    if asked:
+        print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
+    while True:
+        if asked:
+            print("> ", end="", file=sys.stderr, flush=True)
+        text = next(lines(), None)
+        if text is None:
+            return
+        show_pieces(conversation.stream(text))
+
+
+def show_pieces(pieces: Iterable[str]) -> None:
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print(flush=True)
+
+
+def spell(answer: Any) -> str:
+    """An answer as one printed thing; a vector as its numbers."""
+    return " ".join(f"{x:.6g}" for x in answer.tolist()) if isinstance(answer, Tensor) else str(answer)
+
+
+def waiting(message: str) -> Any:
+    """Something that moves on a terminal while the block runs, and nothing elsewhere."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(message)

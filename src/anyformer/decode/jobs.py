@@ -34,6 +34,11 @@ class Job:
     rules: list[Processor]
     die: torch.Generator | None  # where it samples
 
+    def spoken(self, nobody: int) -> list[int]:
+        """What was said as rules see it: an id that no word has stands at the padding of the prompt."""
+        heard = spoken(self.ids[None], None if self.mask is None else self.mask[None], nobody)
+        return self.said if heard is None else [*heard[0].tolist(), *self.said[len(self.ids) :]]
+
     @property
     def left(self) -> int:
         return self.plan.max_length - len(self.said)

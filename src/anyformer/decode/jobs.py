@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from anyformer.decode.engine import decoding_stage, infer_mask, start
+from anyformer.decode.engine import infer_mask
 from anyformer.decode.options import Plan, lengths, make_plan
 from anyformer.decode.processors import Processor, processors
+from anyformer.decode.prompt import begin_answer, decoding_stage, fit, longest, spoken
 from anyformer.errors import InputError, nearest
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
@@ -50,6 +51,7 @@ class Jobs:
     def __init__(self, model: Model, prompts: Iterable[Prompt], ahead: int, given: dict[str, Any]) -> None:
         self.model, self.given, self.ahead = model, given, ahead
         self.reads_source = decoding_stage(model).attends is not None
+        self.limit = decoding_stage(model).limit
         self.queue = enumerate(prompts)
         self.waiting: list[Job] = []
         self.plan: Plan | None = None  # of the first prompt; the others differ in their lengths only
@@ -85,10 +87,13 @@ class Jobs:
             raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} tokens.")
         seed = own.pop("seed", _seed(self.given.get("seed"), index))
         given = {**self.given, **own, "seed": None if seed is None else [seed]}
-        said = [int(start(ids[None], given)[0, 0])] if self.reads_source else ids.tolist()
-        plan = self._plan(given, len(said))
+        begin = begin_answer(self.model, {"input_ids": ids[None]}, given) if self.reads_source else ids[None]
+        said = begin[0].tolist()
         if mask is None and not self.reads_source:
-            mask = infer_mask(ids, plan).get("attention_mask")
+            mask = infer_mask(ids, given).get("attention_mask")
+        real = None if mask is None or self.reads_source else mask[None]
+        length = longest(begin, real, self.limit)
+        plan = fit(self._plan(given, len(said)), length, self.limit, asked=given.get("max_new_tokens") is not None)
         return Job(index, ids, mask, said, plan, self.rules(plan), _die(seed, self.model.device, plan))
 
     def _plan(self, given: Mapping[str, Any], prompt: int) -> Plan:

@@ -17,6 +17,7 @@ from anyformer.decode.jobs import Jobs
 from anyformer.decode.options import resolve
 from anyformer.decode.refill import Refill, run
 
+from ..text.vocabularies import KINDS, make
 from .test_engine import PAD, VOCABULARY, gpt2, marian  # noqa: F401 - fixtures
 
 ENDS = [7, 8, 9, 10, 11, 12]
@@ -138,7 +139,8 @@ def test_any_number_of_rows(rows: int, gpt2: tuple[Any, af.Model]) -> None:  # n
     compare(gpt2[1], many(40), rows, eos_token_id=ENDS, pad_token_id=PAD)
 
 
-def test_masked_prompts(gpt2: tuple[Any, af.Model]) -> None:  # noqa: F811
+@pytest.mark.parametrize("rules", [{}, {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2}], ids=str)
+def test_masked_prompts(rules: dict[str, Any], gpt2: tuple[Any, af.Model]) -> None:  # noqa: F811
     """A mask of the caller's, with holes, on either side; and padding that no mask names."""
     prompts = many(12, longest=9)
     for i, prompt in enumerate(prompts):
@@ -147,10 +149,11 @@ def test_masked_prompts(gpt2: tuple[Any, af.Model]) -> None:  # noqa: F811
         prompt["input_ids"] = holes
         if i % 2:
             prompt["attention_mask"] = (holes != PAD).long()
-    found = dict(gpt2[1].generate_many(prompts, 4, eos_token_id=None, pad_token_id=PAD))
+    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, **rules}
+    found = dict(gpt2[1].generate_many(prompts, 4, **options))
     for i, prompt in enumerate(prompts):
         alone = gpt2[1].generate(**{name: v if isinstance(v, int) else v[None] for name, v in prompt.items()},
-                                 eos_token_id=None, pad_token_id=PAD)  # fmt: skip
+                                 **options)  # fmt: skip
         assert found[i].tolist() == alone[0].tolist()
 
 
@@ -319,6 +322,18 @@ def test_models_that_cannot_be_refilled() -> None:
         af.build("bert-tiny").generate_many([[1]])
     with pytest.raises(af.InputError, match="longest row"):
         af.build("llama-tiny", ropes=(Rope(kind="dynamic", factor=2.0),)).generate_many([[1]])
+
+
+def test_stop_strings_end_rows_where_they_end_alone() -> None:
+    tokenizer = make(next(iter(KINDS)))
+    torch.manual_seed(0)
+    model = af.build("gpt2-tiny", vocab_size=len(tokenizer)).double().eval()
+    loud(model)
+    prompts = many(30, vocabulary=len(tokenizer), new=(20, 40))
+    options: dict[str, Any] = {"stop_strings": ["e", "th"], "tokenizer": tokenizer, "eos_token_id": None}
+    found = compare(model, prompts, pad_token_id=PAD, **options)
+    limits = [len(prompt["input_ids"]) + prompt["max_new_tokens"] for prompt in prompts]
+    assert any(len(ids) < limit for ids, limit in zip(found, limits, strict=True))
 
 
 def test_nan_is_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from anyformer.decode.engine import infer_mask
 from anyformer.decode.options import Plan, lengths, make_plan
 from anyformer.decode.processors import Processor, processors
-from anyformer.decode.prompt import begin_answer, decoding_stage, fit, longest
+from anyformer.decode.prompt import begin_answer, decoding_stage, fit, longest, spoken
 from anyformer.errors import InputError, nearest
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
@@ -31,8 +32,13 @@ class Job:
     mask: Tensor | None  # [P]
     said: list[int]
     plan: Plan
-    rules: list[Processor]  # one list for all jobs of the same lengths
+    rules: list[Processor]
     die: torch.Generator | None  # where it samples
+
+    def spoken(self, nobody: int) -> list[int]:
+        """What was said as rules see it: an id that no word has stands at the padding of the prompt."""
+        heard = spoken(self.ids[None], None if self.mask is None else self.mask[None], nobody)
+        return self.said if heard is None else [*heard[0].tolist(), *self.said[len(self.ids) :]]
 
     @property
     def left(self) -> int:
@@ -49,7 +55,7 @@ class Jobs:
         self.queue = enumerate(prompts)
         self.waiting: list[Job] = []
         self.plan: Plan | None = None  # of the first prompt; the others differ in their lengths only
-        self.rules: dict[tuple[int, ...], list[Processor]] = {}
+        self.rules = lru_cache(maxsize=256)(processors)  # jobs of the same lengths share their rules
 
     def read(self) -> None:
         while len(self.waiting) < self.ahead and (numbered := next(self.queue, None)) is not None:
@@ -88,7 +94,7 @@ class Jobs:
         real = None if mask is None or self.reads_source else mask[None]
         length = longest(begin, real, self.limit)
         plan = fit(self._plan(given, len(said)), length, self.limit, asked=given.get("max_new_tokens") is not None)
-        return Job(index, ids, mask, said, plan, self._rules(plan), _die(seed, self.model.device, plan))
+        return Job(index, ids, mask, said, plan, self.rules(plan), _die(seed, self.model.device, plan))
 
     def _plan(self, given: Mapping[str, Any], prompt: int) -> Plan:
         if self.plan is None:
@@ -96,10 +102,6 @@ class Jobs:
         if given["seed"] is not None and not self.plan.do_sample:
             raise InputError("seed is for sampling only; pass do_sample=True with it, or leave it out.")
         return self.plan.replace(**lengths(self.model, given, prompt))
-
-    def _rules(self, plan: Plan) -> list[Processor]:
-        name = (plan.prompt, plan.min_length, plan.max_length)
-        return self.rules.setdefault(name, processors(plan))
 
 
 def _row(name: str, value: Any, device: torch.device) -> Tensor | None:

@@ -23,6 +23,7 @@ from anyformer.decode.graph import LEAST, Recording, can_record, recording_for
 from anyformer.decode.jobs import Job, Jobs, Prompt, collate
 from anyformer.decode.options import resolve
 from anyformer.decode.processors import Processor, truncations
+from anyformer.decode.stops import Stops
 from anyformer.decode.strategies import check_every, gumbel
 from anyformer.errors import InputError
 
@@ -48,9 +49,8 @@ def generate_many(
     for name in ("num_beams", "num_return_sequences"):
         if (given.get(name) or 1) != 1:
             raise InputError(f"{name} is {given[name]}; generate_many follows one line from each prompt, not several.")
-    for name in ("stop_strings", "prefix_allowed_tokens_fn"):
-        if given.get(name) is not None:
-            raise InputError(f"generate_many takes no {name}; use generate for that.")
+    if given.get("prefix_allowed_tokens_fn") is not None:
+        raise InputError("generate_many takes no prefix_allowed_tokens_fn, which is asked by the row; use generate.")
     if given.get("assistant_model") is not None or given.get("prompt_lookup_num_tokens"):
         raise InputError("generate_many takes no draft: its rows are never at the same place; use generate for that.")
     if any(isinstance(part, Rotary) and part.rope.kind == "dynamic" for part in model.modules()):
@@ -84,6 +84,8 @@ class Refill:
         self.scores = torch.empty(0, device=model.device)
         self.dice: list[torch.Generator] = []  # one a row, or none where nothing is drawn
         self.limits: list[Processor] = []
+        self.stops: Stops | None = None
+        self.read = torch.empty(0, dtype=torch.long, device=model.device)  # one a row: how far a stop string is there
         self.end = torch.empty(0, dtype=torch.long, device=model.device)
 
     @torch.inference_mode()
@@ -123,6 +125,8 @@ class Refill:
         self.limits = truncations(plan)
         self.dice = [job.die for job in jobs if job.die is not None]
         self.end = torch.tensor(plan.end, dtype=torch.long, device=self.model.device)
+        self.stops = plan.stops
+        self.read = self._begun(jobs)
         self.state, self.scores = self._prefill(jobs)
 
     def _admit(self, free: list[int], jobs: list[Job]) -> None:
@@ -132,6 +136,7 @@ class Refill:
         admit(self.state, rows, state)
         trim(self.state)
         self.scores = self.scores.index_copy(0, rows, scores)
+        self.read = self.read.index_copy(0, rows, self._begun(jobs))
         for row, job in zip(free, jobs, strict=True):
             self.rows[row] = job
             if job.die is not None:
@@ -150,6 +155,7 @@ class Refill:
         self.state.select(rows)
         trim(self.state)
         self.scores = self.scores.index_select(0, rows)
+        self.read = self.read.index_select(0, rows)
         self.rows = [self.rows[row] for row in live]
         self.dice = [self.dice[row] for row in live] if self.dice else []
 
@@ -185,7 +191,18 @@ class Refill:
 
     def _ends(self, token: Tensor) -> Tensor:
         """Which of these tokens [R] end their rows."""
-        return torch.isin(token, self.end)
+        ends = torch.isin(token, self.end)
+        if self.stops is not None:
+            stopped, self.read = self.stops.step(self.read, token)
+            ends = ends | stopped
+        return ends
+
+    def _begun(self, jobs: list[Job]) -> Tensor:
+        """How much of a stop string each row's text ends with [n]."""
+        if self.stops is None:
+            return torch.zeros(len(jobs), dtype=torch.long, device=self.model.device)
+        said = (torch.tensor([job.said], device=self.model.device) for job in jobs)
+        return torch.cat([self.stops.begin(row) for row in said])
 
     def _obey(self, scores: Tensor) -> Tensor:
         """The rules, for the rows of the same lengths together: they count from the prompt and read what was said."""
@@ -196,7 +213,8 @@ class Refill:
         for rows in alike.values():
             jobs = [job for job in (self.rows[row] for row in rows) if job is not None]
             at = torch.tensor(rows, device=scores.device)
-            history = torch.tensor([job.said for job in jobs], device=scores.device)
+            spoken = [job.said if self.jobs.reads_source else job.spoken(scores.shape[1]) for job in jobs]
+            history = torch.tensor(spoken, device=scores.device)
             ruled = scores.index_select(0, at)
             for rule in jobs[0].rules:
                 ruled = rule(ruled, history)

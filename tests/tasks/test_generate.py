@@ -100,7 +100,7 @@ def test_an_answer_ends_before_a_stop_string(folder: Path) -> None:
     """The ids end with the token that completes the string, the text before it; other rows are left alone."""
     write = af.task("generate", folder, **OPTIONS)
     free = write(TEXTS)
-    stop = free[0].text[4:6]
+    stop = next(char for char in free[0].text[1:] if char.isascii())  # half characters have no text to look for
     found = write(TEXTS, stop=stop)
     assert found[0].text == free[0].text[: free[0].text.index(stop)]
     assert found[0].ids == free[0].ids[: len(found[0].ids)] and len(found[0].ids) < len(free[0].ids)

@@ -133,6 +133,17 @@ def test_run_takes_the_options_of_decoding(writer: Path, capsys: pytest.CaptureF
         assert capsys.readouterr().out == f"{ask('the cat', **options)}\n"
 
 
+def test_run_passes_on_what_was_given_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty list of stop strings, say, would switch off the one that examples bring along."""
+    passed: list[object] = []
+    monkeypatch.setattr("anyformer.tasks.console.run", lambda *args, **more: passed.extend(args))
+    assert run("run", "generate", "--model", "m", "a") == 0
+    assert passed == ["generate", "m", ["a"], {}]
+    passed.clear()
+    assert run("run", "generate", "--model", "m", "--stop", r"a\nb", "--do-sample", "--seed", "0") == 0
+    assert passed == ["generate", "m", [], {"do_sample": True, "seed": 0, "stop": ["a\nb"]}]
+
+
 def test_run_takes_examples(writer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "shots.tsv").write_text("a\tb\nc\td\n")
     ask = af.task("generate", writer, max_new_tokens=9)
@@ -181,7 +192,7 @@ def test_run_prints_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["embed", "a", "--num-beams", "2"], "embed writes no text, so it takes no --num-beams"),
         (["generate", "a", "--num-beams", "0"], "num_beams is 0"),
         (["generate", "a", "--temperature", "0.5"], "is for sampling only"),
-        (["generate", "a", "--top-p", "high"], "'high' is not a valid float"),
+        (["generate", "a", "--top-p", "high"], "Invalid value for '--top-p'"),
         (["generate", "a", "--shots", "nowhere.tsv"], "nowhere.tsv does not exist"),
         (["generate", "a", "--template", "{0}{1}"], "give shots with it"),
         (["generate", "a", "--device", "abacus"], "abacus"),

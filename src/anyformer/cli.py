@@ -229,7 +229,7 @@ def run_task(
     """
     from anyformer.tasks import console
 
-    given = {name: context.params[name] for name in (*DECODING, *WORDING) if context.params[name] not in (None, [])}
+    given = {name: context.params[name] for name in (*DECODING, *WORDING) if context.params[name] not in (None, [], ())}
     for name in ("stop", "template"):  # typed in a shell, \n is two characters
         if name in given:
             given[name] = _unescape(given[name])

@@ -3,6 +3,7 @@
     python benchmarks/decode.py                     # 2 CPU cores
     python benchmarks/decode.py --only GPT-2 --rounds 5
     python benchmarks/decode.py --llama FOLDER      # where `npm install node-llama-cpp` was run
+    python benchmarks/decode.py --device cuda       # bfloat16 on a GPU; texts do not end before their length on our side
 
 A peer that is not installed is left out, and the row says so. "Of limit": the time that the weights alone need to come
 from memory once a step, at the rate at which this machine reads, over our time.
@@ -75,6 +76,8 @@ def timed(work: Callable[[], Any], units: int) -> Run:
     def run() -> float:
         start = time.perf_counter()
         work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         return units / (time.perf_counter() - start)
 
     return run
@@ -100,7 +103,7 @@ def weight_bytes(model: torch.nn.Module, stage: str = "decoder") -> int:
     for name, module in model.named_modules():
         read = name.startswith((f"stages.{stage}", "heads.")) and not name.endswith(".kv")
         if isinstance(module, Linear) and read:
-            total += module.d_in * module.d_out * (1 if module.quantised else 4)
+            total += module.d_in * module.d_out * (1 if module.quantised else module.weight.element_size())
     return total
 
 
@@ -152,9 +155,52 @@ def smollm2(llama: str | None, new: int = 64) -> Workload:
     return Workload("SmolLM2-135M, int8 against Q4_1, batch 1", "tok/s", "1 x llama.cpp", make, new, new)
 
 
+def gpt2_cuda(batch: int, new: int = 256) -> Workload:
+    """transformers twice at one row: with a cache that grows, and with a fixed one and a compiled step."""
+
+    def make() -> tuple[dict[str, Run], int]:
+        theirs, folder = from_transformers("gpt2", "GPT2LMHeadModel", "GPT2Config", {})
+        theirs = theirs.to("cuda", torch.bfloat16)
+        ours = af.load(folder, device="cuda", dtype=torch.bfloat16)
+        ids = torch.randint(0, 50000, (batch, 16), device="cuda")
+        fixed = {**lengths(new), "pad_token_id": 0}
+        open_end = {"max_new_tokens": new, "eos_token_id": None, "pad_token_id": 0}
+        runs = {
+            "anyformer": timed(lambda: ours.generate(ids, **open_end), batch * new),
+            "transformers": timed(lambda: theirs.generate(ids, **fixed), batch * new),
+        }
+        if batch == 1:
+            static = {**fixed, "cache_implementation": "static"}
+            runs["transformers, static and compiled"] = timed(lambda: theirs.generate(ids, **static), new)
+        return runs, weight_bytes(ours)
+
+    goal = "8 x the better" if batch == 1 else "16 x transformers"
+    return Workload(f"GPT-2 124M, bfloat16, batch {batch}", "tok/s", goal, make, new, batch * new)
+
+
+def translate_cuda(ends: bool, batch: int = 64, beams: int = 4, new: int = 48) -> Workload:
+    """`ends`: whether our search looks for ends, which it has to in real life; random weights hardly end."""
+
+    def make() -> tuple[dict[str, Run], int]:
+        theirs, folder = from_transformers("marian", "MarianMTModel", "MarianConfig", MARIAN)
+        theirs = theirs.to("cuda", torch.bfloat16)
+        ours = af.load(folder, device="cuda", dtype=torch.bfloat16)
+        ids = torch.randint(5, 32000, (batch, 32), device="cuda")
+        fixed = {**lengths(new), "num_beams": beams}
+        own = {"max_new_tokens": new, "num_beams": beams, **({} if ends else {"eos_token_id": None})}
+        runs = {
+            "anyformer": timed(lambda: ours.generate(input_ids=ids, **own), batch),
+            "transformers": timed(lambda: theirs.generate(ids, **fixed), batch),
+        }
+        return runs, weight_bytes(ours)
+
+    kind = "ends looked for" if ends else "no ends"
+    return Workload(f"Transformer-base, bfloat16, beam {beams}, {kind}", "sent/s", "12 x", make, new, batch)
+
+
 def workloads(device: str, llama: str | None) -> list[Workload]:
     if device == "cuda":
-        return []
+        return [gpt2_cuda(1), gpt2_cuda(64), translate_cuda(ends=False), translate_cuda(ends=True)]
     return [
         gpt2(1),
         gpt2(8),
@@ -284,9 +330,9 @@ def llama_runs(folder: str | None, file: Path, text: str, new: int) -> dict[str,
     return {"llama.cpp": run}
 
 
-def read_rate() -> float:
+def read_rate(device: str) -> float:
     """Bytes a second at which large tensors come from memory."""
-    many = torch.ones(2**26)
+    many = torch.ones(2**26 if device == "cpu" else 2**31, device=device)
     return many.numel() * 4 / min(1 / timed(lambda: many.sum(), 1)() for _ in range(5))
 
 
@@ -325,7 +371,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(THREADS)
-    rate = read_rate()
+    rate = read_rate(options.device)
     print(f"{options.device}, torch {torch.__version__}; memory is read at {rate / 1e9:.0f} GB/s; medians")
     rows = []
     for load in workloads(options.device, options.llama):

@@ -3,7 +3,7 @@
     python benchmarks/decode.py                     # 2 CPU cores
     python benchmarks/decode.py --only GPT-2 --rounds 5
     python benchmarks/decode.py --llama FOLDER      # where `npm install node-llama-cpp` was run
-    python benchmarks/decode.py --device cuda       # bfloat16 on a GPU; texts do not end before their length on our side
+    python benchmarks/decode.py --device cuda       # bfloat16 on a GPU
 
 A peer that is not installed is left out, and the row says so. "Of limit": the time that the weights alone need to come
 from memory once a step, at the rate at which this machine reads, over our time.

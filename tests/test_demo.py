@@ -49,6 +49,18 @@ def test_batches_teach_the_next_word() -> None:
     assert ((said == demo.END).sum(dim=1) == 1).all()
 
 
+def test_even_batches_have_rows_of_one_length_and_every_row_once_an_epoch() -> None:
+    lengths = [3, 5, 3, 3, 5, 4, 3]
+    first, second = (demo.even_batches(lengths, 2, seed=0, epoch=epoch) for epoch in (0, 1))
+
+    def rows(batches: list[list[int]]) -> list[int]:
+        return sorted(row for batch in batches for row in batch)
+
+    assert all(len({lengths[row] for row in batch}) == 1 for batch in first)
+    assert rows(first) == rows(second) == list(range(7))
+    assert first == demo.even_batches(lengths, 2, seed=0, epoch=0) and first != second
+
+
 def test_a_short_run_goes_all_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     settings = demo.DemoSettings(numbers=400, tests=20, steps=12, d_model=32, d_hidden=32, n_layers=1)

@@ -31,9 +31,9 @@ from anyformer.tasks.base import Loss
 from anyformer.tasks.text import token_loss
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
-from anyformer.train.data import even_batches
 from anyformer.train.display import progress_bar
 from anyformer.train.engine import train
+from anyformer.train.seeds import mix
 from anyformer.train.settings import TrainSettings
 from anyformer.train.watch import Progress
 
@@ -120,6 +120,23 @@ class Corpus:
             "decoder_input_ids": teacher(said["input_ids"]),
             "labels": said["input_ids"].masked_fill(said["attention_mask"] == 0, IGNORED),
         }
+
+
+def even_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+    """The rows of every batch of an epoch: rows of a batch have equal length, so that nothing is padded.
+
+    Every row comes once an epoch; rows and batches are shuffled anew for each.
+    """
+    order = random.Random(mix(seed, epoch))
+    by_length: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        by_length.setdefault(length, []).append(row)
+    batches = []
+    for rows in by_length.values():
+        order.shuffle(rows)
+        batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+    order.shuffle(batches)
+    return batches
 
 
 class Lesson:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from torch import Tensor
 import anyformer as af
 from anyformer.errors import StoppedError
 from anyformer.tasks.base import Loss
-from anyformer.train.data import even_batches
 from anyformer.train.engine import DivergedError, train
 from anyformer.train.optim import rate
 from anyformer.train.readout import Figures
@@ -285,18 +283,6 @@ def test_an_interrupted_run_is_saved_and_goes_on(kind: signal.Signals, tmp_path:
 def test_no_rows() -> None:
     with pytest.raises(af.InputError, match="no rows"):
         train(Toy(rows=0), settings())
-
-
-def test_even_batches_have_rows_of_one_length_and_every_row_once_an_epoch() -> None:
-    lengths = [3, 5, 3, 3, 5, 4, 3]
-    first, second = (even_batches(lengths, 2, seed=0, epoch=epoch) for epoch in (0, 1))
-
-    def rows(batches: Sequence[Sequence[int]]) -> list[int]:
-        return sorted(row for batch in batches for row in batch)
-
-    assert all(len({lengths[row] for row in batch}) == 1 for batch in first)
-    assert rows(first) == rows(second) == list(range(7))
-    assert first == even_batches(lengths, 2, seed=0, epoch=0) and first != second
 
 
 def test_adapters_learn_and_the_folder_runs(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Generator
 
+from anyformer import registry
 from anyformer.config import Settings
 from anyformer.data.batches import BatchSettings
 from anyformer.data.examples import Example
@@ -94,11 +95,14 @@ class Translate(TextTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return "decoder_start" in config.names() and getattr(config, "head", "language") == "language"
+        source = getattr(config, "encoder", None)  # of two families, the one that reads
+        words = not isinstance(source, Mapping) or "vocab_size" in registry.family(source["family"]).config.names()
+        pair = "decoder_start" in config.names() and getattr(config, "head", "language") == "language"
+        return pair and words
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
-        if model.decoder_start is None or "language" not in model.heads:
+        if model.decoder_start is None or "language" not in model.heads or "input_ids" not in model.names:
             raise FolderError(f"{path} holds a {model.family} model, which does not turn one text into another.")
 
     # Rows to loss.

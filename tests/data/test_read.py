@@ -132,6 +132,8 @@ def test_globs_and_several_files(tmp_path: Path) -> None:
         ("Hi.\tHallo!\nGo.\tGeh.\n", (), False),
         ("yes\tja\nno\tnein\n", (), False),
         ("source\ttarget\nyes\tja\n", ("source", "target"), True),  # a name that the task knows
+        ("to\tzu\ngo\tgehen\n", ("to", "en", "de"), False),  # one that is a word of the language too
+        ("en\tde\ngo\tgehen\n", ("to", "en", "de"), True),
         ("3\t4\n5\t6\n", (), False),
     ],
 )

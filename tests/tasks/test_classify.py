@@ -105,6 +105,14 @@ def test_labels(tmp_path: Path) -> None:
         begin("classify-text", "bert-tiny", listed({"text": "a", "label": "x"}, {"text": "b", "label": None}))
 
 
+def test_the_figure_that_counts() -> None:
+    """Accuracy unless another is asked for, and a correlation for numbers."""
+    assert begin("classify-text", "bert-tiny", ROWS).metric == "accuracy"
+    assert begin("classify-text", "bert-tiny", ROWS, {"metric": "matthews"}).metric == "matthews"
+    numbers = listed({"text": "a", "label": 0.5}, {"text": "b", "label": 2})
+    assert begin("classify-text", "bert-tiny", numbers).metric == "spearman"
+
+
 def test_columns(tmp_path: Path) -> None:
     """By usual names, by what the user says, by position; else the ones there are."""
     read = find("classify-text").read

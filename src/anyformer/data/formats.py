@@ -146,10 +146,12 @@ def _header(sample: list[list[str]], asked: Asked, path: Path) -> tuple[tuple[st
 
 
 def looks_like_header(cells: list[str], rows: list[list[str]], names: frozenset[str]) -> bool:
-    """A first line is a header where it holds a name that the task knows, or where every cell is a plain word and in
-    some column what follows is of another kind: numbers, or few values of which the word is none.
+    """A first line is a header where it holds a name that the task knows (two, where they are as short as "to" and
+    "en", which are words of texts too), or where every cell is a plain word and in some column what follows is of
+    another kind: numbers, or few values of which the word is none.
     """
-    if any(cell.lower() in names for cell in cells):
+    known = [cell for cell in cells if cell.lower() in names]
+    if len(known) > 1 or any(len(name) > 3 for name in known):
         return True
     if not rows or not all(re.fullmatch(r"[A-Za-z_#][\w#.-]*", cell) for cell in cells):
         return False

@@ -58,7 +58,6 @@ class FillMask(StreamTask):
     options_class = MaskOptions
     metric = "loss"
     larger_is_better = False
-    batch = BatchSettings(rows=32)
     wanted = "an encoder that can have a head for masked words"
 
     def __init__(self, *given: Any, **more: Any) -> None:

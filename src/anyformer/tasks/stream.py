@@ -47,6 +47,7 @@ class Windows:
 class StreamTask(TextTask):
     """A row is a line or a document; an example is the number of the token at which a window begins."""
 
+    batch = BatchSettings(tokens=4096)  # the scores of all words at 4,096 places fit into any memory
     columns_of_text = ("content", "body", "document", "story", "article")
     ahead = 0  # tokens of a window beyond the model's own (the next token is a label)
 

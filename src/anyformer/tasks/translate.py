@@ -24,6 +24,7 @@ from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
 from anyformer.tasks.text import TextTask, pad_labels, several, text_of, texts_of, token_loss
 from anyformer.text.batch import pad
+from anyformer.text.tokenizer import Tokenizer
 
 AT_ONCE = 64  # texts that are written together
 
@@ -81,6 +82,15 @@ class Translate(TextTask):
         self.larger_is_better = self.metric != "loss"
         self.end = self.tokenizer.end_id if self.tokenizer.end_id is not None else self.tokenizer.separator_id
         self.max_target = min(self.settings.max_target, self.max_length)
+        self.writing: dict[str, Any] = {}  # what `model.generate` is told in every call
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:
+        """Options that are not the task's own are those of `model.generate`."""
+        own = {name: value for name, value in options.items() if name in cls.options_class.names()}
+        task = super().of(model, tokenizer, path, own)
+        task.writing = {name: value for name, value in options.items() if name not in own}
+        return task
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -173,6 +183,7 @@ class Translate(TextTask):
             "num_beams": self.settings.num_beams,
             "length_penalty": self.settings.length_penalty,
             "max_new_tokens": self.max_target,
+            **self.writing,
             **options,
         }
         if "eos_token_id" not in chosen and self.model.config.to_json().get("end") is None:

@@ -107,5 +107,6 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        more = {"schedule": "cosine", "warmup": 100, "weight_decay": 0.1}
+        # Few tokens a step want a longer memory of the gradient's square than large batches do.
+        more = {"schedule": "cosine", "warmup": 100, "weight_decay": 0.1, "betas": (0.9, 0.99)}
         return {"batch_size": 12, "lr": 1e-3 if fresh else 1e-4, "min_lr": 1e-4 if fresh else 1e-5, **more}

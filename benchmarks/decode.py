@@ -40,6 +40,7 @@ from anyformer.core.linear import Linear
 
 Run = Callable[[], float]  # does the work once and gives units a second
 THREADS = 2
+PAUSE = 0.5  # seconds in which the threads of the one before stop waiting for work, which takes a core each
 MARIAN = {
     "vocab_size": 32000,
     "encoder_layers": 6,
@@ -223,10 +224,16 @@ def real_file() -> Path:
 
 
 def ctranslate2_runs(kind: str, beams: int, batch: int, new: int) -> dict[str, Run]:
-    """A model of the same shape with random weights; its speed does not depend on them."""
+    """In a process of its own: two sets of threads in one process take each other's cores."""
     if importlib.util.find_spec("ctranslate2") is None:
         print("  (ctranslate2 is not installed: left out)")
         return {}
+    command = [sys.executable, __file__, "--ctranslate2", kind, str(beams), str(batch), str(new)]
+    return asked("CTranslate2", command)
+
+
+def serve_ctranslate2(kind: str, beams: int, batch: int, new: int) -> None:
+    """A model of the same shape with random weights; its speed does not depend on them. A line in, a speed out."""
     import ctranslate2
     import numpy
 
@@ -237,7 +244,27 @@ def ctranslate2_runs(kind: str, beams: int, batch: int, new: int) -> dict[str, R
     translator = ctranslate2.Translator(folder, compute_type=kind, intra_threads=THREADS, inter_threads=1)
     source = [[words[i] for i in generator.integers(5, len(words), 24)] for _ in range(batch)]
     options = {"beam_size": beams, "max_decoding_length": new, "min_decoding_length": new, "max_batch_size": batch}
-    return {"CTranslate2": timed(lambda: translator.translate_batch(source, **options), batch)}
+    run = timed(lambda: translator.translate_batch(source, **options), batch)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(run(), flush=True)
+
+
+def asked(name: str, command: list[str], folder: str | None = None) -> dict[str, Run]:
+    """A peer that waits in a process for one line a run, and answers with its speed."""
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    asks, answers = process.stdin, process.stdout
+    assert asks is not None and answers is not None
+    if answers.readline().strip() != "ready":
+        print(f"  ({name} did not start: left out)")
+        return {}
+
+    def run() -> float:
+        asks.write("\n")
+        asks.flush()
+        return float(answers.readline())
+
+    return {name: run}
 
 
 def ctranslate2_model(generator: Any, words: list[str]) -> Any:
@@ -309,25 +336,7 @@ def llama_runs(folder: str | None, file: Path, text: str, new: int) -> dict[str,
         return {}
     script = Path(folder) / "anyformer-decode.mjs"
     script.write_text(LLAMA, encoding="utf-8")
-    process = subprocess.Popen(
-        ["node", script.name, str(file), str(THREADS), str(new), text],
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    asks, answers = process.stdin, process.stdout
-    assert asks is not None and answers is not None
-    if answers.readline().strip() != "ready":
-        print("  (llama.cpp did not start: left out)")
-        return {}
-
-    def run() -> float:
-        asks.write("\n")
-        asks.flush()
-        return float(answers.readline())
-
-    return {"llama.cpp": run}
+    return asked("llama.cpp", ["node", script.name, str(file), str(THREADS), str(new), text], folder)
 
 
 def read_rate(device: str) -> float:
@@ -345,6 +354,7 @@ def measure(load: Workload, rounds: int, rate: float) -> dict[str, Any]:
             run()
         for _ in range(rounds):
             for name, run in runs.items():
+                time.sleep(PAUSE)
                 found[name].append(run())
     speeds = {name: statistics.median(values) for name, values in found.items()}
     ours = speeds.pop("anyformer")
@@ -367,8 +377,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     parser.add_argument("--llama", help="a folder with node-llama-cpp installed")
+    parser.add_argument("--ctranslate2", nargs=4, help=argparse.SUPPRESS)  # this program as CTranslate2's process
     parser.add_argument("--json", help="write the rows to this file as well")
     options = parser.parse_args()
+    if options.ctranslate2:
+        serve_ctranslate2(options.ctranslate2[0], *map(int, options.ctranslate2[1:]))
+        return
     if options.device == "cpu":
         torch.set_num_threads(THREADS)
     rate = read_rate(options.device)

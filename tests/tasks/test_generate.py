@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.tasks.generate import Answer
+from anyformer.tasks.generate import Answer, Generate
 
 from ..weights.gguf_files import real_file
 
@@ -226,3 +226,15 @@ def test_a_real_model_chats_streams_and_follows_examples() -> None:
     shots = [("France", "Paris"), ("Italy", "Rome"), ("Japan", "Tokyo")]
     assert ask("Spain", shots=shots).text.isalpha(), "one word, as in the examples, and no further example"
     assert ask("Count from one to five.", stop=["3", "three"]).text.count("4") == 0
+
+
+def test_an_answer_fits_the_model_where_nobody_says_how_long() -> None:
+    """A model of 32 places says at most as many tokens as it has places for; asking for more is a mistake."""
+    tokenizer = af.Tokenizer.train(iter(["the cat sat on the mat"] * 5), kind="byte")
+    torch.manual_seed(0)
+    write = Generate(af.build("gpt2-tiny", vocab_size=len(tokenizer), max_length=32), tokenizer)
+    answer = write("the cat", eos_token_id=None)
+    assert len(answer.ids) == 33 - len(tokenizer.encode("the cat"))
+    assert "".join(write.stream("the cat", eos_token_id=None)) == answer.text
+    with pytest.raises(af.InputError, match="places for 32"):
+        write("the cat", max_new_tokens=200)

@@ -178,7 +178,7 @@ class Attention(nn.Module):
             key, value = self.kv.apart("key", context.x + context.code), self.kv.apart("value", context.x)
         query, key, value = self._heads(query, key, value, tokens.packed)
         if memory is not None:
-            memory.key, memory.value = key, value
+            memory.key, memory.value = key.contiguous(), value.contiguous()  # read at every step from now on
         return query, key, value, 0
 
     def _heads(self, query: Tensor, key: Tensor, value: Tensor, packed: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -74,7 +74,7 @@ class Generate:
         tokenizer.check(model.config.to_json()["vocab_size"])
         self.model, self.tokenizer = model, tokenizer
         self.templated = tokenizer.chat_template is not None if chat is None else chat
-        self.options = {"max_new_tokens": NEW_TOKENS, **options}
+        self.options = options
 
     @overload
     def __call__(self, text: str, **options: Any) -> Answer: ...
@@ -138,7 +138,8 @@ class Generate:
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
     def _write(self, request: Request) -> list[Answer]:
-        batch, options = self._encode(request), self._decoding(request)
+        batch = self._encode(request)
+        options = self._decoding(request, batch["attention_mask"])
         if options.get("num_return_sequences", 1) != 1:
             raise InputError("generate gives one answer a text; model.generate gives several.")
         out = self.model.generate(**batch, **options, return_dict_in_generate=True)
@@ -150,9 +151,9 @@ class Generate:
             answers.append(Answer(self._read(ids, request), text, tuple(ids), logprobs))
         return answers
 
-    def _decoding(self, request: Request) -> dict[str, Any]:
+    def _decoding(self, request: Request, mask: Tensor) -> dict[str, Any]:
         """The options of model.generate. Where neither the model nor the caller says how a text ends, the tokenizer
-        does.
+        does; where nobody says how long an answer may be, it is NEW_TOKENS, or what the model has places for.
         """
         options = request.options
         settings = self.model.config.to_json()
@@ -162,6 +163,10 @@ class Generate:
             more["eos_token_id"] = self.tokenizer.end_id
         if said.get("pad_token_id") is None and settings.get("padding") is None and self.tokenizer.pad_id is not None:
             more["pad_token_id"] = self.tokenizer.pad_id
+        if options.get("max_new_tokens") is None and options.get("max_length") is None:
+            limit = decoding_stage(self.model).limit
+            room = NEW_TOKENS if limit is None else limit + 1 - int(mask.sum(dim=1).max())
+            more["max_new_tokens"] = max(min(NEW_TOKENS, room), 1)
         if request.stops:
             more |= {"stop_strings": request.stops, "tokenizer": self.tokenizer}
         return {**more, **options}
@@ -176,7 +181,9 @@ class Generate:
     ) -> Generator[str, None, Answer]:
         """What a request's one prompt is answered with; `past` has read the first of its `ids`. Returns the Answer."""
         batch = self._encode(request) if ids is None else {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        steps = stream(self.model, **batch, **self._decoding(request), past_key_values=past)  # mistakes show here
+        steps = stream(
+            self.model, **batch, **self._decoding(request, batch["attention_mask"]), past_key_values=past
+        )  # mistakes show here
         return self._follow(steps, request)
 
     def _follow(self, steps: Iterator[Tensor], request: Request) -> Generator[str, None, Answer]:

@@ -83,6 +83,8 @@ def launch(ranks: int, out: Path, jobs: list[dict[str, Any]]) -> None:
             try:
                 os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
                 os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+                if sys.platform == "linux":  # where a machine's own name leads nowhere, this still does
+                    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
                 torch.distributed.init_process_group("gloo")
                 for job in jobs:
                     run(out, **job)

@@ -28,7 +28,7 @@ class Trail:
 
     def note(self, scores: Tensor) -> None:
         """Remember whether a score is NaN, without looking: on a GPU that would stop the queue."""
-        broken = scores.sum().isnan()  # read many times faster than every number asked; infinities: see complain
+        broken = scores.sum().isnan()  # many times faster than asking every number; also true of inf beside -inf
         self.broken = broken if self.broken is None else self.broken | broken
 
     def replay(self) -> tuple[Tensor, Tensor]:

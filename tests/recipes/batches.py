@@ -49,7 +49,7 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
     if family == "vision-encoder-decoder":
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
-    if family == "vit":
+    if family in ("deit", "hybrid", "resnet", "vit"):
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "mae":
         return {"pixel_values": pictures, "noise": torch.rand(2, 16)}

@@ -13,8 +13,9 @@ import anyformer as af
 
 from .batches import training_batch
 
-NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny")
-NO_DROPOUT = ("vit-tiny", "mae-tiny", "mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny")  # as published
+NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny")
+PICTURES = ("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny")
+NO_DROPOUT = (*PICTURES, "mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny")  # as published
 TINY = [name for name in af.recipes() if name.endswith("-tiny")]
 
 
@@ -87,7 +88,8 @@ def test_has_its_taps(name: str) -> None:
     model = af.build(name)
     batch = training_batch(name)
     weights = [point for point in model.points if point.endswith(".weights")]
-    with torch.no_grad(), af.look(model, *weights, "*.blocks.*.output") as seen:
+    outputs = "*.stages.*.output" if name == "resnet-tiny" else "*.blocks.*.output"
+    with torch.no_grad(), af.look(model, *weights, outputs) as seen:
         model(**batch)
     assert (weights or name in NO_ATTENTION) and all(point in seen for point in weights)
     for point in weights:

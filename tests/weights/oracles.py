@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old
+from . import oracles_enc, oracles_old, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -23,10 +23,10 @@ _HOMES = {
     "ViT": "vit",
     "Detr": "detr",
     "Perceiver": "perceiver",
-    "ResNet": "resnet",
     **oracles_old.HOMES,
     **decoders.HOMES,
     **oracles_enc.HOMES,
+    **oracles_vit.HOMES,
 }
 
 
@@ -107,6 +107,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_old.SMALL,
     **decoders.SMALL,
     **oracles_enc.SMALL,
+    **oracles_vit.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -128,6 +129,7 @@ ARCHITECTURES: tuple[str, ...] = (
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
+    *oracles_vit.ARCHITECTURES,
 )
 
 
@@ -209,7 +211,8 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
     }
     family = family_of(architecture)
-    case = builders[family]() if family in builders else oracles_enc.CASES[family](architecture)
+    others = {**oracles_enc.CASES, **oracles_vit.CASES}
+    case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
         return Case(batch, case.masks)
@@ -265,6 +268,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
         for architecture in decoders.ARCHITECTURES
     },
     **oracles_enc.LABELS,
+    **oracles_vit.LABELS,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old, oracles_vit
+from . import oracles_enc, oracles_old, oracles_pose, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -27,6 +27,7 @@ _HOMES = {
     **decoders.HOMES,
     **oracles_enc.HOMES,
     **oracles_vit.HOMES,
+    **oracles_pose.HOMES,
 }
 
 
@@ -108,6 +109,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **decoders.SMALL,
     **oracles_enc.SMALL,
     **oracles_vit.SMALL,
+    **oracles_pose.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -130,6 +132,7 @@ ARCHITECTURES: tuple[str, ...] = (
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
     *oracles_vit.ARCHITECTURES,
+    *oracles_pose.ARCHITECTURES,
 )
 
 
@@ -142,7 +145,8 @@ def make_config(architecture: str, **changes: Any) -> Any:
     values = {**small, **changes}
     backbone = values.get("backbone_config")
     if isinstance(backbone, dict):
-        values["backbone_config"] = hf_class("ResNetConfig")(**{k: v for k, v in backbone.items() if k != "model_type"})
+        kind = {"resnet": "ResNetConfig", "vitpose_backbone": "VitPoseBackboneConfig"}[backbone["model_type"]]
+        values["backbone_config"] = hf_class(kind)(**{k: v for k, v in backbone.items() if k != "model_type"})
     return hf_class(config_name)(**values)
 
 
@@ -209,6 +213,7 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "Perceiver": lambda: _perceiver_case(architecture),
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
+        **{family: lambda: oracles_pose.make_case(architecture) for family in oracles_pose.SMALL},
     }
     family = family_of(architecture)
     others = {**oracles_enc.CASES, **oracles_vit.CASES}
@@ -269,6 +274,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     },
     **oracles_enc.LABELS,
     **oracles_vit.LABELS,
+    **oracles_pose.LABELS,
 }
 
 

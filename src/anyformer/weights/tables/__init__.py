@@ -26,12 +26,13 @@ from anyformer.weights.tables import (
     t5,
     vision_encoder_decoder,
     vit,
+    vitpose,
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (detr, mae, perceiver, resnet, vit)
+_OTHERS = (detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
     *(qwen.QWEN2, qwen.QWEN3),

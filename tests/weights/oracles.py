@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old
+from . import oracles_enc, oracles_old, oracles_vision
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -27,6 +27,7 @@ _HOMES = {
     **oracles_old.HOMES,
     **decoders.HOMES,
     **oracles_enc.HOMES,
+    **oracles_vision.HOMES,
 }
 
 
@@ -107,6 +108,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_old.SMALL,
     **decoders.SMALL,
     **oracles_enc.SMALL,
+    **oracles_vision.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -128,6 +130,7 @@ ARCHITECTURES: tuple[str, ...] = (
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
+    *oracles_vision.ARCHITECTURES,
 )
 
 
@@ -152,7 +155,7 @@ def make_oracle(architecture: str, seed: int = 0, **changes: Any) -> Any:
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad and "normalization" not in name:
                 continue  # tables that a formula filled
-            fan_in = parameter[0].numel()
+            fan_in = parameter[0].numel() if parameter.dim() else 1
             noise = torch.randn_like(parameter) * (
                 (1.0 if parameter.dim() > 2 else 1.5) * fan_in**-0.5 if parameter.dim() > 1 else 0.1
             )
@@ -209,7 +212,11 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
     }
     family = family_of(architecture)
-    case = builders[family]() if family in builders else oracles_enc.CASES[family](architecture)
+    case = (
+        builders[family]()
+        if family in builders
+        else {**oracles_enc.CASES, **oracles_vision.CASES}[family](architecture)
+    )
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
         return Case(batch, case.masks)
@@ -265,6 +272,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
         for architecture in decoders.ARCHITECTURES
     },
     **oracles_enc.LABELS,
+    **oracles_vision.LABELS,
 }
 
 

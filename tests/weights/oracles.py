@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old, oracles_pose, oracles_vit
+from . import oracles_enc, oracles_old, oracles_pose, oracles_vision, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -28,6 +28,7 @@ _HOMES = {
     **oracles_enc.HOMES,
     **oracles_vit.HOMES,
     **oracles_pose.HOMES,
+    **oracles_vision.HOMES,
 }
 
 
@@ -110,6 +111,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_enc.SMALL,
     **oracles_vit.SMALL,
     **oracles_pose.SMALL,
+    **oracles_vision.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -133,6 +135,7 @@ ARCHITECTURES: tuple[str, ...] = (
     *oracles_enc.ARCHITECTURES,
     *oracles_vit.ARCHITECTURES,
     *oracles_pose.ARCHITECTURES,
+    *oracles_vision.ARCHITECTURES,
 )
 
 
@@ -158,7 +161,7 @@ def make_oracle(architecture: str, seed: int = 0, **changes: Any) -> Any:
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad and "normalization" not in name:
                 continue  # tables that a formula filled
-            fan_in = parameter[0].numel()
+            fan_in = parameter[0].numel() if parameter.dim() else 1
             noise = torch.randn_like(parameter) * (
                 (1.0 if parameter.dim() > 2 else 1.5) * fan_in**-0.5 if parameter.dim() > 1 else 0.1
             )
@@ -216,7 +219,7 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         **{family: lambda: oracles_pose.make_case(architecture) for family in oracles_pose.SMALL},
     }
     family = family_of(architecture)
-    others = {**oracles_enc.CASES, **oracles_vit.CASES}
+    others = {**oracles_enc.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
     case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
@@ -275,6 +278,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     **oracles_enc.LABELS,
     **oracles_vit.LABELS,
     **oracles_pose.LABELS,
+    **oracles_vision.LABELS,
 }
 
 

@@ -4,6 +4,7 @@ from anyformer.weights.table import Table
 from anyformer.weights.tables import (
     bart,
     bert,
+    clip,
     detr,
     distilbert,
     electra,
@@ -35,6 +36,7 @@ _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
 _OTHERS = (detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
+    *(clip.TABLE, clip.TEXT, clip.VISION),
     *(qwen.QWEN2, qwen.QWEN3),
 )
 

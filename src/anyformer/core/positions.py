@@ -113,22 +113,29 @@ class Table(Positions):
 
 
 class Grid(Positions):
-    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token).
+    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token). `fixed`:
+    sines and cosines instead, of a cell's number ("1d") or of its column and row ("2d").
 
     A picture of another size takes its vectors by bicubic interpolation, where the caller asks for it.
     """
 
-    def __init__(self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: bool = False) -> None:
+    def __init__(
+        self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: Literal["1d", "2d"] | None = None
+    ) -> None:
         super().__init__()
         self.rows, self.columns, self.extra, self.fixed = rows, columns, extra, fixed
-        self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=not fixed)
+        self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=fixed is None)
 
     def reset(self, std: float) -> None:
-        if self.fixed:
-            cells = sinusoids_2d(self.rows, self.columns, self.weight.shape[1])
-            self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
-        else:
+        if self.fixed is None:
             nn.init.trunc_normal_(self.weight, std=std)
+            return
+        width = self.weight.shape[1]
+        if self.fixed == "2d":
+            cells = sinusoids_2d(self.rows, self.columns, width)
+        else:
+            cells = sinusoids(torch.arange(self.rows * self.columns), width, "halves")
+        self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
 
     def table(self, rows: int, columns: int, flat: bool = False) -> Tensor:
         """[extra + rows·columns, d]. `flat` stretches the cells as one line, as the published MAE decoder does."""
@@ -166,6 +173,29 @@ class Grid2D(Positions):
         return torch.cat([x, y], dim=-1).flatten(0, 1).unsqueeze(0)
 
     code = embed
+
+
+class Axes(Grid2D):
+    """The same for a picture of one size, a class token having none of it; another size takes its vectors by
+    interpolation along each axis (the ViT paper's learned 2D positions, appendix D.4)."""
+
+    extra = 0
+
+    def reset(self, std: float) -> None:
+        nn.init.trunc_normal_(self.row, std=std)
+        nn.init.trunc_normal_(self.column, std=std)
+
+    def table(self, rows: int, columns: int) -> Tensor:
+        x = stretch(self.column, columns).expand(rows, -1, -1)
+        y = stretch(self.row, rows).unsqueeze(1).expand(-1, columns, -1)
+        return torch.cat([x, y], dim=-1).flatten(0, 1)
+
+
+def stretch(line: Tensor, n: int) -> Tensor:
+    """[m, d] -> [n, d], by linear interpolation."""
+    if len(line) == n:
+        return line
+    return F.interpolate(line.T.unsqueeze(0), size=n, mode="linear", align_corners=False)[0].T
 
 
 class Sinusoidal2D(Positions):

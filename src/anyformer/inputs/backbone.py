@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
@@ -43,6 +44,13 @@ class ResNetConfig(Settings):
     @property
     def used(self) -> int:
         return len(self.depths) if self.n_stages is None else self.n_stages
+
+    @property
+    def reduction(self) -> int:
+        """Pixels along a side of a cell."""
+        strides = [2 if self.downsample_first else 1, *[2] * (len(self.depths) - 1)]
+        strides[-1] = 1 if self.dilate_last else strides[-1]
+        return int((4 if self.stem == "large" else 1) * math.prod(strides[: self.used]))
 
     @property
     def d_out(self) -> int:

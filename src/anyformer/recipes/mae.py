@@ -69,7 +69,7 @@ def build(config: MAE) -> Model:
         patch_size=patch,
         n_channels=config.n_channels,
         d_model=config.d_model,
-        fixed_positions=True,
+        positions="sine-2d",
         mask_ratio=config.mask_ratio,
     )
     restore = RestoreInputConfig(source="encoder", d_source=config.d_model, d_model=config.d_decoder, grid=images.grid)

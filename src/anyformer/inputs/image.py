@@ -41,6 +41,12 @@ def patchify(pixels: Tensor, patch: tuple[int, int], channels_last: bool = False
     return cut.permute(*order).flatten(3).flatten(1, 2)
 
 
+def unpatchify(patches: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
+    """The way back from patches whose channels come last: [B, patches, h·w·C] -> [B, C, H, W]."""
+    cells = patches.view(len(patches), *grid, *patch, -1)  # [B, rows, columns, h, w, C]
+    return cells.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+
+
 # How a patch knows its place: a learned vector for each cell; one for its row beside one for its column; sines and
 # cosines of its number, or of its row and column; not at all.
 Places = Literal["learned", "learned-2d", "sine", "sine-2d", "none"]

@@ -89,7 +89,8 @@ class PictureTask(Task):
         options = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(rows, options, setup)
         if build.is_folder(source):
-            model = build.single(load_model(source, dtype=torch.float32))
+            model = load_model(source, dtype=torch.float32)
+            model = model if cls.fits(model.config) else build.single(model)
             if not cls.fits(model.config):
                 raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
             model, labels = cls.take_further(model, labels, options)

@@ -63,6 +63,7 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         ("one cat", "one dog"),
         {"tokenizer.vocab_size": 120},
     ),
+    "reconstruct": ("mae-tiny", "x.npz", {"x.npz": pictures.npz()}, pictures.square((200, 40, 40), 5), {}),
     "tag": (
         "bert-tiny",
         "x.conll",

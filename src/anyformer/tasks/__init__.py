@@ -24,6 +24,7 @@ TASKS = {
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
     "generate": ("anyformer.tasks.language", "Generate"),
+    "reconstruct": ("anyformer.tasks.reconstruct", "Reconstruct"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
     "translate": ("anyformer.tasks.translate", "Translate"),

@@ -19,6 +19,7 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Grid2D, Positions, Sinusoidal2D
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.boxes import BoxHead
+from anyformer.heads.set_loss import SetLossConfig
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
 from anyformer.inputs.latents import Queries, QueriesConfig
 from anyformer.model import Model, Report, Stage
@@ -44,7 +45,13 @@ class DETR(Settings):
     dropout: float = 0.1
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
-    every_layer: bool = False  # the decoder's norm after every layer, and each layer's result in the output
+    every_layer: bool = False  # the decoder's norm after every layer, and a result and a loss of each
+    class_cost: float = 1.0  # what counts when queries and objects are put together
+    box_cost: float = 5.0
+    giou_cost: float = 2.0
+    box_weight: float = 5.0  # of the losses of those pairs, beside the class's 1
+    giou_weight: float = 2.0
+    nothing_weight: float = 0.1  # of the class "nothing there"
 
     def check(self) -> None:
         for heads in (self.n_heads, self.n_decoder_heads):
@@ -87,7 +94,9 @@ def build(config: DETR) -> Model:
         Stage("encoder", images, Stack(encoder, config.d_model)),
         Stage("decoder", queries, Stack(decoder, config.d_model), attends="encoder"),
     ]
-    head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer)
+    names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "nothing_weight")
+    loss = SetLossConfig(**{name: getattr(config, name) for name in names})
+    head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer, loss)
     report = Report(
         hidden={
             "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),

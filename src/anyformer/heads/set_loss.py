@@ -33,9 +33,22 @@ class SetLossConfig(Settings):
         return Costs(classes=self.class_cost, box=self.box_cost, giou=self.giou_cost)
 
 
-def set_loss(logits: Tensor, boxes: Tensor, targets: Targets, config: SetLossConfig) -> dict[str, Tensor]:
-    """The parts, [L] each, of logits [L, B, Q, C] and boxes [L, B, Q, 4]: each layer is matched by itself."""
-    logits, boxes = logits.float(), boxes.float()
+def set_loss(
+    logits: Tensor, boxes: Tensor, targets: Targets, config: SetLossConfig, groups: int = 1
+) -> dict[str, Tensor]:
+    """The parts, [L] each, of logits [L, B·groups, Q, C] and boxes [L, B·groups, Q, 4]: each layer, and each group of
+    queries, is matched by itself."""
+    logits, boxes = _group(logits.float(), groups), _group(boxes.float(), groups)
+    parts = _set_loss(logits, boxes, targets, config)
+    return parts if groups == 1 else {name: part.unflatten(0, (-1, groups)).mean(1) for name, part in parts.items()}
+
+
+def _group(x: Tensor, groups: int) -> Tensor:
+    """[L, B·groups, Q, d] -> [L·groups, B, Q, d]"""
+    return x if groups == 1 else x.unflatten(1, (-1, groups)).transpose(1, 2).flatten(0, 1)
+
+
+def _set_loss(logits: Tensor, boxes: Tensor, targets: Targets, config: SetLossConfig) -> dict[str, Tensor]:
     if targets.classes.shape[1] == 0:  # pictures of nothing
         match = torch.zeros(*logits.shape[:2], 0, dtype=torch.long, device=logits.device)
     else:

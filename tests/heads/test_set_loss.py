@@ -63,6 +63,29 @@ def test_the_assignment_is_the_cheapest() -> None:
         assert sum(float(table[chosen[k], k]) for k in range(n)) == pytest.approx(min(ways))
 
 
+def test_objects_that_fill_up_may_stand_anywhere() -> None:
+    """Augmentation takes objects out of the middle of a row: the loss is that of the row without them."""
+    logits, boxes = torch.randn(2, 2, 5, 4), torch.rand(2, 2, 5, 4)
+    whole = Targets.of([things(4, 3), things(2, 3)], 3, CPU, rows=2)
+    holes = Targets(whole.classes.clone(), whole.boxes)
+    holes.classes[0, [0, 2]] = -100
+    left = [{"class_labels": whole.classes[0, [1, 3]], "boxes": whole.boxes[0, [1, 3]]}]
+    left += [{"class_labels": whole.classes[1, :2], "boxes": whole.boxes[1, :2]}]
+    expected = set_loss(logits, boxes, Targets.of(left, 3, CPU, rows=2), SetLossConfig())
+    for name, value in set_loss(logits, boxes, holes, SetLossConfig()).items():
+        torch.testing.assert_close(value, expected[name])
+
+
+def test_groups_are_matched_by_themselves() -> None:
+    """Rows of a picture's groups stand together; each part is the mean of the groups'."""
+    logits, boxes = torch.randn(2, 6, 5, 4), torch.rand(2, 6, 5, 4)
+    targets = Targets.of([things(3, 3), things(2, 3)], 3, CPU, rows=2)
+    together = set_loss(logits, boxes, targets, SetLossConfig(), groups=3)
+    alone = [set_loss(logits[:, i::3], boxes[:, i::3], targets, SetLossConfig()) for i in range(3)]
+    for name, value in together.items():
+        torch.testing.assert_close(value, torch.stack([one[name] for one in alone]).mean(0))
+
+
 def test_costs_by_hand() -> None:
     """One query, one object: minus the class's share, the distance, minus the generalised overlap."""
     logits = torch.tensor([0.0, 1.0, 2.0]).log_softmax(-1).view(1, 1, 1, 3)

@@ -127,8 +127,8 @@ def assign(cost: Tensor) -> Tensor:
     found = np.full((layers, batch, most), -1, dtype=np.int64)
     for layer in range(layers):
         for row in range(batch):
-            n = int((~np.isnan(host[layer, row, 0])).sum()) if host.shape[2] else 0
-            if n:
-                queries, objects = linear_sum_assignment(host[layer, row, :, :n])
-                found[layer, row, objects] = queries
+            real = np.flatnonzero(~np.isnan(host[layer, row, 0]))  # those that fill up stand anywhere
+            if len(real):
+                queries, objects = linear_sum_assignment(host[layer, row][:, real])
+                found[layer, row, real[objects]] = queries
     return torch.from_numpy(found).to(cost.device, non_blocking=True)

@@ -44,6 +44,7 @@ class DETR(Settings):
     d_hidden: int = 2048
     d_decoder_hidden: int = 2048
     n_queries: int = 100
+    image_size: tuple[int, ...] = (800, 1333)  # the shorter side that pictures are brought to, and the longer's limit
     n_labels: int = 91
     positions: Literal["sine", "learned"] = "sine"
     activation: str = "relu"
@@ -66,6 +67,10 @@ class DETR(Settings):
     def check(self) -> None:
         for heads in (self.n_heads, self.n_decoder_heads):
             self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {heads} heads.")
+        self.require(
+            len(self.image_size) == 2 and 0 < self.image_size[0] <= self.image_size[1],
+            f"image_size is {self.image_size}; it is two lengths, of the shorter side and of the longer at most.",
+        )
         self.require(self.stem is None or self.patch_size is None, "take a stem or patches, not both.")
         self.require(self.anchors or self.groups == 1, "groups are sets of anchors: they need anchors=true.")
         self.require(self.every_layer or not self.anchors, "anchors are moved by every layer: every_layer=true.")
@@ -164,10 +169,12 @@ SIZES = {
         d_hidden=64,
         d_decoder_hidden=64,
         n_queries=10,
+        image_size=(64, 96),
         n_labels=3,
     ),
     # For a few hundred pictures of some 320 x 240, from scratch.
     "detr-small": DETR(
+        image_size=(288, 512),
         stem=StemConfig(),
         anchors=True,
         groups=3,

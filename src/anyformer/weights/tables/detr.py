@@ -193,7 +193,7 @@ def _whole(value: float) -> float | int:
 TABLE = Table(
     family="detr",
     model_type="detr",
-    architectures={"DetrForObjectDetection": {}},
+    architectures={"DetrForObjectDetection": {"stem": None, "patch_size": None, "anchors": False}},
     fields=(
         Field("backbone", "backbone_config", None, read_backbone, lambda net: None),
         Field("n_layers", "encoder_layers", 6),

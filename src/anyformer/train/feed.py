@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
+from anyformer.tokens import remember
 from anyformer.train.distributed import Devices
 from anyformer.train.seeds import generator
 from anyformer.train.work import Batch, Work
@@ -95,7 +96,9 @@ class Feed:
         return Fed(rows, batch, len(mine) > 0, tokens, slots)
 
     def _move(self, fed: Fed) -> Fed:
-        batch = {name: value.to(self.devices.device, non_blocking=True) for name, value in fed.batch.items()}
+        batch = {
+            name: remember(value.to(self.devices.device, non_blocking=True), value) for name, value in fed.batch.items()
+        }
         return Fed(fed.rows, batch, fed.counts, fed.tokens, fed.slots)
 
     def close(self) -> None:

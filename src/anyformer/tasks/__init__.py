@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Task -> its class, whose module loads when it is used.
 TASKS = {
     "answer": ("anyformer.tasks.answer", "AnswerTask"),
+    "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
     "detect": ("anyformer.tasks.detect", "Detect"),
@@ -24,6 +25,7 @@ TASKS = {
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
     "generate": ("anyformer.tasks.language", "Generate"),
+    "reconstruct": ("anyformer.tasks.reconstruct", "Reconstruct"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
     "translate": ("anyformer.tasks.translate", "Translate"),

@@ -15,7 +15,7 @@ from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
 from anyformer.tasks.build import is_folder
-from anyformer.tasks.job import Job, hold_out
+from anyformer.tasks.job import Job, hold_out, take_share
 from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
@@ -108,6 +108,7 @@ def plan(order: Order) -> Plan:
         valid: Rows | None = kind.read(order.valid, data)
     else:
         rows, valid = hold_out(rows, data.held_out)
+    rows = take_share(rows, data.share)
     advice = kind.advice(not is_folder(order.recipe), len(rows))
     if "train.batch_size" in given or "batch_size" in given:
         advice.pop("batch_tokens", None)

@@ -4,6 +4,8 @@ from anyformer.weights.table import Table
 from anyformer.weights.tables import (
     bart,
     bert,
+    clip,
+    deit,
     detr,
     distilbert,
     electra,
@@ -20,19 +22,22 @@ from anyformer.weights.tables import (
     mpnet,
     perceiver,
     qwen,
+    resnet,
     roberta,
     roformer,
     t5,
     vision_encoder_decoder,
     vit,
+    vitpose,
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (detr, mae, perceiver, vit)
+_OTHERS = (deit, detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
+    *(clip.TABLE, clip.TEXT, clip.VISION),
     *(qwen.QWEN2, qwen.QWEN3),
 )
 

@@ -58,7 +58,10 @@ def training_batch(name: str) -> dict[str, Any]:
     if family == "mae":
         return {"pixel_values": pictures, "noise": torch.rand(2, 16)}
     if family == "detr":
-        return {"pixel_values": torch.randn(2, 3, 64, 64)}
+        things = [
+            {"class_labels": torch.tensor([0, 2]), "boxes": torch.tensor([[0.3, 0.4, 0.2, 0.2], [0.6, 0.6, 0.5, 0.4]])}
+        ]
+        return {"pixel_values": torch.randn(2, 3, 64, 64), "labels": things * 2}
     said = torch.full((2, 64), -100)
     said[:, :8] = words
     return {"input_ids": torch.randint(0, 256, (2, 8)), "labels": said}

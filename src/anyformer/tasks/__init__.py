@@ -20,6 +20,7 @@ TASKS = {
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
+    "detect": ("anyformer.tasks.detect", "Detect"),
     "electra": ("anyformer.tasks.electra", "Electra"),
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),

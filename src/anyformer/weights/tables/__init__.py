@@ -3,6 +3,7 @@
 from anyformer.weights.table import Table
 from anyformer.weights.tables import (
     bart,
+    beit,
     bert,
     detr,
     distilbert,
@@ -31,7 +32,7 @@ from anyformer.weights.tables import (
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (detr, mae, perceiver, vit, vitpose)
+_OTHERS = (beit, detr, mae, perceiver, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
     *(qwen.QWEN2, qwen.QWEN3),

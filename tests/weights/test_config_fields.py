@@ -11,7 +11,7 @@ import torch
 import anyformer as af
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_pose
+from . import oracles_enc, oracles_pose, oracles_vit
 from .compare import compare
 from .oracles import _RESNET, ARCHITECTURES, SMALL, Case, family_of, hf_class, make_case, make_oracle, save_oracle
 
@@ -66,6 +66,7 @@ VALUES: dict[str, Any] = {
     "is_decoder": True,
     **decoders.VALUES,
     **oracles_enc.VALUES,
+    **oracles_vit.VALUES,
     **oracles_pose.VALUES,
 }
 # Another change that a field needs beside it, for transformers itself to accept it.
@@ -100,6 +101,7 @@ MORE: list[tuple[str, str, Any]] = [
     ),
     *decoders.MORE,
     *oracles_enc.MORE,
+    *oracles_vit.MORE,
     *oracles_pose.MORE,
 ]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Grid
 from anyformer.errors import InputError
 from anyformer.inputs.base import Input
@@ -49,6 +50,9 @@ class ImageInputConfig(Settings):
     fixed_positions: bool = False
     combine: Literal["add", "concat"] = "add"
     d_position: int | None = None  # width of the position vectors before a projection of their own (Perceiver)
+    patch_bias: bool = True
+    norm: NormConfig | None = None  # of the sum of patches and positions
+    masked: bool = True  # takes attention_mask, which says which of its tokens count
     dropout: float = 0.0
     mask_ratio: float = 0.0  # the share of patches that are dropped (MAE)
     mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
@@ -69,20 +73,20 @@ class ImageInputConfig(Settings):
 
 
 class ImageInput(Input):
-    mask_name = "attention_mask"
-
     def __init__(self, config: ImageInputConfig) -> None:
         super().__init__()
         self.config = config
         height, width = config.patch_size
-        self.patches = Linear(config.n_channels * height * width, config.d_model)
+        self.mask_name = "attention_mask" if config.masked else None
+        self.patches = Linear(config.n_channels * height * width, config.d_model, config.patch_bias)
+        self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
         extra = int(config.class_token or config.spread)
         d_position = config.d_position if config.d_position is not None else config.d_model
         self.positions = Grid(*config.grid, d_position, extra, config.fixed_positions) if config.places else None
         self.project = Linear(d_position, d_position) if config.d_position is not None else None
         self.class_token = Vector(1, config.d_model) if config.class_token else None
         self.mask_token = Vector(1, config.d_model) if config.mask_token else None
-        names = ["pixel_values", self.mask_name, "interpolate_pos_encoding"]
+        names = ["pixel_values", *([self.mask_name] if self.mask_name else []), "interpolate_pos_encoding"]
         names += ["noise"] if config.mask_ratio else []
         names += ["bool_masked_pos"] if config.mask_token else []
         self.names = (*names, *([config.alias] if config.alias else []))
@@ -101,9 +105,10 @@ class ImageInput(Input):
             tokens = self._drop(run, tokens)
         if first is not None:
             tokens = Tokens.cat([Tokens(first.unsqueeze(0)), tokens])
-        shape = (tokens.x.shape[0], tokens.x.shape[1])
-        mask = real_mask(run.tensor("attention_mask"), shape, "attention_mask")
-        return Tokens(F.dropout(tokens.x, config.dropout, self.training), mask, grid=(rows, columns))
+        x = tokens.x if self.norm is None else self.norm(tokens.x)
+        given = run.tensor(self.mask_name) if self.mask_name else None
+        mask = real_mask(given, (x.shape[0], x.shape[1]), "attention_mask")
+        return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=(rows, columns))
 
     def _place(self, x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
         """The patches with their places, and the class token with its own."""

@@ -14,6 +14,7 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
+from anyformer.core.masks import EVERYTHING, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
@@ -67,6 +68,7 @@ def encoder_block(
     drop_path: float = 0.0,
     qkv_bias: bool = True,
     d_head: int | None = None,
+    mask: Mask = EVERYTHING,
 ) -> BlockConfig:
     """The pre-norm block that ViT, MAE and their kin share."""
     attention = AttentionConfig(
@@ -75,6 +77,7 @@ def encoder_block(
         d_qk=None if d_head is None else n_heads * d_head,
         bias=qkv_bias,
         dropout=attention_dropout,
+        mask=mask,
     )
     feedforward = FeedForwardConfig(d_model=d_model, d_hidden=d_hidden, activation=activation)
     norm = NormConfig(eps=norm_eps)

@@ -5,6 +5,7 @@ from anyformer.weights.tables import (
     bart,
     beit,
     bert,
+    clip,
     detr,
     distilbert,
     electra,
@@ -21,6 +22,7 @@ from anyformer.weights.tables import (
     mpnet,
     perceiver,
     qwen,
+    resnet,
     roberta,
     roformer,
     t5,
@@ -32,9 +34,10 @@ from anyformer.weights.tables import (
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (beit, detr, mae, perceiver, vit, vitpose)
+_OTHERS = (beit, detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
+    *(clip.TABLE, clip.TEXT, clip.VISION),
     *(qwen.QWEN2, qwen.QWEN3),
 )
 

@@ -28,7 +28,7 @@ D_CLASSIC = 256  # channels between the transposed convolutions
 class PoseHead(Head):
     """A head that says where each joint is."""
 
-    names = ("labels",)
+    names: tuple[str, ...] = ("labels",)
 
     def places(self, fields: dict[str, Any]) -> Tensor:
         """[B, joints, 3] of what `forward` gave: x and y as shares of the picture, and a score."""

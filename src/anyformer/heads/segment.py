@@ -7,6 +7,7 @@ loss compares at the labels' size. A class that does not count is `ignore`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -162,9 +163,7 @@ class Helper(nn.Module):
     def __init__(self, config: PyramidConfig) -> None:
         super().__init__()
         widths = [config.d_model, *[config.d_helper] * config.n_helper]
-        self.layers = nn.ModuleList(
-            FilterNorm(d_in, d_out, 3) for d_in, d_out in zip(widths, widths[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(FilterNorm(d_in, d_out, 3) for d_in, d_out in pairwise(widths))
         self.again = FilterNorm(config.d_model + config.d_helper, config.d_helper, 3) if config.helper_keeps else None
         self.classes = Filter(config.d_helper, config.n_labels, 1)
 

@@ -1,6 +1,6 @@
-"""BEiT (Bao et al. 2022): as ViT, except that attention knows how many rows and columns apart two patches are, what each
-sublayer adds is scaled by a learned number a feature, keys have no bias, and it is pre-trained to name the visual words
-of patches that were covered.
+"""BEiT (Bao et al. 2022): as ViT, except that attention knows how many rows and columns apart two patches are, what
+each sublayer adds is scaled by a learned number a feature, keys have no bias, and it is pre-trained to name the visual
+words of patches that were covered.
 
 Published: B 85.2%, L 87.4% on ImageNet (table 1 of the paper); B 45.6 mIoU on ADE20K (table 3).
 """
@@ -43,7 +43,9 @@ class BEiT(Settings):
     drop_path: float = 0.1  # of the last block; earlier ones less
     gain: float | None = 0.1  # where the scale of each sublayer's result starts; None: there is none
     positions: Literal["none", "learned"] = "none"  # added to the patches
-    relative: Literal["none", "each", "shared"] = "each"  # numbers for rows and columns apart: in each block, or one set
+    relative: Literal["none", "each", "shared"] = (
+        "each"  # numbers for rows and columns apart: in each block, or one set
+    )
     mask_token: bool = False
     average: bool = True  # the patches' mean speaks for the picture, not the class token
     head: Literal["base", "classify", "words", "segment"] = "classify"

@@ -52,9 +52,7 @@ def _inputs(config: BEiT) -> list[Key]:
         rows.append(Key(f"{ours}.mask_token.weight", f"{theirs}.mask_token", "reshape", (1, 1, width)))
     if config.positions == "learned":
         cells = config.grid[0] * config.grid[1]
-        rows.append(
-            Key(f"{ours}.positions.weight", f"{theirs}.position_embeddings", "reshape", (1, cells + 1, width))
-        )
+        rows.append(Key(f"{ours}.positions.weight", f"{theirs}.position_embeddings", "reshape", (1, cells + 1, width)))
     return rows
 
 

@@ -99,7 +99,8 @@ def build(config: Joints) -> Model:
         },
         last={"encoder_last_hidden_state": "encoder"},
     )
-    return Model("joints", config, stages, {"pose": JointHead(config.d_model, "decoder", NormConfig())}, report)
+    head = JointHead(config.d_model, config.n_joints, "decoder", NormConfig())
+    return Model("joints", config, stages, {"pose": head}, report)
 
 
 def init(config: Joints) -> InitConfig:

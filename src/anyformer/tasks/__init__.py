@@ -24,6 +24,8 @@ TASKS = {
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
     "generate": ("anyformer.tasks.language", "Generate"),
+    "pose": ("anyformer.tasks.pose", "PoseTask"),
+    "segment": ("anyformer.tasks.segment", "Segment"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
     "translate": ("anyformer.tasks.translate", "Translate"),

@@ -52,6 +52,7 @@ class Augmentation(Settings):
     )
     pad: float = 0.0  # a picture is moved by up to this share of its sides, what is missing is grey
     flip: float = 0.0  # the chance that left and right change places
+    turn: float = 0.0  # degrees by which a picture is turned at most, to either side
     operations: int = 0  # changes drawn from RandAugment's set (Cubuk et al. 2020), one after another
     magnitude: float = 0.9  # how strong they are, 0 to 1
     jitter: float = 0.0  # brightness, contrast and saturation change by up to this share
@@ -63,14 +64,14 @@ class Augmentation(Settings):
         for name in ("pad", "flip", "magnitude", "jitter", "erase"):
             value = getattr(self, name)
             self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
-        for name in ("operations", "mixup", "cutmix"):
+        for name in ("turn", "operations", "mixup", "cutmix"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         good = self.crop is None or (len(self.crop) == 2 and 0 < self.crop[0] <= self.crop[1])
         self.require(good, f"crop is {self.crop}; it takes two shares of the area, such as 0.08, 1.")
 
     @property
     def moves(self) -> bool:
-        return self.crop is not None or self.pad > 0 or self.flip > 0 or self.operations > 0
+        return self.crop is not None or self.pad > 0 or self.flip > 0 or self.turn > 0 or self.operations > 0
 
 
 def augment(
@@ -152,6 +153,9 @@ def compose(
         maps = after(affine(torch.ones_like(height), x=across.round(), y=down.round()), maps)
     side = torch.where(flips, -1.0, 1.0)
     maps = after(affine(side, torch.ones_like(side), x=torch.where(flips, width, 0.0)), maps)
+    if settings.turn:
+        angle = (2 * next(draws) - 1) * math.radians(settings.turn)
+        maps = after(_about(affine(angle.cos(), xy=-angle.sin(), yx=angle.sin()), height, width), maps)
     for kind, strength in chosen:
         maps = after(_move(kind - len(COLOURS), strength, height, width), maps)
     return maps
@@ -206,7 +210,11 @@ def _move(kind: Tensor, strength: Tensor, height: Tensor, width: Tensor) -> Tens
     cos, sin = angle.cos(), angle.sin()
     lean_x, lean_y = only("shear_x", strength * 0.3), only("shear_y", strength * 0.3)
     x, y = only("move_x", strength * 0.45 * width), only("move_y", strength * 0.45 * height)
-    turned = affine(cos, cos, xy=-sin + lean_x, yx=sin + lean_y, x=x, y=y)
+    return _about(affine(cos, cos, xy=-sin + lean_x, yx=sin + lean_y, x=x, y=y), height, width)
+
+
+def _about(turned: Tensor, height: Tensor, width: Tensor) -> Tensor:
+    """A map that leaves the middle where it is, but for its own shift."""
     one = torch.ones_like(height)
     return after(affine(one, x=width / 2, y=height / 2), after(turned, affine(one, x=-width / 2, y=-height / 2)))
 

@@ -28,6 +28,8 @@ SUFFIXES = frozenset(".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm
 LARGEST = 80_000_000  # pixels that are decoded
 HEAVIEST = 2**29  # bytes of a picture file
 
+CLASSES = "classes"  # a mode: the numbers of a mask as they are stored
+
 Array = NDArray[np.uint8]
 
 
@@ -180,6 +182,8 @@ def _turn(image: Any) -> Any:
 
 def convert(image: Any, mode: str) -> Any:
     """To RGB or grey: 16 bits become 8, palettes colours; transparency is dropped, as the ecosystem does."""
+    if mode == CLASSES:
+        return image
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return pillow().Image.fromarray(_eight_bits(np.asarray(image))).convert(mode)
     if image.mode == mode:

@@ -33,7 +33,7 @@ class Placement:
     """Where the pixels of a picture went: x of the picture is at x * scale[1] - offset[1] of what the model sees."""
 
     scale: tuple[float, float]  # rows, columns
-    offset: tuple[int, int]
+    offset: tuple[float, float]
     size: tuple[int, int]  # of what the model sees
     before: tuple[int, int]  # of the picture
 
@@ -277,6 +277,7 @@ USUAL: dict[str, dict[str, Any]] = {
         "image_std": IMAGENET["std"],
     },
 }
+USUAL["VitPose"] = {"size": {"height": 256, "width": 192}, "image_mean": IMAGENET["mean"], "image_std": IMAGENET["std"]}
 USUAL["ViTHybrid"] = {**USUAL["CLIP"]}
 
 

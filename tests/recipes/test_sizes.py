@@ -49,6 +49,10 @@ def detr(depths: tuple[int, ...] = (3, 4, 6, 3)) -> dict[str, Any]:
     return {"resnet": {"depths": depths, "out_features": ["stage4"]}, "num_labels": 91}
 
 
+def imagegpt(n_layers: int, width: int, heads: int) -> dict[str, Any]:
+    return {"n_layer": n_layers, "n_embd": width, "n_head": heads}
+
+
 def mamba(n_layers: int, width: int) -> dict[str, Any]:
     return {"num_hidden_layers": n_layers, "hidden_size": width}
 
@@ -78,6 +82,9 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "detr-r50-dc5": ("DetrForObjectDetection", "DetrConfig", detr()),
     "detr-r101": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
     "detr-r101-dc5": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
+    "imagegpt-small": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(24, 512, 8)),
+    "imagegpt-medium": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(36, 1024, 8)),
+    "imagegpt-large": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(48, 1536, 16)),
     "mamba-130m": ("MambaForCausalLM", "MambaConfig", mamba(24, 768)),
     "mamba-370m": ("MambaForCausalLM", "MambaConfig", mamba(48, 1024)),
     "mamba-790m": ("MambaForCausalLM", "MambaConfig", mamba(48, 1536)),

@@ -118,8 +118,21 @@ def gates(n: int, d_in: int, d: int) -> int:
     return n * d * (d_in + d + 2)
 
 
+# Values of three channels and the first token; rows, columns, channels; eight blocks; a norm; the output.
+_PIXELS = sum(
+    (
+        (3 * 256 + 1) * 384,
+        (32 + 32 + 3) * 384,
+        8 * (4 * 384**2 + 2 * 384 * 1536 + 1536 + 384 + 4 * 384),
+        2 * 384,
+        256 * 384,
+    )
+)
+
 # And, where it prints none, the sum of what it describes.
 COUNTED: dict[str, int] = {
+    "image-transformer-cifar-1d": _PIXELS,
+    "image-transformer-cifar-2d": _PIXELS,
     # words of both sides, encoder, start, score, decoder, maxout, output
     "bahdanau-search50": sum(
         (

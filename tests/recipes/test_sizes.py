@@ -110,7 +110,12 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
 PUBLISHED |= sizes_enc.PUBLISHED
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
-PAPERS: dict[str, float] = {"transformer-xl-41m": 41e6, "transformer-xl-277m": 277e6, "sutskever-384m": 384e6}
+PAPERS: dict[str, float] = {
+    "dalle-12b": 12e9,
+    "transformer-xl-41m": 41e6,
+    "transformer-xl-277m": 277e6,
+    "sutskever-384m": 384e6,
+}
 
 
 def gates(n: int, d_in: int, d: int) -> int:
@@ -131,6 +136,8 @@ _PIXELS = sum(
 
 # And, where it prints none, the sum of what it describes.
 COUNTED: dict[str, int] = {
+    # words and codes; places of the text, rows, columns; eight blocks; a norm
+    "dalle-mini": (1024 + 256) * 256 + (32 + 16 + 16) * 256 + 8 * (12 * 256**2 + 13 * 256) + 2 * 256,
     "image-transformer-cifar-1d": _PIXELS,
     "image-transformer-cifar-2d": _PIXELS,
     # words of both sides, encoder, start, score, decoder, maxout, output

@@ -104,6 +104,18 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
             "num_labels": 1000,
         },
     ),
+    "perceiver-fourier": (
+        "PerceiverForImageClassificationFourier",
+        "PerceiverConfig",
+        {
+            "num_latents": 512,
+            "d_latents": 1024,
+            "num_blocks": 8,
+            "num_self_attends_per_block": 6,
+            "num_cross_attention_heads": 1,
+            "num_labels": 1000,
+        },
+    ),
     **decoders.PUBLISHED,
 }
 
@@ -138,6 +150,17 @@ _PIXELS = sum(
 COUNTED: dict[str, int] = {
     # words and codes; places of the text, rows, columns; eight blocks; a norm
     "dalle-mini": (1024 + 256) * 256 + (32 + 16 + 16) * 256 + 8 * (12 * 256**2 + 13 * 256) + 2 * 256,
+    # latents; reading pixels of 133 features; eight blocks; the query; answering; the classes
+    "perceiver-cifar": sum(
+        (
+            128 * 256,
+            2 * 256 + 2 * 133 + (256 + 2 * 133 + 3) * 133 + 133 * 256 + 256 + 2 * 256 + 2 * (256**2 + 256),
+            8 * (4 * 256 + 4 * (256**2 + 256) + 4 * 256**2 + 3 * 256),
+            256,
+            6 * 256 + 6 * (256**2 + 256),
+            10 * 257,
+        )
+    ),
     "image-transformer-cifar-1d": _PIXELS,
     "image-transformer-cifar-2d": _PIXELS,
     # words of both sides, encoder, start, score, decoder, maxout, output

@@ -104,6 +104,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
             "num_queries": 5,
         },
     ),
+    "PerceiverForImageClassificationFourier": ("PerceiverConfig", {**_PERCEIVER, "num_cross_attention_heads": 1}),
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
     **oracles_old.SMALL,
     **decoders.SMALL,
@@ -127,6 +128,7 @@ ARCHITECTURES: tuple[str, ...] = (
     "DetrForObjectDetection",
     "PerceiverForMaskedLM",
     "PerceiverForImageClassificationLearned",
+    "PerceiverForImageClassificationFourier",
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
@@ -207,7 +209,7 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "ViTMAE": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24), "noise": torch.rand(2, 9)}, {}),
         "ViT": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24)}, {}),
         "Detr": _detr_case,
-        "Perceiver": lambda: _perceiver_case(architecture),
+        **dict.fromkeys(("Perceiver", "PerceiverForImageClassificationFourier"), lambda: _perceiver_case(architecture)),
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
         "ImageGPT": oracles_pixels.imagegpt_case,
@@ -264,6 +266,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
     **dict.fromkeys(oracles_old.LABELLED, own_labels),
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
+    "PerceiverForImageClassificationFourier": lambda b: {"labels": torch.tensor([0, 1])},
     **{
         architecture: lambda b: {"labels": b["input_ids"].masked_fill(b["attention_mask"] == 0, -100)}
         for architecture in decoders.ARCHITECTURES

@@ -17,7 +17,7 @@ def training_batch(name: str) -> dict[str, Any]:
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
     family = name.removesuffix("-tiny")
-    if family in (*DECODERS, "mamba", "transformer-xl", "mlp-mixer"):
+    if family in (*DECODERS, "dalle", "image-transformer", "imagegpt", "mamba", "transformer-xl", "mlp-mixer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
         return {

@@ -270,6 +270,7 @@ USUAL: dict[str, dict[str, Any]] = {
         "do_center_crop": True,
         "crop_size": {"height": 224, "width": 224},
     },
+    "ImageGPT": {"size": {"height": 256, "width": 256}},  # its colours: pictures/codes.py
     "ConvNext": {
         "size": {"shortest_edge": 384},
         "crop_pct": 224 / 256,

@@ -20,6 +20,7 @@ TASKS = {
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
+    "complete-image": ("anyformer.tasks.complete_image", "CompleteImage"),
     "detect": ("anyformer.tasks.detect", "Detect"),
     "electra": ("anyformer.tasks.electra", "Electra"),
     "embed": ("anyformer.tasks.embed", "Embed"),
@@ -32,8 +33,8 @@ TASKS = {
     "tag": ("anyformer.tasks.tag", "Tag"),
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
-# Tasks whose answer is a text that is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"generate", "summarize", "translate"})
+# Tasks whose answer is written token by token, so that they take the options of decoding.
+WRITING = frozenset({"complete-image", "generate", "summarize", "translate"})
 
 
 def find(name: str) -> type[Task]:

@@ -15,6 +15,7 @@ from anyformer.weights.tables import (
     gpt1,
     gpt2,
     gptneox,
+    imagegpt,
     llama,
     mae,
     mamba,
@@ -33,7 +34,7 @@ from anyformer.weights.tables import (
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
-_DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
+_DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
 _OTHERS = (beit, deit, detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (

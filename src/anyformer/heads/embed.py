@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.core.linear import Linear
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Pool, PoolConfig, Problem, class_loss, first_token, mean_token
-from anyformer.run import Run, blank
+from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 

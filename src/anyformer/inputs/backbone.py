@@ -127,18 +127,18 @@ class Folded:
     @torch.no_grad()
     def __init__(self, layer: Convolution) -> None:
         norm = layer.norm
-        filter = layer.filter.weight
-        wide = torch.promote_types(filter.dtype, torch.float32)
+        plain = layer.filter.weight
+        wide = torch.promote_types(plain.dtype, torch.float32)
         weight, bias, mean, var = (getattr(norm, name).to(wide) for name in PARTS)
         scale = weight / (var + norm.eps).sqrt()
-        self.weight = (filter * scale.view(-1, 1, 1, 1)).to(filter.dtype)
+        self.weight = (plain * scale.view(-1, 1, 1, 1)).to(plain.dtype)
         if self.weight.is_cuda:
             self.weight = self.weight.contiguous(memory_format=torch.channels_last)
-        self.bias = (bias - mean * scale).to(filter.dtype)
+        self.bias = (bias - mean * scale).to(plain.dtype)
         self.versions = versions(layer)
 
-    def __call__(self, x: Tensor, filter: nn.Conv2d) -> Tensor:
-        return F.conv2d(x, self.weight, self.bias, filter.stride, filter.padding, filter.dilation)
+    def __call__(self, x: Tensor, like: nn.Conv2d) -> Tensor:
+        return F.conv2d(x, self.weight, self.bias, like.stride, like.padding, like.dilation)
 
 
 def versions(layer: Convolution) -> tuple[int, ...]:

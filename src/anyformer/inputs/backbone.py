@@ -241,21 +241,31 @@ class FeatureInput(Input):
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneInputConfig(Settings):
-    resnet: ResNetConfig
+    resnet: ResNetConfig | None
     d_model: int
     dropout: float = 0.0
+    d_features: int = 0  # without a residual network: how wide another one's features are
+    n_channels: int = 3
+
+    @property
+    def channels(self) -> int:
+        return self.n_channels if self.resnet is None else self.resnet.n_channels
 
 
 class BackboneInput(Input):
-    """Each cell of the feature grid is a token; its place is a code that attention adds in every layer."""
+    """Each cell of the feature grid is a token; its place is a code that attention adds in every layer.
+
+    `net`, where given, makes the features instead of a residual network: [B, C, H, W] -> [B, d, rows, columns].
+    """
 
     names = ("pixel_values", "pixel_mask", "inputs_embeds")
 
-    def __init__(self, config: BackboneInputConfig, positions: Positions) -> None:
+    def __init__(self, config: BackboneInputConfig, positions: Positions, net: nn.Module | None = None) -> None:
         super().__init__()
         self.config = config
-        self.resnet = ResNet(config.resnet)
-        self.project = Linear(config.resnet.d_out, config.d_model)
+        self.net = net
+        self.resnet = ResNet(config.resnet) if config.resnet is not None else None
+        self.project = Linear(config.resnet.d_out if config.resnet is not None else config.d_features, config.d_model)
         self.positions = positions
 
     def forward(self, run: Run) -> Tokens:
@@ -276,6 +286,8 @@ class BackboneInput(Input):
         return Tokens(F.dropout(x, self.config.dropout, self.training), mask, code=code, grid=grid)
 
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        check_pictures(pixels, self.config.resnet.n_channels)
-        features = self.resnet(pixels.to(self.project.weight.dtype))
+        check_pictures(pixels, self.config.channels)
+        net = self.resnet if self.resnet is not None else self.net
+        assert net is not None
+        features = net(pixels.to(self.project.weight.dtype))
         return self.project(features.flatten(2).transpose(1, 2)), (features.shape[2], features.shape[3])

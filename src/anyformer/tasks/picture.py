@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.batches import BatchSettings, Index
@@ -72,6 +72,7 @@ class PictureTask(Task):
     objects: ClassVar[bool] = False  # whether each annotation of COCO's is a row
     label_column: ClassVar[str] = "label"  # holds a class's name, or a list of such
     wanted: ClassVar[str]  # the kind of model, in words
+    swaps: Tensor | None = None  # which joint each becomes in a mirror; None: not known
     lenient = False  # whether a picture that cannot be opened is skipped: while training
 
     def __init__(
@@ -238,7 +239,8 @@ class PictureTask(Task):
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is not None:
-            batch = augment(batch, self.augmentation, generator)
+            compiled = self.compiled and batch["pixels"].device.type == "cuda"
+            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=compiled)
         left = {name: value for name, value in batch.items() if name not in ("pixels", "sizes")}
         return {**self.processor.normalise(batch["pixels"], batch.get("sizes")), **left}
 

@@ -12,7 +12,7 @@ from anyformer.registry import recipe
 
 from ..weights.oracles import hf_class
 from . import sizes_decoders as decoders
-from . import sizes_enc
+from . import sizes_enc, sizes_pose, sizes_vision, sizes_vit
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -120,6 +120,9 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 PUBLISHED |= sizes_enc.PUBLISHED
+PUBLISHED |= sizes_vision.PUBLISHED
+PUBLISHED |= sizes_vit.PUBLISHED
+PUBLISHED |= sizes_pose.PUBLISHED
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
 PAPERS: dict[str, float] = {
@@ -189,18 +192,25 @@ COUNTED: dict[str, int] = {
 }
 
 
+COUNTED |= sizes_vit.COUNTED
+COUNTED |= sizes_pose.COUNTED
+
+
 def count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def theirs(name: str) -> int:
     architecture, config_class, values = PUBLISHED[name]
-    resnet = values.get("resnet")
-    values = {key: value for key, value in values.items() if key != "resnet"}
+    resnet, vitpose = values.get("resnet"), values.get("vitpose")
+    values = {key: value for key, value in values.items() if key not in ("resnet", "vitpose")}
+    if vitpose is not None:
+        values |= {"backbone_config": hf_class("VitPoseBackboneConfig")(**vitpose)}
     if resnet is not None:
         values |= {"use_timm_backbone": False, "backbone_config": hf_class("ResNetConfig")(**resnet)}
+    besides = {**sizes_enc.BESIDES, **sizes_pose.BESIDES}.get(name, 0)
     with torch.device("meta"):
-        return count(hf_class(architecture)(hf_class(config_class)(**values))) + sizes_enc.BESIDES.get(name, 0)
+        return count(hf_class(architecture)(hf_class(config_class)(**values))) + besides
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

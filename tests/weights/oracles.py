@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old, oracles_pixels
+from . import oracles_enc, oracles_old, oracles_pixels, oracles_pose, oracles_vision, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -23,10 +23,12 @@ _HOMES = {
     "ViT": "vit",
     "Detr": "detr",
     "Perceiver": "perceiver",
-    "ResNet": "resnet",
     **oracles_old.HOMES,
     **decoders.HOMES,
     **oracles_enc.HOMES,
+    **oracles_vit.HOMES,
+    **oracles_pose.HOMES,
+    **oracles_vision.HOMES,
     **oracles_pixels.HOMES,
 }
 
@@ -109,6 +111,9 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_old.SMALL,
     **decoders.SMALL,
     **oracles_enc.SMALL,
+    **oracles_vit.SMALL,
+    **oracles_pose.SMALL,
+    **oracles_vision.SMALL,
     **oracles_pixels.SMALL,
 }
 
@@ -132,6 +137,9 @@ ARCHITECTURES: tuple[str, ...] = (
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
+    *oracles_vit.ARCHITECTURES,
+    *oracles_pose.ARCHITECTURES,
+    *oracles_vision.ARCHITECTURES,
     *oracles_pixels.ARCHITECTURES,
 )
 
@@ -145,7 +153,8 @@ def make_config(architecture: str, **changes: Any) -> Any:
     values = {**small, **changes}
     backbone = values.get("backbone_config")
     if isinstance(backbone, dict):
-        values["backbone_config"] = hf_class("ResNetConfig")(**{k: v for k, v in backbone.items() if k != "model_type"})
+        kind = {"resnet": "ResNetConfig", "vitpose_backbone": "VitPoseBackboneConfig"}[backbone["model_type"]]
+        values["backbone_config"] = hf_class(kind)(**{k: v for k, v in backbone.items() if k != "model_type"})
     return hf_class(config_name)(**values)
 
 
@@ -157,7 +166,7 @@ def make_oracle(architecture: str, seed: int = 0, **changes: Any) -> Any:
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad and "normalization" not in name:
                 continue  # tables that a formula filled
-            fan_in = parameter[0].numel()
+            fan_in = parameter[0].numel() if parameter.dim() else 1
             noise = torch.randn_like(parameter) * (
                 (1.0 if parameter.dim() > 2 else 1.5) * fan_in**-0.5 if parameter.dim() > 1 else 0.1
             )
@@ -212,10 +221,12 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         **dict.fromkeys(("Perceiver", "PerceiverForImageClassificationFourier"), lambda: _perceiver_case(architecture)),
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
+        **{family: lambda: oracles_pose.make_case(architecture) for family in oracles_pose.SMALL},
         "ImageGPT": oracles_pixels.imagegpt_case,
     }
     family = family_of(architecture)
-    case = builders[family]() if family in builders else oracles_enc.CASES[family](architecture)
+    others = {**oracles_enc.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
+    case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
         return Case(batch, case.masks)
@@ -272,6 +283,9 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
         for architecture in decoders.ARCHITECTURES
     },
     **oracles_enc.LABELS,
+    **oracles_vit.LABELS,
+    **oracles_pose.LABELS,
+    **oracles_vision.LABELS,
     **oracles_pixels.LABELS,
 }
 

@@ -3,7 +3,10 @@
 from anyformer.weights.table import Table
 from anyformer.weights.tables import (
     bart,
+    beit,
     bert,
+    clip,
+    deit,
     detr,
     distilbert,
     electra,
@@ -21,19 +24,22 @@ from anyformer.weights.tables import (
     mpnet,
     perceiver,
     qwen,
+    resnet,
     roberta,
     roformer,
     t5,
     vision_encoder_decoder,
     vit,
+    vitpose,
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (detr, mae, perceiver, vit)
+_OTHERS = (beit, deit, detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
+    *(clip.TABLE, clip.TEXT, clip.VISION),
     *(qwen.QWEN2, qwen.QWEN3),
 )
 

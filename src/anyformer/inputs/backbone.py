@@ -21,6 +21,8 @@ from anyformer.inputs.base import Input
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 
+HALF = (torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig(Settings):
@@ -80,6 +82,13 @@ class BatchNorm(nn.BatchNorm2d):
     def train(self, mode: bool = True) -> Self:
         return super().train(mode and not self.frozen)
 
+    def folded(self, filters: Tensor) -> tuple[Tensor, Tensor]:
+        """Where nothing is learned of the batch, the norm is a factor of each filter and a bias: one pass over the
+        picture less. It rounds otherwise than the norm by itself, by which half precision is not made worse."""
+        assert self.running_mean is not None and self.running_var is not None
+        scale = self.weight * torch.rsqrt(self.running_var + self.eps)
+        return filters * scale.view(-1, 1, 1, 1), self.bias - self.running_mean * scale
+
 
 class Convolution(nn.Module):
     def __init__(
@@ -98,7 +107,11 @@ class Convolution(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self.norm(self.filter(x)))
+        if self.norm.training or x.dtype not in HALF:
+            return self.activation(self.norm(self.filter(x)))
+        weight, bias = self.norm.folded(self.filter.weight)
+        found = F.conv2d(x, weight, bias, self.filter.stride, self.filter.padding, self.filter.dilation)
+        return self.activation(found)
 
 
 class Residual(nn.Module):
@@ -155,6 +168,8 @@ class ResNet(nn.Module):
             d_in = width
 
     def forward(self, pixels: Tensor) -> Tensor:
+        if pixels.is_cuda:  # whose convolutions want the channels of a pixel side by side
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
         x = self.stem(pixels)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1) if self.config.stem == "large" else x
         self.taps.see("features", x)

@@ -17,7 +17,7 @@ def training_batch(name: str) -> dict[str, Any]:
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
     family = name.removesuffix("-tiny")
-    if family in (*DECODERS, "mamba", "transformer-xl", "mlp-mixer"):
+    if family in (*DECODERS, "dalle", "image-transformer", "imagegpt", "mamba", "transformer-xl", "mlp-mixer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
         return {
@@ -55,6 +55,14 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"clip": both, "clip-text": text}.get(family, {"pixel_values": pictures})
     if family in ("deit", "hybrid", "resnet", "vit"):
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "beit":
+        return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "segmenter":
+        return {"pixel_values": pictures, "labels": (torch.arange(1024).view(1, 32, 32) // 256).expand(2, -1, -1)}
+    if family in ("joints", "vitpose"):
+        joints = torch.cat([torch.rand(2, 5, 2), torch.tensor([1.0, 1, 1, 1, 0]).expand(2, 5).unsqueeze(-1)], dim=-1)
+        size = 64 if family == "vitpose" else 32
+        return {"pixel_values": torch.randn(2, 3, size, size), "labels": joints}
     if family == "mae":
         return {"pixel_values": pictures, "noise": torch.rand(2, 16)}
     if family == "detr":

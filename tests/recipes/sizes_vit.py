@@ -57,7 +57,7 @@ def _linear(d_in: int, d_out: int) -> int:
 def _vit(n_layers: int, width: int, hidden: int, patch: int, cells: int, labels: int = 10) -> int:
     """Blocks, final norm, `patch` numbers to a token, `cells` positions, classes."""
     block = 4 * _linear(width, width) + _linear(width, hidden) + _linear(hidden, width) + 4 * width
-    return n_layers * block + 2 * width + _linear(patch, width) + cells * width + _linear(width, labels)
+    return n_layers * block + 2 * width + _linear(patch, width) + cells * width + _linear(width, labels) * (labels > 0)
 
 
 _R50 = sum(
@@ -77,6 +77,8 @@ COUNTED: dict[str, int] = {
     + _convolution(3, 64, 3)
     + _basic(64, 64)
     + _basic(64, 128),
+    # encoder without classes, with a class token and its place; decoder with its mask token; pixels
+    "mae-cifar": _vit(7, 256, 512, 4 * 4 * 3, 64 + 2, 0) + _vit(2, 128, 256, 256, 64 + 2, 4 * 4 * 3),
     "hybrid-r50-b16": _R50 + _vit(12, 768, 3072, 1024, 197, 1000) + 768,
     "hybrid-r50-l16": _R50 + _vit(24, 1024, 4096, 1024, 197, 1000) + 1024,
     "resnet-cifar": sum(

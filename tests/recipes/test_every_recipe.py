@@ -18,6 +18,7 @@ NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"
 NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
     *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
+    *("beit-tiny", "segmenter-tiny", "vitpose-tiny"),
     *("clip-tiny", "clip-text-tiny", "clip-vision-tiny"),
 )
 TINY = [name for name in af.recipes() if name.endswith("-tiny")]

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.raster import Raster
 from anyformer.core.rope import Rope
 from anyformer.errors import InputError
 from anyformer.tokens import Memo, Tokens, unobserved
@@ -196,6 +197,39 @@ def stretch(line: Tensor, n: int) -> Tensor:
     if len(line) == n:
         return line
     return F.interpolate(line.T.unsqueeze(0), size=n, mode="linear", align_corners=False)[0].T
+
+
+class Cells(Positions):
+    """Learned vectors of row, column and channel, added up, for the cells of a picture that come one after another in
+    the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
+    """
+
+    def __init__(self, rows: int, columns: int, raster: Raster, d_model: int, before: int = 0) -> None:
+        super().__init__()
+        self.raster, self.before = raster, before
+        self.limit = before + rows * columns * raster.depth
+        self.text = nn.Parameter(torch.empty(before, d_model)) if before else None
+        self.row = nn.Parameter(torch.empty(rows, d_model))
+        self.column = nn.Parameter(torch.empty(columns, d_model))
+        self.channel = nn.Parameter(torch.empty(raster.depth, d_model)) if raster.depth > 1 else None
+
+    def reset(self, std: float) -> None:
+        for table in (self.text, self.row, self.column, self.channel):
+            if table is not None:
+                nn.init.normal_(table, std=std)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        at = _at(tokens)
+        longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
+        if self.limit is not None and longest > self.limit:
+            raise InputError(f"There are {longest} tokens, but the model has places for {self.limit}.")
+        row, column, channel = self.raster.coordinates((at - self.before).clamp(min=0))
+        x = F.embedding(row, self.row) + F.embedding(column, self.column)
+        x = x if self.channel is None else x + F.embedding(channel, self.channel)
+        if self.text is None:
+            return x
+        words = F.embedding(at.clamp(max=self.before - 1), self.text)
+        return torch.where((at < self.before).unsqueeze(-1), words, x)
 
 
 class Sinusoidal2D(Positions):

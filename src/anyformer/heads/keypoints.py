@@ -7,7 +7,7 @@ counts (0: nobody knows where it is).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ D_CLASSIC = 256  # channels between the transposed convolutions
 class PoseHead(Head):
     """A head that says where each joint is."""
 
-    names = ("labels",)
+    names: tuple[str, ...] = ("labels",)
 
     def places(self, fields: dict[str, Any]) -> Tensor:
         """[B, joints, 3] of what `forward` gave: x and y as shares of the picture, and a score."""
@@ -123,17 +123,42 @@ def mirror(maps: Tensor, pairs: Tensor) -> Tensor:
     return exchanged
 
 
+class Rest(nn.Module):
+    """Where each joint is taken to be before anything was seen, as the logit of its share: at first the middle."""
+
+    def __init__(self, n_joints: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_joints, 2))
+
+    def reset(self, std: float) -> None:
+        nn.init.zeros_(self.weight)
+
+    def put(self, places: Tensor) -> None:
+        """At these shares of the picture: those of a mean pose, say."""
+        with torch.no_grad():
+            self.weight.copy_(torch.logit(places.clamp(0.01, 0.99)))
+
+
+class Still(Linear):
+    """A projection that says nothing at first."""
+
+    def reset(self, std: float) -> None:
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(cast("Tensor", self.bias))
+
+
 class JointHead(PoseHead):
     """Each token is a joint and says where it is: `keypoints` [B, joints, 2] as shares of the picture.
 
     The loss is the mean distance along x and along y, of every layer's tokens (each learns to place its joints).
     """
 
-    def __init__(self, d_model: int, reads: str, norm: NormConfig) -> None:
+    def __init__(self, d_model: int, n_joints: int, reads: str, norm: NormConfig) -> None:
         super().__init__(reads)
         self.norm = make_norm(norm, d_model)
         self.hidden = Linear(d_model, d_model)
-        self.place = Linear(d_model, 2)
+        self.place = Still(d_model, 2)
+        self.rest = Rest(n_joints)
 
     def forward(self, run: Run) -> dict[str, Any]:
         layers = [layer.pad().x for layer in run.layers[self.reads][1:]]  # the first is what came in
@@ -147,7 +172,7 @@ class JointHead(PoseHead):
         return {"loss": each.sum(), "keypoints": found[-1], "layer_losses": each}
 
     def _place(self, x: Tensor) -> Tensor:
-        return self.place(F.gelu(self.hidden(self.norm(x)))).float().sigmoid()
+        return (self.rest.weight + self.place(F.gelu(self.hidden(self.norm(x))))).float().sigmoid()
 
     def places(self, fields: dict[str, Any]) -> Tensor:
         found: Tensor = fields["keypoints"]

@@ -145,7 +145,7 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
     seed_everything(chosen.train.seed)
     setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"])  # type: ignore[arg-type]
     task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
-    task.smoothing = chosen.train.label_smoothing
+    task.smoothing, task.compiled = chosen.train.label_smoothing, chosen.train.compile
     said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
     task.model.origin.settings.update(said)
     batch = BatchSettings(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)

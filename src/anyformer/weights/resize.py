@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer import registry
+from anyformer.config import Settings
 from anyformer.core.positions import Axes, Grid, stretch
 from anyformer.errors import ConfigError
 from anyformer.inputs.image import ImageInput, RestoreInput
@@ -24,7 +23,7 @@ def resize_vocabulary(model: Model, vocab_size: int) -> Model:
         raise ConfigError(f"A {model.family} model has no vocab_size to change.")
     if vocab_size < 1:
         raise ConfigError(f"vocab_size is {vocab_size}; it must be 1 or more.")
-    fresh = _like(model, vocab_size=vocab_size)
+    fresh = _like(model, model.config.replace(vocab_size=vocab_size))
     known = model.state_dict()
     with torch.no_grad():
         for name, target in fresh.state_dict().items():
@@ -32,9 +31,8 @@ def resize_vocabulary(model: Model, vocab_size: int) -> Model:
     return fresh.train(model.training)
 
 
-def _like(model: Model, **changes: Any) -> Model:
-    """A model with some settings changed, on the same device, its weights still to be filled in."""
-    config = model.config.replace(**changes)
+def _like(model: Model, config: Settings) -> Model:
+    """A model with other settings on the same device, its weights still to be filled in."""
     fresh = registry.build_config(registry.family(model.family), config, model.origin.recipe)
     fresh.to(device=model.device, dtype=model.dtype)
     fresh.origin = model.origin
@@ -47,18 +45,32 @@ def _rows(old: Tensor, n: int) -> Tensor:
     return torch.cat([old, old.mean(dim=0, keepdim=True).expand(n - len(old), *old.shape[1:])])
 
 
+def with_size(config: Settings, size: Size, name: str = "image_size") -> Settings:
+    """Settings for pictures, or patches, of another size, said as the family says it: one number, or rows, columns."""
+    if name not in config.names():
+        raise ConfigError(f"{type(config).__name__} has no {name} to change.")
+    pair = (size, size) if isinstance(size, int) else size
+    if len(pair) != 2 or min(pair) < 1:
+        raise ConfigError(f"{name} is {size}; give a number of pixels, or rows and columns.")
+    if not isinstance(getattr(config, name), int):
+        return config.replace(**{name: pair})
+    if pair[0] != pair[1]:
+        raise ConfigError(f"{name} is {size}; {type(config).__name__} takes square ones.")
+    return config.replace(**{name: pair[0]})
+
+
 def resize_pictures(model: Model, image_size: Size | None = None, patch_size: Size | None = None) -> Model:
     """A copy of the model for pictures or patches of another size.
 
     Positions are interpolated as they are at run time. The matrix of the patches is resized so that an enlarged patch
     gives the token that it gave before: by the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, §3.4).
     """
-    wanted = {"image_size": image_size, "patch_size": patch_size}
-    changes = {name: _fit(model, name, size) for name, size in wanted.items() if size is not None}
+    config = model.config if image_size is None else with_size(model.config, image_size)
+    config = config if patch_size is None else with_size(config, patch_size, "patch_size")
     draws = any(isinstance(module, RestoreInput) for module in model.modules())
     if draws and patch_size is not None:
         raise ConfigError(f"A {model.family} model draws patches of one size; patch_size cannot be changed.")
-    fresh = _like(model, **changes)
+    fresh = _like(model, config)
     known = model.state_dict()
     with torch.no_grad():
         for path, module in model.named_modules():
@@ -69,20 +81,6 @@ def resize_pictures(model: Model, image_size: Size | None = None, patch_size: Si
                 known[f"{path}.positions.weight"] = there.positions.weight  # a formula's
         fresh.load_state_dict(known)
     return fresh.train(model.training)
-
-
-def _fit(model: Model, name: str, size: Size) -> Size:
-    """As the family says it: one number, or rows and columns."""
-    if name not in model.config.names():
-        raise ConfigError(f"A {model.family} model has no {name} to change.")
-    pair = (size, size) if isinstance(size, int) else size
-    if len(pair) != 2 or min(pair) < 1:
-        raise ConfigError(f"{name} is {size}; give a number of pixels, or rows and columns.")
-    if not isinstance(getattr(model.config, name), int):
-        return pair
-    if pair[0] != pair[1]:
-        raise ConfigError(f"{name} is {size}; a {model.family} model takes square ones.")
-    return pair[0]
 
 
 def _resized(old: ImageInput, new: ImageInput, path: str) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from anyformer.weights.table import Table
 from anyformer.weights.tables import (
     bart,
+    beit,
     bert,
     clip,
     deit,
@@ -14,6 +15,7 @@ from anyformer.weights.tables import (
     gpt1,
     gpt2,
     gptneox,
+    imagegpt,
     llama,
     mae,
     mamba,
@@ -32,9 +34,9 @@ from anyformer.weights.tables import (
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
-_DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
+_DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (deit, detr, mae, perceiver, resnet, vit, vitpose)
+_OTHERS = (beit, deit, detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
     *(clip.TABLE, clip.TEXT, clip.VISION),

@@ -51,6 +51,8 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
     if family == "vit":
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "ast":
+        return {"input_values": torch.randn(2, 48, 32), "labels": torch.tensor([3, 7])}
     if family == "mae":
         return {"pixel_values": pictures, "noise": torch.rand(2, 16)}
     if family == "detr":

@@ -14,7 +14,15 @@ import anyformer as af
 from .batches import training_batch
 
 NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny")
-NO_DROPOUT = ("vit-tiny", "mae-tiny", "mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny")  # as published
+NO_DROPOUT = (
+    "ast-tiny",
+    "vit-tiny",
+    "mae-tiny",
+    "mamba-tiny",
+    "sutskever-tiny",
+    "bytenet-tiny",
+    "mlp-mixer-tiny",
+)  # as published
 TINY = [name for name in af.recipes() if name.endswith("-tiny")]
 
 

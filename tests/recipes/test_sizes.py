@@ -12,7 +12,7 @@ from anyformer.registry import recipe
 
 from ..weights.oracles import hf_class
 from . import sizes_decoders as decoders
-from . import sizes_enc
+from . import sizes_enc, sizes_sound
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -100,7 +100,7 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     **decoders.PUBLISHED,
 }
 
-PUBLISHED |= sizes_enc.PUBLISHED
+PUBLISHED |= sizes_enc.PUBLISHED | sizes_sound.PUBLISHED
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
 PAPERS: dict[str, float] = {"transformer-xl-41m": 41e6, "transformer-xl-277m": 277e6, "sutskever-384m": 384e6}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old
+from . import oracles_enc, oracles_old, oracles_sound
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -27,6 +27,7 @@ _HOMES = {
     **oracles_old.HOMES,
     **decoders.HOMES,
     **oracles_enc.HOMES,
+    **oracles_sound.HOMES,
 }
 
 
@@ -107,6 +108,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_old.SMALL,
     **decoders.SMALL,
     **oracles_enc.SMALL,
+    **oracles_sound.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -128,6 +130,7 @@ ARCHITECTURES: tuple[str, ...] = (
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
+    *oracles_sound.ARCHITECTURES,
 )
 
 
@@ -209,7 +212,8 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
     }
     family = family_of(architecture)
-    case = builders[family]() if family in builders else oracles_enc.CASES[family](architecture)
+    others = {**oracles_enc.CASES, **oracles_sound.CASES}
+    case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
         return Case(batch, case.masks)
@@ -265,6 +269,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
         for architecture in decoders.ARCHITECTURES
     },
     **oracles_enc.LABELS,
+    **oracles_sound.LABELS,
 }
 
 

@@ -11,7 +11,7 @@ import torch
 import anyformer as af
 
 from . import oracles_decoders as decoders
-from . import oracles_enc
+from . import oracles_enc, oracles_sound
 from .compare import compare
 from .oracles import _RESNET, ARCHITECTURES, SMALL, Case, family_of, hf_class, make_case, make_oracle, save_oracle
 
@@ -66,6 +66,7 @@ VALUES: dict[str, Any] = {
     "is_decoder": True,
     **decoders.VALUES,
     **oracles_enc.VALUES,
+    **oracles_sound.VALUES,
 }
 # Another change that a field needs beside it, for transformers itself to accept it.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
@@ -73,6 +74,7 @@ BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("Detr", "num_channels"): {"backbone_config": {**_RESNET, "num_channels": 1}},
     **decoders.BESIDE,
     **oracles_enc.BESIDE,
+    **oracles_sound.BESIDE,
 }
 # Fields of the class that say nothing about one model.
 MACHINERY = frozenset(
@@ -138,6 +140,7 @@ def fit_batch(case: Case, config: Any, changed: str) -> Case:
         del batch["pixel_mask"]
     if "noise" in batch:
         batch["noise"] = torch.rand(2, (config.image_size // config.patch_size) ** 2)
+    batch.update(oracles_sound.fit(batch, config))
     return Case(batch, case.masks)
 
 

@@ -2,6 +2,7 @@
 
 from anyformer.weights.table import Table
 from anyformer.weights.tables import (
+    ast,
     bart,
     bert,
     detr,
@@ -30,9 +31,10 @@ from anyformer.weights.tables import (
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
+_SOUNDS = (ast,)
 _OTHERS = (detr, mae, perceiver, vit)
 _ALL = (
-    *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
+    *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_SOUNDS, *_OTHERS)),
     *(qwen.QWEN2, qwen.QWEN3),
 )
 

@@ -11,11 +11,13 @@ from torch import Tensor
 
 import anyformer as af
 
+from ..tiny import family_of, tiny_recipes
 from .batches import training_batch
 
 NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny")
 NO_DROPOUT = (
     "ast-tiny",
+    "whisper-toy",
     "vit-tiny",
     "mae-tiny",
     "mamba-tiny",
@@ -23,7 +25,7 @@ NO_DROPOUT = (
     "bytenet-tiny",
     "mlp-mixer-tiny",
 )  # as published
-TINY = [name for name in af.recipes() if name.endswith("-tiny")]
+TINY = tiny_recipes()
 
 
 def loss_of(model: af.Model, name: str, batch: dict[str, Any]) -> Tensor:
@@ -37,7 +39,7 @@ def loss_of(model: af.Model, name: str, batch: dict[str, Any]) -> Tensor:
 def test_there_is_a_tiny_one_of_each_family() -> None:
     from anyformer.registry import FAMILIES
 
-    assert {name.removesuffix("-tiny") for name in TINY} == set(FAMILIES)
+    assert {family_of(name) for name in TINY} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -10,8 +10,8 @@ import torch
 import anyformer as af
 from anyformer.registry import recipe
 
-from ..weights.oracles import hf_class
 from ..tiny import tiny_recipes
+from ..weights.oracles import hf_class
 from . import sizes_decoders as decoders
 from . import sizes_enc, sizes_sound
 

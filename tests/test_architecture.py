@@ -29,7 +29,7 @@ TIERS = [
     ("recipes",),
     ("weights",),
     ("data", "metrics"),
-    ("sounds",),
+    ("pictures", "sounds"),
     ("tasks",),
     ("train",),
     ("cli", "serve", "explore", "demo", "__main__", ""),  # "" is anyformer/__init__.py, the public names

@@ -35,10 +35,19 @@ PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens 
 
 
 class Stage(nn.Module):
-    """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at."""
+    """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at.
+
+    `decodes` off: it reads all at once, causal or not (the text side of CLIP).
+    """
 
     def __init__(
-        self, name: str, inputs: Input, stack: Stack | None, attends: str | None = None, memory: str | None = None
+        self,
+        name: str,
+        inputs: Input,
+        stack: Stack | None,
+        attends: str | None = None,
+        memory: str | None = None,
+        decodes: bool = True,
     ) -> None:
         super().__init__()
         self.name, self.attends, self.memory = name, attends, memory
@@ -54,6 +63,7 @@ class Stage(nn.Module):
         self.remembers |= any(
             part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
         )
+        self.remembers &= decodes
         crossing = [part for part in parts if isinstance(part, Crossing) and part.d_context is not None]
         self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
         lengths = [part.length for part in parts if isinstance(part, PositionMixConfig)]
@@ -88,6 +98,13 @@ class Stage(nn.Module):
         return None if given is None else handed_in(run, given, "encoder_attention_mask")
 
 
+def _put(out: Output, name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        out = out[part]
+    out[last] = value
+
+
 def handed_in(run: Run, x: Tensor, mask_name: str) -> Tokens:
     """Tokens that the caller has already, with the mask that belongs to them."""
     return Tokens(x, real_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
@@ -109,10 +126,12 @@ class Report:
     """How output_hidden_states and output_attentions of the ecosystem are answered.
 
     `hidden`: field -> (stage, which of [input, after block 1, …]; -1 is the stage's final output).
-    `attentions`: field -> globs of taps. `last`: field -> stage.
+    `features`: the same for hidden states that are no tokens, field -> globs of taps.
+    `attentions`: field -> globs of taps. `last`: field -> stage. A field "a.b" is the field b of the output's own a.
     """
 
     hidden: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     attentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cache: str = "past_key_values"  # what the ecosystem calls the state, beside this name
     last: Mapping[str, str] = field(default_factory=dict)
@@ -179,7 +198,7 @@ class Model(nn.Module):
         want_hidden = self._wish(batch, "output_hidden_states", False)
         as_dict = self._wish(batch, "return_dict", True)
         run = Run(batch, state, self.training)
-        with watching(self.watch, *(self._attention_globs() if want_attentions else ())) as seen:
+        with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
             self._stages(run, pack=state is None and not self._asks_padding(run))
         out = Output()
         for head in self.heads.values():
@@ -191,8 +210,11 @@ class Model(nn.Module):
             out["past_key_values"] = out[self.report.cache] = state
         return out if as_dict else cast("Output", out.to_tuple())
 
-    def _attention_globs(self) -> list[str]:
-        return [glob for globs in self.report.attentions.values() for glob in globs]
+    def _globs(self, hidden: bool, attentions: bool) -> list[str]:
+        """The taps that answer what the caller asks for."""
+        asked = [*(self.report.features.values() if hidden else ())]
+        asked += [*(self.report.attentions.values() if attentions else ())]
+        return [glob for globs in asked for glob in globs]
 
     def _wish(self, batch: dict[str, Any], name: str, default: bool) -> bool:
         """What the caller asks for, or else the config that the model came with."""
@@ -285,10 +307,10 @@ class Model(nn.Module):
             for name, (stage, picks) in self.report.hidden.items():
                 if stage in run.layers:
                     final, layers = run.tokens[stage], run.layers[stage]
-                    out[name] = tuple(blank(final if pick < 0 else layers[pick]) for pick in picks)
-        if attentions:
-            for name, globs in self.report.attentions.items():
-                out[name] = tuple(value for glob in globs for value in seen(glob))
+                    _put(out, name, tuple(blank(final if pick < 0 else layers[pick]) for pick in picks))
+        tapped = {**(self.report.features if hidden else {}), **(self.report.attentions if attentions else {})}
+        for name, globs in tapped.items():
+            _put(out, name, tuple(value for glob in globs for value in seen(glob)))
 
     def generate(self, *args: Tensor, **options: Any) -> Any:
         """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes.

@@ -19,7 +19,7 @@ def training_batch(name: str) -> dict[str, Any]:
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
     family = family_of(name)
-    if family in (*DECODERS, "mamba", "transformer-xl", "mlp-mixer"):
+    if family in (*DECODERS, "dalle", "image-transformer", "imagegpt", "mamba", "transformer-xl", "mlp-mixer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
         return {
@@ -51,16 +51,31 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
     if family == "vision-encoder-decoder":
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
-    if family == "vit":
+    if family in ("clip", "clip-text", "clip-vision"):
+        text = {"input_ids": words.scatter(1, mask.sum(dim=1, keepdim=True) - 1, 1), "attention_mask": mask}
+        both = {**text, "pixel_values": pictures, "return_loss": True}
+        return {"clip": both, "clip-text": text}.get(family, {"pixel_values": pictures})
+    if family in ("deit", "hybrid", "resnet", "vit"):
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "ast":
         return {"input_values": torch.randn(2, 48, 32), "labels": torch.tensor([3, 7])}
     if family == "whisper":
         return {"input_features": torch.randn(2, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
+    if family == "beit":
+        return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "segmenter":
+        return {"pixel_values": pictures, "labels": (torch.arange(1024).view(1, 32, 32) // 256).expand(2, -1, -1)}
+    if family in ("joints", "vitpose"):
+        joints = torch.cat([torch.rand(2, 5, 2), torch.tensor([1.0, 1, 1, 1, 0]).expand(2, 5).unsqueeze(-1)], dim=-1)
+        size = 64 if family == "vitpose" else 32
+        return {"pixel_values": torch.randn(2, 3, size, size), "labels": joints}
     if family == "mae":
         return {"pixel_values": pictures, "noise": torch.rand(2, 16)}
     if family == "detr":
-        return {"pixel_values": torch.randn(2, 3, 64, 64)}
+        things = [
+            {"class_labels": torch.tensor([0, 2]), "boxes": torch.tensor([[0.3, 0.4, 0.2, 0.2], [0.6, 0.6, 0.5, 0.4]])}
+        ]
+        return {"pixel_values": torch.randn(2, 3, 64, 64), "labels": things * 2}
     said = torch.full((2, 64), -100)
     said[:, :8] = words
     return {"input_ids": torch.randint(0, 256, (2, 8)), "labels": said}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ def close(ours: Tensor, theirs: Tensor, what: str, tolerance: float = TOLERANCE)
 
 def field_mask(case: Case, name: str, rows: int, length: int) -> Tensor | None:
     """What counts among a field's [rows, length]: the mask of the sequence that the field belongs to."""
-    key = "encoder" if name.startswith("encoder") else ""
+    key = "encoder" if name.startswith("encoder") else name.partition(".")[0] if "." in name else ""
     mask = case.masks.get(key)
     if mask is None:
         return None
@@ -32,8 +33,18 @@ def field_mask(case: Case, name: str, rows: int, length: int) -> Tensor | None:
     return mask.bool() if mask.shape == (rows, length) else None
 
 
+def flat(fields: Any, path: str = "") -> dict[str, Any]:
+    """Outputs inside an output under dotted names."""
+    found = {}
+    for name in fields:
+        value = fields[name]
+        found |= flat(value, f"{path}{name}.") if isinstance(value, Mapping) else {path + name: value}
+    return found
+
+
 def compare(ours: Any, theirs: Any, case: Case, tolerance: float = TOLERANCE) -> list[str]:
     """Assert that every field of theirs is there and equal; returns the names that were compared."""
+    ours, theirs = flat(ours), flat(theirs)
     names = [name for name in theirs if name not in CACHE and theirs[name] is not None]
     for name in names:
         mine = ours[name]

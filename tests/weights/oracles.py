@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old, oracles_sound
+from . import oracles_enc, oracles_old, oracles_pixels, oracles_pose, oracles_sound, oracles_vision, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -23,10 +23,13 @@ _HOMES = {
     "ViT": "vit",
     "Detr": "detr",
     "Perceiver": "perceiver",
-    "ResNet": "resnet",
     **oracles_old.HOMES,
     **decoders.HOMES,
     **oracles_enc.HOMES,
+    **oracles_vit.HOMES,
+    **oracles_pose.HOMES,
+    **oracles_vision.HOMES,
+    **oracles_pixels.HOMES,
     **oracles_sound.HOMES,
 }
 
@@ -104,10 +107,15 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
             "num_queries": 5,
         },
     ),
+    "PerceiverForImageClassificationFourier": ("PerceiverConfig", {**_PERCEIVER, "num_cross_attention_heads": 1}),
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
     **oracles_old.SMALL,
     **decoders.SMALL,
     **oracles_enc.SMALL,
+    **oracles_vit.SMALL,
+    **oracles_pose.SMALL,
+    **oracles_vision.SMALL,
+    **oracles_pixels.SMALL,
     **oracles_sound.SMALL,
 }
 
@@ -127,9 +135,14 @@ ARCHITECTURES: tuple[str, ...] = (
     "DetrForObjectDetection",
     "PerceiverForMaskedLM",
     "PerceiverForImageClassificationLearned",
+    "PerceiverForImageClassificationFourier",
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
+    *oracles_vit.ARCHITECTURES,
+    *oracles_pose.ARCHITECTURES,
+    *oracles_vision.ARCHITECTURES,
+    *oracles_pixels.ARCHITECTURES,
     *oracles_sound.ARCHITECTURES,
 )
 
@@ -143,7 +156,8 @@ def make_config(architecture: str, **changes: Any) -> Any:
     values = {**small, **changes}
     backbone = values.get("backbone_config")
     if isinstance(backbone, dict):
-        values["backbone_config"] = hf_class("ResNetConfig")(**{k: v for k, v in backbone.items() if k != "model_type"})
+        kind = {"resnet": "ResNetConfig", "vitpose_backbone": "VitPoseBackboneConfig"}[backbone["model_type"]]
+        values["backbone_config"] = hf_class(kind)(**{k: v for k, v in backbone.items() if k != "model_type"})
     return hf_class(config_name)(**values)
 
 
@@ -155,7 +169,7 @@ def make_oracle(architecture: str, seed: int = 0, **changes: Any) -> Any:
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad and "normalization" not in name:
                 continue  # tables that a formula filled
-            fan_in = parameter[0].numel()
+            fan_in = parameter[0].numel() if parameter.dim() else 1
             noise = torch.randn_like(parameter) * (
                 (1.0 if parameter.dim() > 2 else 1.5) * fan_in**-0.5 if parameter.dim() > 1 else 0.1
             )
@@ -207,12 +221,14 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "ViTMAE": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24), "noise": torch.rand(2, 9)}, {}),
         "ViT": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24)}, {}),
         "Detr": _detr_case,
-        "Perceiver": lambda: _perceiver_case(architecture),
+        **dict.fromkeys(("Perceiver", "PerceiverForImageClassificationFourier"), lambda: _perceiver_case(architecture)),
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
+        **{family: lambda: oracles_pose.make_case(architecture) for family in oracles_pose.SMALL},
+        "ImageGPT": oracles_pixels.imagegpt_case,
     }
     family = family_of(architecture)
-    others = {**oracles_enc.CASES, **oracles_sound.CASES}
+    others = {**oracles_enc.CASES, **oracles_sound.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
     case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
@@ -264,11 +280,16 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
     **dict.fromkeys(oracles_old.LABELLED, own_labels),
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
+    "PerceiverForImageClassificationFourier": lambda b: {"labels": torch.tensor([0, 1])},
     **{
         architecture: lambda b: {"labels": b["input_ids"].masked_fill(b["attention_mask"] == 0, -100)}
         for architecture in decoders.ARCHITECTURES
     },
     **oracles_enc.LABELS,
+    **oracles_vit.LABELS,
+    **oracles_pose.LABELS,
+    **oracles_vision.LABELS,
+    **oracles_pixels.LABELS,
     **oracles_sound.LABELS,
 }
 

@@ -9,12 +9,14 @@ stack (T5). Leave all of them out and attention does not know the order of its t
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.raster import Raster
 from anyformer.core.rope import Rope
 from anyformer.errors import InputError
 from anyformer.tokens import Memo, Tokens, unobserved
@@ -64,8 +66,11 @@ class Positions(nn.Module):
         """[B, H, T, d_value]; few encodings touch the values."""
         return value
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
-        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`."""
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor | None:
+        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`. `grid` are the
+        rows and columns of a picture's tokens."""
         return None
 
 
@@ -109,22 +114,29 @@ class Table(Positions):
 
 
 class Grid(Positions):
-    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token).
+    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token). `fixed`:
+    sines and cosines instead, of a cell's number ("1d") or of its column and row ("2d").
 
     A picture of another size takes its vectors by bicubic interpolation, where the caller asks for it.
     """
 
-    def __init__(self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: bool = False) -> None:
+    def __init__(
+        self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: Literal["1d", "2d"] | None = None
+    ) -> None:
         super().__init__()
         self.rows, self.columns, self.extra, self.fixed = rows, columns, extra, fixed
-        self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=not fixed)
+        self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=fixed is None)
 
     def reset(self, std: float) -> None:
-        if self.fixed:
-            cells = sinusoids_2d(self.rows, self.columns, self.weight.shape[1])
-            self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
-        else:
+        if self.fixed is None:
             nn.init.trunc_normal_(self.weight, std=std)
+            return
+        width = self.weight.shape[1]
+        if self.fixed == "2d":
+            cells = sinusoids_2d(self.rows, self.columns, width)
+        else:
+            cells = sinusoids(torch.arange(self.rows * self.columns), width, "halves")
+        self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
 
     def table(self, rows: int, columns: int, flat: bool = False) -> Tensor:
         """[extra + rows·columns, d]. `flat` stretches the cells as one line, as the published MAE decoder does."""
@@ -162,6 +174,62 @@ class Grid2D(Positions):
         return torch.cat([x, y], dim=-1).flatten(0, 1).unsqueeze(0)
 
     code = embed
+
+
+class Axes(Grid2D):
+    """The same for a picture of one size, a class token having none of it; another size takes its vectors by
+    interpolation along each axis (the ViT paper's learned 2D positions, appendix D.4)."""
+
+    extra = 0
+
+    def reset(self, std: float) -> None:
+        nn.init.trunc_normal_(self.row, std=std)
+        nn.init.trunc_normal_(self.column, std=std)
+
+    def table(self, rows: int, columns: int) -> Tensor:
+        x = stretch(self.column, columns).expand(rows, -1, -1)
+        y = stretch(self.row, rows).unsqueeze(1).expand(-1, columns, -1)
+        return torch.cat([x, y], dim=-1).flatten(0, 1)
+
+
+def stretch(line: Tensor, n: int) -> Tensor:
+    """[m, d] -> [n, d], by linear interpolation."""
+    if len(line) == n:
+        return line
+    return F.interpolate(line.T.unsqueeze(0), size=n, mode="linear", align_corners=False)[0].T
+
+
+class Cells(Positions):
+    """Learned vectors of row, column and channel, added up, for the cells of a picture that come one after another in
+    the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
+    """
+
+    def __init__(self, rows: int, columns: int, raster: Raster, d_model: int, before: int = 0) -> None:
+        super().__init__()
+        self.raster, self.before = raster, before
+        self.limit = before + rows * columns * raster.depth
+        self.text = nn.Parameter(torch.empty(before, d_model)) if before else None
+        self.row = nn.Parameter(torch.empty(rows, d_model))
+        self.column = nn.Parameter(torch.empty(columns, d_model))
+        self.channel = nn.Parameter(torch.empty(raster.depth, d_model)) if raster.depth > 1 else None
+
+    def reset(self, std: float) -> None:
+        for table in (self.text, self.row, self.column, self.channel):
+            if table is not None:
+                nn.init.normal_(table, std=std)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        at = _at(tokens)
+        longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
+        if self.limit is not None and longest > self.limit:
+            raise InputError(f"There are {longest} tokens, but the model has places for {self.limit}.")
+        row, column, channel = self.raster.coordinates((at - self.before).clamp(min=0))
+        x = F.embedding(row, self.row) + F.embedding(column, self.column)
+        x = x if self.channel is None else x + F.embedding(channel, self.channel)
+        if self.text is None:
+            return x
+        words = F.embedding(at.clamp(max=self.before - 1), self.text)
+        return torch.where((at < self.before).unsqueeze(-1), words, x)
 
 
 class Sinusoidal2D(Positions):
@@ -280,8 +348,58 @@ class RelativeBuckets(Positions):
         far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (n - exact)
         return start + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
         return self.weight[self.bucket(_distances(query, key, offset))].permute(2, 0, 1).unsqueeze(0)
+
+
+class RelativeGrid(Positions):
+    """A learned number a head for each difference of rows and columns of a picture's cells, and three more between the
+    token in front of them and the rest (Bao et al. 2022).
+
+    A picture of another size takes its numbers by bilinear interpolation of the table.
+    """
+
+    biases = True
+
+    def __init__(self, rows: int, columns: int, n_heads: int) -> None:
+        super().__init__()
+        self.rows, self.columns = rows, columns
+        self.weight = nn.Parameter(torch.empty((2 * rows - 1) * (2 * columns - 1) + 3, n_heads))
+
+    def reset(self, std: float) -> None:
+        nn.init.zeros_(self.weight)
+
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
+        rows, columns = grid if grid is not None else (self.rows, self.columns)
+        numbers = self.table(rows, columns)[differences(rows, columns, query.device)]  # [Q, K, H]
+        return numbers.permute(2, 0, 1).unsqueeze(0)
+
+    def table(self, rows: int, columns: int) -> Tensor:
+        have, want = (2 * self.columns - 1, 2 * self.rows - 1), (2 * rows - 1, 2 * columns - 1)
+        if have == want:
+            return self.weight
+        # Published code takes the width first here, which tells in a picture that is not square.
+        cells = self.weight[:-3].view(1, *have, -1).permute(0, 3, 1, 2)
+        cells = F.interpolate(cells, size=want, mode="bilinear", align_corners=False)
+        return torch.cat([cells.flatten(2)[0].T, self.weight[-3:]])
+
+
+@cache
+def differences(rows: int, columns: int, device: torch.device) -> Tensor:
+    """[1 + cells, 1 + cells]: for a query and a key, their row of a table of (2 rows - 1)·(2 columns - 1) + 3."""
+    with torch.inference_mode(False):  # it is kept, and gradients may be asked for later
+        cell = torch.arange(rows * columns, device=device)
+        y, x = cell // columns, cell % columns
+        down, right = y[:, None] - y + rows - 1, x[:, None] - x + columns - 1  # query - key, from 0
+        n = (2 * rows - 1) * (2 * columns - 1)
+        index = F.pad(down * (2 * columns - 1) + right, (1, 0, 1, 0))
+        index[0, :], index[:, 0] = n, n + 1
+        index[0, 0] = n + 2
+        return index
 
 
 class RelativeXL(Positions):
@@ -303,7 +421,9 @@ class RelativeXL(Positions):
         for parameter in (self.content, self.place, self.weight):
             nn.init.normal_(parameter, std=std)
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
         n_heads, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
         far = torch.arange(offset + n_query - 1, offset - n_key, -1, device=query.device)  # every query - key
         codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
@@ -330,7 +450,9 @@ class ALiBi(Positions):
         slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
         self.slopes = slopes
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
         slopes = torch.tensor(self.slopes, device=query.device, dtype=query.dtype).view(1, -1, 1, 1)
         return -slopes * _distances(query, key, offset).abs().to(query.dtype)
 

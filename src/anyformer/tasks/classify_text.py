@@ -200,7 +200,7 @@ class ClassifyText(TextTask):
         logits = self.scores(batch)
         if self.number:
             total = (logits.float().squeeze(-1) - batch["labels"]).square().sum()
-            return Loss(total, torch.tensor(len(logits), device=logits.device))
+            return Loss(total, torch.full((), len(logits), device=logits.device))
         return Loss(*token_loss(logits, batch["labels"], self.smoothing))
 
     def scores(self, batch: Batch) -> Tensor:

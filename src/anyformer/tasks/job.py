@@ -38,6 +38,7 @@ class Job:
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
             task.prepared(valid)  # a mistake in it shows now, and not at the first evaluation
+        self.slow = not task.cached
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
 
     @property
@@ -56,6 +57,9 @@ class Job:
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
         return self.task.collate(self.task.gather(self.examples, rows), generator)
 
+    def ready(self, batch: Batch, generator: torch.Generator | None) -> Batch:
+        return self.task.ready(batch, generator)
+
     def loss(self, batch: Batch) -> Loss:
         return self.task.loss(batch)
 
@@ -67,6 +71,16 @@ class Job:
 
     def where(self, row: int) -> str:
         return self.rows.where(self.task.row_of(self.examples, row))
+
+
+def take_share(rows: Rows, share: float, seed: int = 0) -> Rows:
+    """The share of the rows that is learned from: of a text its beginning, of a table rows drawn at random."""
+    n = max(round(len(rows) * share), 1)
+    if n == len(rows):
+        return rows
+    if rows.kind == "text":
+        return rows[:n]
+    return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:n]))
 
 
 def hold_out(rows: Rows, share: float, seed: int = 0) -> tuple[Rows, Rows | None]:

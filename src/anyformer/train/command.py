@@ -15,7 +15,7 @@ from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
 from anyformer.tasks.build import is_folder
-from anyformer.tasks.job import Job, hold_out
+from anyformer.tasks.job import Job, hold_out, take_share
 from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
@@ -30,6 +30,8 @@ from anyformer.train.tensorboard import TensorBoard
 from anyformer.train.watch import Progress, Watcher, Watchers
 from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder
+
+LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,15 @@ class Trained:
 
 
 def plan(order: Order) -> Plan:
-    """Read the data, and settle every setting: the user's, else the task's advice, else the usual."""
+    """Read the data, and settle every setting: the user's, else the recipe's, else the task's, else the usual."""
     kind = find(order.task)
     sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
+    given = dict(order.given)
     if not is_folder(order.recipe):
-        sections = {"model": registry.recipe(order.recipe).config, **sections}
-    usual = resolve({**sections, "train": TrainSettings()}, order.given)
+        found = registry.recipe(order.recipe)
+        sections = {"model": found.config, **sections}
+        given = {**found.training, **given}
+    usual = resolve({**sections, "train": TrainSettings()}, given)
     data = usual["data"]
     assert isinstance(data, DataSettings)
     rows = kind.read(order.data, data)
@@ -103,10 +108,16 @@ def plan(order: Order) -> Plan:
         valid: Rows | None = kind.read(order.valid, data)
     else:
         rows, valid = hold_out(rows, data.held_out)
+    rows = take_share(rows, data.share)
     advice = kind.advice(not is_folder(order.recipe), len(rows))
-    if "train.batch_size" in order.given or "batch_size" in order.given:
+    if "train.batch_size" in given or "batch_size" in given:
         advice.pop("batch_tokens", None)
-    return Plan(order, kind, rows, valid, resolve({**sections, "train": TrainSettings(**advice)}, order.given))
+    usual_train = TrainSettings(**advice)
+    chosen = resolve({**sections, "train": usual_train}, given)
+    if getattr(chosen["train"], "lora", 0) and "lr" in advice:
+        usual_train = usual_train.replace(lr=LORA_RATE * usual_train.lr)
+        chosen = resolve({**sections, "train": usual_train}, given)
+    return Plan(order, kind, rows, valid, chosen)
 
 
 def run(order: Order) -> Trained:
@@ -134,7 +145,7 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
     seed_everything(chosen.train.seed)
     setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"])  # type: ignore[arg-type]
     task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
-    task.smoothing = chosen.train.label_smoothing
+    task.smoothing, task.compiled = chosen.train.label_smoothing, chosen.train.compile
     said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
     task.model.origin.settings.update(said)
     batch = BatchSettings(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)

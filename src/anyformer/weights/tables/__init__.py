@@ -4,7 +4,10 @@ from anyformer.weights.table import Table
 from anyformer.weights.tables import (
     ast,
     bart,
+    beit,
     bert,
+    clip,
+    deit,
     detr,
     distilbert,
     electra,
@@ -13,6 +16,7 @@ from anyformer.weights.tables import (
     gpt1,
     gpt2,
     gptneox,
+    imagegpt,
     llama,
     mae,
     mamba,
@@ -21,21 +25,24 @@ from anyformer.weights.tables import (
     mpnet,
     perceiver,
     qwen,
+    resnet,
     roberta,
     roformer,
     t5,
     vision_encoder_decoder,
     vit,
+    vitpose,
     whisper,
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
-_DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
+_DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
 _SOUNDS = (ast, whisper)
-_OTHERS = (detr, mae, perceiver, vit)
+_OTHERS = (beit, deit, detr, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_SOUNDS, *_OTHERS)),
+    *(clip.TABLE, clip.TEXT, clip.VISION),
     *(qwen.QWEN2, qwen.QWEN3),
 )
 

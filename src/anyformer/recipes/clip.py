@@ -1,0 +1,226 @@
+"""CLIP (Radford et al. 2021): as a ViT beside a GPT-2 without cross-attention, except that each gives one vector, and
+the two are trained so that a text's lies next to its picture's. The picture's patches have no bias and are normalised
+at the bottom; the text is summed up at its end token. Each tower also stands alone, with the shared space or without.
+
+Published: ViT-B/32 63.2%, ViT-L/14 75.5% of ImageNet's pictures by the names of its classes alone (table 11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.init import InitConfig
+from anyformer.core.masks import EVERYTHING, Causal
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.match import LOG_SCALE, MatchHead, TowerHead
+from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.recipes.vit import encoder_block
+from anyformer.registry import Family, register
+
+Use = Literal["base", "embed"]  # "embed": in the shared space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower(Settings):
+    """What both sides say."""
+
+    n_layers: int = 12
+    d_model: int = 512
+    n_heads: int = 8
+    d_hidden: int = 2048
+    d_shared: int = 512
+    activation: str = "quick_gelu"
+    norm_eps: float = 1e-5
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    init_std: float = 0.02
+    head: Use = "embed"
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLIPText(Tower):
+    vocab_size: int = 49408
+    max_length: int = 77
+    padding: int | None = 1
+    end: int = 49407  # 2: the largest id in a row, as the first published configs mean it
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLIPVision(Tower):
+    d_model: int = 768
+    n_heads: int = 12
+    d_hidden: int = 3072
+    image_size: tuple[int, ...] = (224, 224)
+    patch_size: tuple[int, ...] = (32, 32)
+    n_channels: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLIP(Settings):
+    text: CLIPText = field(default_factory=CLIPText)
+    vision: CLIPVision = field(default_factory=CLIPVision)
+    d_shared: int = 512
+    log_scale: float = LOG_SCALE  # of the cosines, at the start
+
+    @property
+    def vocab_size(self) -> int:
+        return self.text.vocab_size
+
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        return self.vision.image_size
+
+
+def tower_stack(config: Tower, causal: bool, final_norm: bool) -> Stack:
+    norm = NormConfig(eps=config.norm_eps)
+    block = encoder_block(
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_hidden=config.d_hidden,
+        activation=config.activation,
+        norm_eps=config.norm_eps,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        mask=Causal() if causal else EVERYTHING,
+    )
+    return Stack(StackConfig.repeat(block, config.n_layers, norm if final_norm else None), config.d_model)
+
+
+def text_stage(config: CLIPText) -> Stage:
+    words = TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, embeds=False, dropout=config.dropout)
+    inputs = TextInput(words, Table(config.max_length, config.d_model))
+    return Stage("text", inputs, tower_stack(config, causal=True, final_norm=True), decodes=False)
+
+
+def vision_stage(config: CLIPVision, final_norm: bool = False) -> Stage:
+    """CLIP normalises the first token alone, after this; GIT all of them (`final_norm`)."""
+    inputs = ImageInput(
+        ImageInputConfig(
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            n_channels=config.n_channels,
+            d_model=config.d_model,
+            patch_bias=False,
+            norm=NormConfig(eps=config.norm_eps),
+            masked=False,
+            dropout=config.dropout,
+        )
+    )
+    return Stage("vision", inputs, tower_stack(config, causal=False, final_norm=final_norm))
+
+
+def text_head(config: CLIPText, d_shared: int | None) -> TowerHead:
+    return TowerHead("text", config.d_model, end=config.end, d_shared=d_shared, embeds="text_embeds")
+
+
+def vision_head(config: CLIPVision, d_shared: int | None) -> TowerHead:
+    norm = NormConfig(eps=config.norm_eps)
+    return TowerHead("vision", config.d_model, norm=norm, d_shared=d_shared, embeds="image_embeds")
+
+
+def _report(stages: dict[str, int], names: dict[str, str]) -> Report:
+    return Report(
+        hidden={f"{names[s]}hidden_states": (s, tuple(range(n + 1))) for s, n in stages.items()},
+        attentions={f"{names[s]}attentions": (f"{s}.blocks.*.self.weights",) for s in stages},
+    )
+
+
+def build_text(config: CLIPText) -> Model:
+    head = text_head(config, config.d_shared if config.head == "embed" else None)
+    report = _report({"text": config.n_layers}, {"text": ""})
+    return Model("clip-text", config, [text_stage(config)], {config.head: head}, report)
+
+
+def build_vision(config: CLIPVision) -> Model:
+    head = vision_head(config, config.d_shared if config.head == "embed" else None)
+    report = _report({"vision": config.n_layers}, {"vision": ""})
+    return Model("clip-vision", config, [vision_stage(config)], {config.head: head}, report)
+
+
+def build(config: CLIP) -> Model:
+    match = MatchHead(
+        text_head(config.text, config.d_shared), vision_head(config.vision, config.d_shared), config.log_scale
+    )
+    layers = {"text": config.text.n_layers, "vision": config.vision.n_layers}
+    report = _report(layers, {"text": "text_model_output.", "vision": "vision_model_output."})
+    stages = [text_stage(config.text), vision_stage(config.vision)]
+    return Model("clip", config, stages, {"match": match}, report)
+
+
+def init_tower(config: Tower) -> InitConfig:
+    return InitConfig(std=config.init_std, residual_depth=2 * config.n_layers)
+
+
+def init(config: CLIP) -> InitConfig:
+    return init_tower(config.text)
+
+
+def _pair(patch: int, width: int, layers: int, text: int, shared: int, picture: int = 224) -> CLIP:
+    words = CLIPText(d_model=text, n_heads=text // 64, d_hidden=4 * text, d_shared=shared)
+    vision = CLIPVision(
+        n_layers=layers,
+        d_model=width,
+        n_heads=width // 64,
+        d_hidden=4 * width,
+        patch_size=(patch, patch),
+        image_size=(picture, picture),
+        d_shared=shared,
+    )
+    return CLIP(text=words, vision=vision, d_shared=shared)
+
+
+_TINY = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128, "d_shared": 32}
+_TINY_TEXT = CLIPText.from_json({**_TINY, "vocab_size": 256, "max_length": 128, "end": 1, "padding": 0})
+_TINY_VISION = CLIPVision.from_json({**_TINY, "image_size": [32, 32], "patch_size": [8, 8]})
+
+# Made for a few thousand pictures of 160 x 160 with five captions each.
+_SMALL = CLIP(
+    text=CLIPText(
+        n_layers=4,
+        d_model=256,
+        n_heads=4,
+        d_hidden=1024,
+        d_shared=256,
+        vocab_size=6000,
+        max_length=64,
+        padding=0,
+        end=2,
+        dropout=0.1,
+    ),
+    vision=CLIPVision(
+        n_layers=6,
+        d_model=384,
+        n_heads=6,
+        d_hidden=1536,
+        d_shared=256,
+        image_size=(160, 160),
+        patch_size=(16, 16),
+        dropout=0.1,
+    ),
+    d_shared=256,
+)
+
+SIZES = {
+    "clip-tiny": CLIP(text=_TINY_TEXT, vision=_TINY_VISION, d_shared=32),
+    "clip-small": _SMALL,
+    #                    patch width layers text shared picture
+    "clip-b32": _pair(32, 768, 12, 512, 512),
+    "clip-b16": _pair(16, 768, 12, 512, 512),
+    "clip-l14": _pair(14, 1024, 24, 768, 768),
+    "clip-l14-336": _pair(14, 1024, 24, 768, 768, 336),
+}
+
+register(Family("clip", CLIP, build, init, __doc__ or ""), SIZES)
+register(Family("clip-text", CLIPText, build_text, init_tower, __doc__ or ""), {"clip-text-tiny": _TINY_TEXT})
+register(Family("clip-vision", CLIPVision, build_vision, init_tower, __doc__ or ""), {"clip-vision-tiny": _TINY_VISION})

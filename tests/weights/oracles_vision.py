@@ -1,0 +1,62 @@
+"""The oracles of models that read pictures and text; `oracles` takes them up in its own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .cases import Batch, Case, ids, ragged
+
+HOMES = {"CLIP": "clip"}
+
+_LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_SHARED = {"projection_dim": 20}
+_CLIP_TEXT = {
+    **_LAYERS,
+    **_SHARED,
+    "vocab_size": 60,
+    "max_position_embeddings": 24,
+    "bos_token_id": 58,
+    "eos_token_id": 59,
+}
+_CLIP_VISION = {**_LAYERS, **_SHARED, "hidden_size": 40, "image_size": 24, "patch_size": 8}
+
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "CLIPText": ("CLIPTextConfig", _CLIP_TEXT),
+    "CLIPVision": ("CLIPVisionConfig", _CLIP_VISION),
+    "CLIP": ("CLIPConfig", {"text_config": _CLIP_TEXT, "vision_config": _CLIP_VISION, **_SHARED}),
+}
+
+ARCHITECTURES = (
+    "CLIPModel",
+    "CLIPTextModel",
+    "CLIPTextModelWithProjection",
+    "CLIPVisionModel",
+    "CLIPVisionModelWithProjection",
+)
+
+
+def ended_text(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Words of uneven rows, each with its end token last, and their mask."""
+    mask = ragged(rows, 9)
+    words = ids(rows, 9, high=58).scatter(1, mask.sum(dim=1, keepdim=True) - 1, 59)
+    return words, mask
+
+
+def clip_case(architecture: str) -> Case:
+    words, mask = ended_text(4)
+    text = {"input_ids": words, "attention_mask": mask}
+    pictures = {"pixel_values": torch.randn(3, 3, 24, 24)}
+    if architecture.startswith("CLIPText"):
+        return Case(text, {"": mask})
+    if architecture.startswith("CLIPVision"):
+        return Case(pictures, {})
+    return Case({**text, **pictures}, {"text_model_output": mask})
+
+
+CASES: dict[str, Callable[[str], Case]] = dict.fromkeys(("CLIP", "CLIPText", "CLIPVision"), clip_case)
+LABELS: dict[str, Callable[[Batch], Batch]] = {
+    "CLIPModel": lambda b: {"return_loss": True, "pixel_values": torch.randn(4, 3, 24, 24)},
+}

@@ -11,8 +11,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Problem, class_loss, first_token
-from anyformer.heads.embed import mean_token
+from anyformer.heads.classify import Problem, class_loss, first_token, mean_token
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 

@@ -182,6 +182,7 @@ class PictureTask(Task):
         said = dict(model.origin.settings.get("task", {}))
         kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
         labels = said.get("labels") or labels_of(model)
+        model.optimise()
         processor = cls.find_processor(model, None, DataSettings())
         task = cls(model, processor, cls.options_class.from_json({**kept, **options}), labels=labels)
         task.meaning = said.get("meaning", {})

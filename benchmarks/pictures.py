@@ -1,5 +1,5 @@
-"""Pictures a second: opened, decoded and resized on one core, beside transformers' processor on the same files; fed to a
-trainer from memory; and augmented on a device.
+"""Pictures a second: opened, decoded and resized on one core, beside transformers' processor on the same files; fed to
+a trainer from memory; and augmented on a device.
 
 python benchmarks/pictures.py [--device cuda]
 

@@ -133,6 +133,8 @@ class Tokens:
 
     def replace(self, x: Tensor) -> Tokens:
         """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
+        if torch.compiler.is_compiling():
+            return dataclasses.replace(self, x=x)  # which the compiler knows how to follow
         other = object.__new__(Tokens)
         other.__dict__.update(self.__dict__)
         other.__dict__["x"] = x

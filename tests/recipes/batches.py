@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from ..tiny import family_of
+
 DECODERS = ("gpt1", "gpt2", "gpt3", "gptneox", "llama", "mistral", "qwen2", "qwen3", "gemma3")
 
 
@@ -16,7 +18,7 @@ def training_batch(name: str) -> dict[str, Any]:
     mask[1, 5:] = 0
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
-    family = name.removesuffix("-tiny")
+    family = family_of(name)
     if family in (*DECODERS, "dalle", "image-transformer", "imagegpt", "mamba", "transformer-xl", "mlp-mixer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
@@ -55,6 +57,10 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"clip": both, "clip-text": text}.get(family, {"pixel_values": pictures})
     if family in ("deit", "hybrid", "resnet", "vit"):
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "ast":
+        return {"input_values": torch.randn(2, 48, 32), "labels": torch.tensor([3, 7])}
+    if family == "whisper":
+        return {"input_features": torch.randn(2, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
     if family == "beit":
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "segmenter":

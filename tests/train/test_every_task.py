@@ -87,6 +87,7 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         "the cat sat",
         {"tokenizer.vocab_size": 120, "data.max_length": 24},
     ),
+    "detect": ("detr-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "pose": ("joints-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "segment": ("segmenter-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "embed": (

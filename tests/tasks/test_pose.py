@@ -189,11 +189,14 @@ def test_bad_keypoints_are_named(points: list[list[int]], words: str, squares: P
     def edit(whole: dict[str, Any]) -> None:
         whole["annotations"][5]["keypoints"] = [number for point in points for number in point]
 
-    task = None
+    change(squares, edit)
     with pytest.raises(af.Error, match=words) as raised:
-        task = begin(change(squares, edit))
-        task.prepare(PoseTask.read(squares))[5]
-    assert "x.json" in str(raised.value) and (task is None or "6" in str(raised.value))
+        make(squares, 5)
+    assert "x.json" in str(raised.value)
+
+
+def make(data: Path, row: int) -> Any:
+    return begin(data).prepare(PoseTask.read(data))[row]
 
 
 def test_a_list_with_uneven_keypoints(tmp_path: Path) -> None:
@@ -202,7 +205,7 @@ def test_a_list_with_uneven_keypoints(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"images": rows}))
     task = begin(tmp_path / "x.json")
     assert task.labels == ("point_1", "point_2")
-    with pytest.raises(af.Error, match="image 2.*has 1 keypoints; there are 2"):
+    with pytest.raises(af.Error, match=r"image 2.*has 1 keypoints; there are 2"):
         task.prepare(PoseTask.read(tmp_path / "x.json"))[1]
 
 
@@ -218,7 +221,7 @@ def test_a_joint_outside_does_not_count(squares: Path) -> None:
 
 
 def test_what_fits(squares: Path, tmp_path: Path) -> None:
-    with pytest.raises(af.ConfigError, match="places joints.*joints-"):
+    with pytest.raises(af.ConfigError, match=r"places joints.*joints-"):
         begin(squares, "vit-tiny")
     model = af.build("joints-tiny")
     model.save(tmp_path / "own")

@@ -203,6 +203,6 @@ def test_what_fits(tmp_path: Path) -> None:
     with pytest.raises(af.ConfigError, match="a class for every pixel"):
         begin(data, "vit-tiny")
     af.build("beit-tiny").save(tmp_path / "own")
-    with pytest.raises(af.FolderError, match='head "classify".*anyformer train segment'):
+    with pytest.raises(af.FolderError, match=r'head "classify".*anyformer train segment'):
         af.task("segment", tmp_path / "own")
     assert begin(data, tmp_path / "own").model.config.head == "segment"  # type: ignore[arg-type]

@@ -54,6 +54,9 @@ class Given:
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
         return self.given[rows[0]]
 
+    def ready(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return batch
+
     def loss(self, batch: Batch) -> Loss:
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         return Loss(*token_loss(self.model(**inputs).logits, batch["labels"]))

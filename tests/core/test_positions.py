@@ -272,7 +272,7 @@ def test_sinusoids_2d_are_maes() -> None:
     theirs = build_2d_sinusoidal_position_embedding(3, 4, 16, dtype=torch.float64)
     expected = torch.cat([theirs[:, 8:], theirs[:, :8]], dim=1)  # as its initialize_weights swaps them
     assert torch.allclose(sinusoids_2d(3, 4, 16), expected, atol=1e-12)
-    grid = Grid(3, 4, 16, extra=1, fixed=True)
+    grid = Grid(3, 4, 16, extra=1, fixed="2d")
     initialise(grid, InitConfig())
     assert torch.allclose(grid.weight[1:], expected.float())
     assert (grid.weight[0] == 0).all()

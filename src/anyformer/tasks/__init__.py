@@ -20,18 +20,21 @@ TASKS = {
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
+    "complete-image": ("anyformer.tasks.complete_image", "CompleteImage"),
+    "detect": ("anyformer.tasks.detect", "Detect"),
     "electra": ("anyformer.tasks.electra", "Electra"),
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
     "generate": ("anyformer.tasks.language", "Generate"),
     "pose": ("anyformer.tasks.pose", "PoseTask"),
+    "reconstruct": ("anyformer.tasks.reconstruct", "Reconstruct"),
     "segment": ("anyformer.tasks.segment", "Segment"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
-# Tasks whose answer is a text that is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"generate", "summarize", "translate"})
+# Tasks whose answer is written token by token, so that they take the options of decoding.
+WRITING = frozenset({"complete-image", "generate", "summarize", "translate"})
 
 
 def find(name: str) -> type[Task]:

@@ -205,7 +205,7 @@ class CompleteImage(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        # Thousands of tokens a picture: few pictures make a step, and few rounds an hour's work.
+        # Thousands of tokens a picture: few pictures make a step, and few rounds take long.
         size = 16 if rows >= 1000 else 8
         steps = max(min(4000, 40 * rows // size), 50)
         return {
@@ -216,7 +216,7 @@ class CompleteImage(PictureTask):
             "warmup": min(200, steps // 10),
             "weight_decay": 0.01,
             "betas": (0.9, 0.95),
-            "eval_every": max(steps // 4, 1),
+            "eval_every": max(steps // 2, 1),
             "save_every": max(steps // 4, 1),
             "compile": torch.cuda.is_available(),
         }

@@ -83,6 +83,7 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "detr-r50-dc5": ("DetrForObjectDetection", "DetrConfig", detr()),
     "detr-r101": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
     "detr-r101-dc5": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
+    "imagegpt-cifar": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(8, 384, 6)),
     "imagegpt-small": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(24, 512, 8)),
     "imagegpt-medium": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(36, 1024, 8)),
     "imagegpt-large": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(48, 1536, 16)),

@@ -59,6 +59,8 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "ast":
         return {"input_values": torch.randn(2, 48, 32), "labels": torch.tensor([3, 7])}
+    if family in ("timesformer", "videomae"):
+        return {"pixel_values": torch.randn(2, 4, 3, 32, 32), "labels": torch.tensor([3, 7])}
     if family == "whisper":
         return {"input_features": torch.randn(2, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
     if family == "beit":

@@ -26,14 +26,28 @@ _WHISPER = {
     "whisper-large-v3": _whisper(32, 1280, 20, **_V3),
     "whisper-large-v3-turbo": _whisper(32, 1280, 20, 4, **_V3),
 }
-# Its keys have no bias; ours have one that makes no difference.
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+_CLIPS = "TimesformerForVideoClassification", "TimesformerConfig"
+_VIDEOS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "videomae-base": ("VideoMAEForVideoClassification", "VideoMAEConfig", {"num_labels": 400}),
+    "videomae-large": ("VideoMAEForVideoClassification", "VideoMAEConfig", {**_LARGE, "num_labels": 400}),
+    "videomae-base-pretraining": ("VideoMAEForPreTraining", "VideoMAEConfig", {"use_mean_pooling": False}),
+    "timesformer-base": (*_CLIPS, {"num_labels": 400}),
+    "timesformer-base-joint": (*_CLIPS, {"num_labels": 400, "attention_type": "joint_space_time"}),
+    "timesformer-high-resolution": (*_CLIPS, {"num_labels": 400, "num_frames": 16, "image_size": 448}),
+}
+# The keys of Whisper and VideoMAE have no bias; ours have one that makes no difference.
 BESIDES: dict[str, int] = {
-    name: (size["encoder_layers"] + 2 * size["decoder_layers"]) * size["d_model"] for name, size in _WHISPER.items()
+    **{"videomae-base": 12 * 768, "videomae-large": 24 * 1024, "videomae-base-pretraining": 12 * 768 + 4 * 384},
+    **{
+        name: (size["encoder_layers"] + 2 * size["decoder_layers"]) * size["d_model"] for name, size in _WHISPER.items()
+    },
 }
 
 PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ast-base": ("ASTForAudioClassification", "ASTConfig", {"num_labels": 527}),
     "ast-base-speech": ("ASTForAudioClassification", "ASTConfig", {"num_labels": 35, "max_length": 128}),
     "ast-small": ("ASTForAudioClassification", "ASTConfig", _SMALL),  # ours; the same class counts it
+    **_VIDEOS,
     **{name: ("WhisperForConditionalGeneration", "WhisperConfig", size) for name, size in _WHISPER.items()},
 }

@@ -15,6 +15,7 @@ import anyformer as af
 from anyformer.tasks import TASKS
 from anyformer.train.engine import Engine
 from tests.train import picture_files as pictures
+from tests.train import sound_files as sounds
 from tests.train.toy import DeadError
 
 WORDS = "cat dog cow bee ant hen fox owl".split()
@@ -62,6 +63,14 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         {"x.npz": pictures.npz()},
         pictures.square((200, 40, 40), 5),
         {"task.samples": 1},
+    ),
+    "classify-audio": ("ast-tiny", "x.tsv", sounds.spoken(), sounds.tone(300), {}),
+    "transcribe": (
+        "whisper-toy",
+        "x.tsv",
+        sounds.spoken(),
+        sounds.tone(300),
+        {"tokenizer.kind": "char", "task.seconds": 0.4},
     ),
     "classify-pair": (
         "bert-tiny",

@@ -59,6 +59,10 @@ class Extractor(Settings):
             return whisper_log_mel(self._fill(waves), self.rate, self.n_mels, self.size, self.hop)
         return torch.stack([self._kaldi(wave) for wave in waves])
 
+    def whole(self, wave: Tensor) -> Tensor:
+        """[mels, frames] of a wave of any length, for a model that hears it window by window."""
+        return whisper_log_mel(wave[None], self.rate, self.n_mels, self.size, self.hop)[0]
+
     def _fill(self, waves: Sequence[Tensor]) -> Tensor:
         samples = self.n_frames * self.hop
         return torch.stack([F.pad(wave[:samples], (0, samples - min(len(wave), samples))) for wave in waves])

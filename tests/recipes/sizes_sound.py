@@ -51,3 +51,37 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     **_VIDEOS,
     **{name: ("WhisperForConditionalGeneration", "WhisperConfig", size) for name, size in _WHISPER.items()},
 }
+
+
+def _linear(d_in: int, d_out: int) -> int:
+    return d_in * d_out + d_out
+
+
+def _attends(d_query: int, d_context: int, d_qk: int) -> int:
+    return _linear(d_query, d_qk) + 2 * _linear(d_context, d_qk) + _linear(d_qk, d_query)
+
+
+def _feeds(width: int, hidden: int) -> int:
+    return _linear(width, hidden) + _linear(hidden, width)
+
+
+def _perceiver(inputs: int, d_inputs: int) -> int:
+    """Inputs; 32 latents of 192; they look at the inputs, four times at themselves, and are looked at by one query."""
+    norms = 2 * 192
+    reads = _attends(192, d_inputs, d_inputs) + 2 * norms + 2 * d_inputs + _feeds(192, 192)
+    thinks = _attends(192, 192, 192) + 2 * norms + _feeds(192, 384)
+    answers = 192 + _attends(192, 192, 192) + 3 * norms + _feeds(192, 192) + _linear(192, 10)
+    return inputs + 32 * 192 + reads + 4 * thinks + answers
+
+
+_SET_BLOCK = _attends(128, 128, 128) + _feeds(128, 256) + 4 * 128
+_TABLE_BLOCK = _attends(192, 192, 192) + 2 * _linear(192, 256) + _linear(256, 192) + 2 * 192
+
+# Families and sizes that have no class at Hugging Face: the sum of what they are made of.
+COUNTED: dict[str, int] = {
+    "perceiver-sound": _perceiver(_linear(16, 64) + 16 * 32 * 64, 128),  # patches of 4 x 4, and their places
+    "perceiver-set": _perceiver(_linear(3, 64), 64),
+    "set-transformer-small": _linear(3, 128) + 2 * _SET_BLOCK + 128 + _SET_BLOCK + _linear(128, 40),
+    # a class token, a direction and a start for each column; all blocks but the first normalise twice
+    "ft-transformer-base": 17 * 192 + 3 * _TABLE_BLOCK + 2 * 2 * 192 + 2 * 192 + _linear(192, 2),
+}

@@ -20,7 +20,7 @@ NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
     *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
     *("beit-tiny", "segmenter-tiny", "vitpose-tiny"),
-    *("ast-tiny", "timesformer-tiny", "videomae-tiny", "whisper-toy"),
+    *("ast-tiny", "set-transformer-tiny", "timesformer-tiny", "videomae-tiny", "whisper-toy"),
     *("clip-tiny", "clip-text-tiny", "clip-vision-tiny"),
 )
 TINY = tiny_recipes()

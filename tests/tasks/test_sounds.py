@@ -126,7 +126,7 @@ def test_whisper_folder(tmp_path: Path) -> None:
     assert transcribe.extractor.n_frames == 2 * speech.TOKENS and transcribe.extractor.hop == 400
     wave = torch.randn(40_000, generator=torch.Generator().manual_seed(0)).numpy()  # 2.5 windows of 1 s
     said = transcribe((16_000, wave), language="de", max_new_tokens=6)
-    assert said.chunks and said.chunks[-1].end > 1.0 and "<|" not in said.text
+    assert said.chunks and said.chunks[-1].start > 0.4 and "<|" not in said.text
     features = transcribe.extractor.whole(torch.from_numpy(wave))
     theirs = speech.models()[0].generate(features[None], language="de", max_new_tokens=6)
     speech.models()[0].double()

@@ -21,8 +21,10 @@ from anyformer.tokens import Tokens
 
 def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False) -> Tensor:
     """[B, T, C, H, W] -> [B, t, h, w, C·size]: numbers of a tubelet in the order channel, frame, row, column; or the
-    channel last."""
+    channel last. What is left over at the right and the bottom is cut off."""
     frames, height, width = size
+    rows, columns = pixels.shape[3] // height, pixels.shape[4] // width
+    pixels = pixels[:, :, :, : rows * height, : columns * width]
     cut = pixels.unflatten(4, (-1, width)).unflatten(3, (-1, height)).unflatten(1, (-1, frames))
     # [B, t, frames, C, h, height, w, width]
     order = (0, 1, 4, 6, 2, 5, 7, 3) if channels_last else (0, 1, 4, 6, 3, 2, 5, 7)

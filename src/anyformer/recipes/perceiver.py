@@ -25,6 +25,7 @@ from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.latents import Queries, QueriesConfig
 from anyformer.inputs.raw import RawPixels
+from anyformer.inputs.sets import SetInput
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
 from anyformer.registry import Family, register
@@ -36,7 +37,7 @@ N_WORD_HEADS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Perceiver(Settings):
-    head: Literal["masked", "classify-image", "classify-audio"] = "masked"
+    head: Literal["masked", "classify-image", "classify-audio", "classify-set"] = "masked"
     n_latents: int = 256
     d_latents: int = 1280
     d_model: int = 768  # width of the words
@@ -63,6 +64,7 @@ class Perceiver(Settings):
     n_mels: int = 64  # of sounds
     n_frames: int = 128
     sound_patch: tuple[int, ...] = (4, 4)  # mels, frames of an input; it and its place are d_model wide each
+    d_item: int = 3  # numbers that describe an item of a set
     n_labels: int = 1000
     problem: Problem | None = None
 
@@ -75,6 +77,8 @@ class Perceiver(Settings):
     @property
     def d_inputs(self) -> int:
         if self.head == "masked":
+            return self.d_model
+        if self.head == "classify-set":
             return self.d_model
         if self.head == "classify-audio":
             return 2 * self.d_model
@@ -136,9 +140,11 @@ def _words(config: Perceiver) -> tuple[TextInput, Queries, AttentionConfig, bool
 
 
 def _things(config: Perceiver) -> tuple[Input, Queries, AttentionConfig, bool]:
-    """Pixels or a sound: whatever it is, one query reads its class."""
+    """Pixels, a sound or a set: whatever it is, one query reads its class."""
     inputs: Input
-    if config.head == "classify-audio":
+    if config.head == "classify-set":
+        inputs = SetInput(config.d_item, config.d_model)
+    elif config.head == "classify-audio":
         inputs = _sound(config)
     else:
         inputs = _learned(config) if config.positions == "learned" else RawPixels(3, config.bands, config.resolution)
@@ -214,6 +220,10 @@ _IMAGE = Perceiver(
     head="classify-image", n_latents=512, d_latents=1024, n_layers=6, n_rounds=8, n_heads=8, n_cross_heads=1
 )
 
+_SMALL = Perceiver(
+    n_latents=32, d_latents=192, d_model=64, n_layers=4, n_heads=4, n_cross_heads=1, widen=2, n_labels=10
+)
+
 SIZES = {
     "perceiver-tiny": Perceiver(
         n_latents=8, d_latents=32, d_model=24, n_layers=2, n_heads=4, n_cross_heads=4, max_length=64
@@ -233,17 +243,8 @@ SIZES = {
         resolution=32,
         n_labels=10,
     ),
-    "perceiver-sound": Perceiver(
-        head="classify-audio",
-        n_latents=32,
-        d_latents=192,
-        d_model=64,
-        n_layers=4,
-        n_heads=4,
-        n_cross_heads=1,
-        widen=2,
-        n_labels=10,
-    ),
+    "perceiver-sound": _SMALL.replace(head="classify-audio"),
+    "perceiver-set": _SMALL.replace(head="classify-set"),
 }
 
 # The waves tell places apart from the first step on, but what to read there takes a while to learn: no mixing.

@@ -300,7 +300,8 @@ class Filled(Mask):
 
     `table` [B, columns]: the row of the cache in which each column of a row lies, where beams left their past with
     their ancestors. `fresh`: the newest key and value, which are not in the cache yet. A kernel that follows the one
-    and writes the other is then the only one that can answer.
+    and writes the other is then the only one that can answer. `own`: what else the family forbids, counted in the real
+    tokens of a row, which lie side by side.
     """
 
     first: Tensor
@@ -308,12 +309,17 @@ class Filled(Mask):
     span: int | None = None
     table: Tensor | None = None
     fresh: tuple[Tensor, Tensor] | None = None
+    own: Mask | None = None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         assert self.table is None and self.fresh is None
         low = self.first[:, None, None, None]
         low = low if self.span is None else torch.maximum(low, self.column - self.span)
-        return (k >= low) & (k <= self.column)
+        seen = (k >= low) & (k <= self.column)
+        if self.own is None:
+            return seen
+        first = self.first[:, None, None]
+        return seen & self.own.allowed(self.column - first, k - first)[0, 0].unsqueeze(1)
 
 
 @dataclass(frozen=True, eq=False)

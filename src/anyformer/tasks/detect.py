@@ -132,7 +132,7 @@ class Detect(PictureTask):
         shortest, longest = model.config.to_json()["image_size"]
         if data.image_size is not None:
             shortest, longest = data.image_size, max(round(data.image_size * longest / shortest), data.image_size)
-        return Processor(shortest=shortest, longest=longest, pad=True, **IMAGENET)
+        return Processor(shortest=shortest, longest=longest, pad=True, mean=IMAGENET["mean"], std=IMAGENET["std"])
 
     # Rows to loss.
 

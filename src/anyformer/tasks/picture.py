@@ -27,7 +27,7 @@ augments and normalises them to `pixel_values`, `loss` runs the model.
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -181,6 +181,7 @@ class PictureTask(Task):
         said = dict(model.origin.settings.get("task", {}))
         kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
         labels = said.get("labels") or labels_of(model)
+        model.optimise()
         processor = cls.find_processor(model, None, DataSettings())
         task = cls(model, processor, cls.options_class.from_json({**kept, **options}), labels=labels)
         task.meaning = said.get("meaning", {})
@@ -220,6 +221,13 @@ class PictureTask(Task):
     def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
         """Whole batches only, where there is more than one: a model compiled for a size stays with it."""
         return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
+
+    def batches_of(
+        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+    ) -> Iterator[tuple[Index, Batch]]:
+        """Small pictures go through a model by the hundred."""
+        small = self.processor.fixed is not None and max(self.processor.fixed) <= SMALL
+        return super().batches_of(examples, settings or (BatchSettings(rows=512) if small else self.batch), progress)
 
     def example(self, row: Row) -> Example:
         image = row["image"].open(self.processor.mode, self.processor.fixed if self.lenient else None)

@@ -221,7 +221,7 @@ _IMAGE = Perceiver(
 )
 
 _SMALL = Perceiver(
-    n_latents=32, d_latents=192, d_model=64, n_layers=4, n_heads=4, n_cross_heads=1, widen=2, n_labels=10
+    n_latents=32, d_latents=192, d_model=64, n_layers=4, n_heads=4, n_cross_heads=4, widen=2, n_labels=10
 )
 
 SIZES = {

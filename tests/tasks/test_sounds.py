@@ -133,3 +133,24 @@ def test_whisper_folder(tmp_path: Path) -> None:
     words = [token for token in theirs[0].tolist() if token < speech.FIRST]
     assert said.text == transcribe.tokenizer.decode(words).strip()
     assert transcribe.opening == [speech.ENGLISH, speech.TRANSCRIBE, speech.NO_STAMPS]
+
+
+def test_ast_folder(tmp_path: Path) -> None:
+    """A published folder: its feature extractor and its labels give the scores of transformers' own."""
+    from transformers.models.audio_spectrogram_transformer import (
+        feature_extraction_audio_spectrogram_transformer as extraction,
+    )
+
+    from tests.weights.oracles import make_oracle
+
+    labels = {i: name for i, name in enumerate(("cat", "dog", "cow"))}
+    oracle = make_oracle("ASTForAudioClassification", id2label=labels, label2id={v: k for k, v in labels.items()})
+    extractor = extraction.ASTFeatureExtractor(max_length=40, num_mel_bins=24, mean=-3.0, std=2.0)
+    oracle.save_pretrained(tmp_path)
+    extractor.save_pretrained(tmp_path)
+    wave = 0.3 * torch.randn(5000, generator=torch.Generator().manual_seed(0)).numpy()
+    with torch.no_grad():
+        features = extractor(wave, sampling_rate=16_000, return_tensors="pt")
+        theirs = oracle(**features).logits.softmax(dim=-1)[0].tolist()
+    answer = af.task("classify-audio", tmp_path)((16_000, wave))
+    assert answer.scores == pytest.approx(dict(zip(("cat", "dog", "cow"), theirs, strict=True)), abs=1e-5)

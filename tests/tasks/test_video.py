@@ -102,3 +102,23 @@ def test_moved_alike() -> None:
     for one, before in zip(made, clips, strict=True):
         ways = [(d, a) for d in range(-2, 3) for a in range(-2, 3) if torch.equal(before.roll((d, a), (-2, -1)), one)]
         assert len(ways) == 1
+
+
+def test_videomae_folder(tmp_path: Path) -> None:
+    """A published folder: frames as its own processor prepares them, scores as its own class gives them."""
+    processing = pytest.importorskip("transformers.models.videomae.image_processing_pil_videomae")
+    from tests.weights.oracles import make_oracle
+
+    oracle = make_oracle("VideoMAEForVideoClassification", id2label={0: "down", 1: "right"})
+    size = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
+    processor = processing.VideoMAEImageProcessorPil(**size)
+    oracle.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    frames = [clip("right")[i] for i in spread(6, 4)]
+    with torch.no_grad():
+        pixels = processor(frames, return_tensors="pt")["pixel_values"]
+        theirs = oracle(pixel_values=pixels).logits.softmax(dim=-1)[0].tolist()
+    task: Any = af.task("classify-video", tmp_path)
+    ours = task.reader.normalise(task.reader.frames(Clip.of(clip("right")))[None])
+    torch.testing.assert_close(ours, pixels, atol=1e-6, rtol=0)
+    assert task(clip("right")).scores == pytest.approx({"down": theirs[0], "right": theirs[1]}, abs=1e-5)

@@ -143,7 +143,7 @@ def test_ast_folder(tmp_path: Path) -> None:
 
     from tests.weights.oracles import make_oracle
 
-    labels = {i: name for i, name in enumerate(("cat", "dog", "cow"))}
+    labels = dict(enumerate(("cat", "dog", "cow")))
     oracle = make_oracle("ASTForAudioClassification", id2label=labels, label2id={v: k for k, v in labels.items()})
     extractor = extraction.ASTFeatureExtractor(max_length=40, num_mel_bins=24, mean=-3.0, std=2.0)
     oracle.save_pretrained(tmp_path)

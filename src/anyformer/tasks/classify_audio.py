@@ -34,8 +34,8 @@ LABELS = ("labels", "class", "category", "target", "word", "digit", "speaker_id"
 class Changes(Settings):
     """What happens to spectrograms while a model learns, as shares of their length and of their mels."""
 
-    time_mask: float = 0.2  # blotted out at most, twice
-    mel_mask: float = 0.2
+    time_mask: float = 0.15  # blotted out at most, twice
+    mel_mask: float = 0.15
     shift: float = 0.15  # earlier or later at most
     noise: float = 0.2  # strongest
 
@@ -87,7 +87,7 @@ class ClassifyAudio(LabelledTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size = 64 if rows > 1000 else 16
-        steps = max((60 if fresh else 10) * rows // size, 50)
+        steps = max((200 if fresh else 10) * rows // size, 50)
         return {
             **{"batch_size": size, "steps": steps, "lr": 1e-3 if fresh else 5e-5, "warmup": max(steps // 20, 1)},
             **{"weight_decay": 0.05, "label_smoothing": 0.1, "eval_every": max(steps // 20, 1)},

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 # Task -> its class, whose module loads when it is used.
 TASKS = {
     "answer": ("anyformer.tasks.answer", "AnswerTask"),
+    "classify-audio": ("anyformer.tasks.classify_audio", "ClassifyAudio"),
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
+    "classify-set": ("anyformer.tasks.classify_set", "ClassifySet"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
+    "classify-video": ("anyformer.tasks.classify_video", "ClassifyVideo"),
     "complete-image": ("anyformer.tasks.complete_image", "CompleteImage"),
     "detect": ("anyformer.tasks.detect", "Detect"),
     "electra": ("anyformer.tasks.electra", "Electra"),
@@ -31,10 +34,11 @@ TASKS = {
     "segment": ("anyformer.tasks.segment", "Segment"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
+    "transcribe": ("anyformer.tasks.transcribe", "Transcribe"),
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
 # Tasks whose answer is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"complete-image", "generate", "summarize", "translate"})
+WRITING = frozenset({"complete-image", "generate", "summarize", "transcribe", "translate"})
 
 
 def find(name: str) -> type[Task]:

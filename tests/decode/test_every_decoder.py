@@ -21,7 +21,7 @@ from ..batches import Batch, build, text
 NEW, PAD, START = 12, 3, 4
 SPEAKERS = (
     *("gpt1-tiny", "gpt2-tiny", "gpt3-tiny", "gptneox-tiny", "llama-tiny", "mistral-tiny", "qwen2-tiny", "qwen3-tiny"),
-    *("gemma3-tiny", "mamba-tiny", "transformer-xl-tiny", "mlp-mixer-tiny"),
+    *("gemma3-tiny", "mamba-tiny", "transformer-xl-tiny", "mlp-mixer-tiny", "trocr-tiny"),
     *("transformer-tiny", "bart-tiny", "t5-tiny", "encoder-decoder-tiny", "vision-encoder-decoder-tiny"),
     *("sutskever-tiny", "bahdanau-tiny", "luong-tiny", "bytenet-tiny", "convs2s-tiny"),
 )

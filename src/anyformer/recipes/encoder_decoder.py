@@ -81,16 +81,19 @@ def _decoder(given: Mapping[str, Any], attends: str) -> tuple[Stage, LanguageHea
     return stage, head, model
 
 
-def _width(given: Mapping[str, Any]) -> int:
-    _, settings = side(given)
-    width: int = getattr(settings, "d_model")  # noqa: B009 - every family that can be a side has one
-    return width
+def widths(encoder: Settings, decoder: Settings) -> tuple[int, int]:
+    """Of what the encoder makes, and of what the decoder looks at."""
+    first, second = encoder.to_json(), decoder.to_json()
+    wanted = second.get("d_context")
+    if wanted is not None and wanted != first["d_model"]:
+        raise ConfigError(f"the decoder looks at vectors of width {wanted}; the encoder's have {first['d_model']}.")
+    return first["d_model"], second["d_model"] if wanted is None else wanted
 
 
 def build(config: EncoderDecoder, family: str = "encoder-decoder") -> Model:
-    widths = _width(config.encoder), _width(config.decoder)
+    made, wanted = widths(side(config.encoder)[1], side(config.decoder)[1])
     encoder, first = _encoder(config.encoder)
-    bridge = [Stage("bridge", BridgeInput("encoder", *widths), None)] if widths[0] != widths[1] else []
+    bridge = [Stage("bridge", BridgeInput("encoder", made, wanted), None)] if made != wanted else []
     decoder, head, second = _decoder(config.decoder, "bridge" if bridge else "encoder")
     report = Report(
         hidden={

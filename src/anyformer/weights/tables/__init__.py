@@ -24,12 +24,13 @@ from anyformer.weights.tables import (
     roberta,
     roformer,
     t5,
+    trocr,
     vision_encoder_decoder,
     vit,
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
-_DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral)
+_DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral, trocr)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
 _OTHERS = (detr, mae, perceiver, vit)
 _ALL = (

@@ -49,6 +49,8 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
     if family == "vision-encoder-decoder":
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
+    if family == "git":
+        return {"input_ids": words, "attention_mask": mask, "labels": labels, "pixel_values": pictures}
     if family == "trocr":
         return {"input_ids": words, "labels": labels, "encoder_hidden_states": torch.randn(2, 5, 48)}
     if family in ("clip", "clip-text", "clip-vision"):

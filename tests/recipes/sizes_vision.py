@@ -74,12 +74,23 @@ _LETTERS = {
     "max_position_embeddings": 128,
 }
 
+_GIT_LARGE = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+}
+
 PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "clip-b32": ("CLIPModel", "CLIPConfig", clip(32, 768, 12, 512, 512)),
     "clip-b16": ("CLIPModel", "CLIPConfig", clip(16, 768, 12, 512, 512)),
     "clip-l14": ("CLIPModel", "CLIPConfig", clip(14, 1024, 24, 768, 768)),
     "clip-l14-336": ("CLIPModel", "CLIPConfig", clip(14, 1024, 24, 768, 768, 336)),
     "clip-small": ("CLIPModel", "CLIPConfig", _CLIP_SMALL),
+    "git-base": ("GitForCausalLM", "GitConfig", {}),
+    "git-large": ("GitForCausalLM", "GitConfig", {"vision_config": _GIT_LARGE}),
+    "git-base-vatex": ("GitForCausalLM", "GitConfig", {"num_image_with_embedding": 6}),
     "trocr-base": reader(_BEIT, cross_attention_hidden_size=768),
     "trocr-large": reader(_BEIT_LARGE, cross_attention_hidden_size=1024),
     "trocr-small-lines": reader(_LINES, **_LETTERS),

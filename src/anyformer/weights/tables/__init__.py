@@ -10,6 +10,7 @@ from anyformer.weights.tables import (
     electra,
     encoder_decoder,
     gemma3,
+    git,
     gpt1,
     gpt2,
     gptneox,
@@ -32,7 +33,7 @@ from anyformer.weights.tables import (
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral, trocr)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (detr, mae, perceiver, vit)
+_OTHERS = (detr, git, mae, perceiver, vit)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
     *(clip.TABLE, clip.TEXT, clip.VISION),

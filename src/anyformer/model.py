@@ -136,10 +136,12 @@ class Report:
     """How output_hidden_states and output_attentions of the ecosystem are answered.
 
     `hidden`: field -> (stage, which of [input, after block 1, …]; -1 is the stage's final output).
+    `features`: the same for hidden states that are no tokens, field -> globs of taps.
     `attentions`: field -> globs of taps. `last`: field -> stage. A field "a.b" is the field b of the output's own a.
     """
 
     hidden: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     attentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cache: str = "past_key_values"  # what the ecosystem calls the state, beside this name
     last: Mapping[str, str] = field(default_factory=dict)
@@ -206,7 +208,7 @@ class Model(nn.Module):
         want_hidden = self._wish(batch, "output_hidden_states", False)
         as_dict = self._wish(batch, "return_dict", True)
         run = Run(batch, state, self.training)
-        with watching(self.watch, *(self._attention_globs() if want_attentions else ())) as seen:
+        with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
             self._stages(run, pack=state is None and not self._asks_padding(run))
         out = Output()
         for head in self.heads.values():
@@ -218,8 +220,11 @@ class Model(nn.Module):
             out["past_key_values"] = out[self.report.cache] = state
         return out if as_dict else cast("Output", out.to_tuple())
 
-    def _attention_globs(self) -> list[str]:
-        return [glob for globs in self.report.attentions.values() for glob in globs]
+    def _globs(self, hidden: bool, attentions: bool) -> list[str]:
+        """The taps that answer what the caller asks for."""
+        asked = [*(self.report.features.values() if hidden else ())]
+        asked += [*(self.report.attentions.values() if attentions else ())]
+        return [glob for globs in asked for glob in globs]
 
     def _wish(self, batch: dict[str, Any], name: str, default: bool) -> bool:
         """What the caller asks for, or else the config that the model came with."""
@@ -313,9 +318,9 @@ class Model(nn.Module):
                 if stage in run.layers:
                     final, layers = run.tokens[stage], run.layers[stage]
                     _put(out, name, tuple(blank(final if pick < 0 else layers[pick]) for pick in picks))
-        if attentions:
-            for name, globs in self.report.attentions.items():
-                _put(out, name, tuple(value for glob in globs for value in seen(glob)))
+        tapped = {**(self.report.features if hidden else {}), **(self.report.attentions if attentions else {})}
+        for name, globs in tapped.items():
+            _put(out, name, tuple(value for glob in globs for value in seen(glob)))
 
     def generate(self, *args: Tensor, **options: Any) -> Any:
         """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes.

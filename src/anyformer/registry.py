@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,22 +33,30 @@ class Family:
 
 @dataclass(frozen=True)
 class Recipe:
+    """`training` has settings that suit this size where the user says nothing: {"train.lr": 1e-3, …}."""
+
     name: str
     family: Family
     config: Settings
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 FAMILIES: dict[str, Family] = {}
 RECIPES: dict[str, Recipe] = {}
 
 
-def register(family: Family, sizes: Mapping[str, Settings]) -> None:
-    """Add a family and its published sizes; a name that is taken is an error."""
+def register(
+    family: Family, sizes: Mapping[str, Settings], training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> None:
+    """Add a family, its published sizes and how some of them are best trained; a name that is taken is an error."""
     twice = [name for name in sizes if name in RECIPES] + ([family.name] if family.name in FAMILIES else [])
     if twice:
         raise ConfigError(f"Registered twice: {', '.join(twice)}.")
     FAMILIES[family.name] = family
-    RECIPES.update({name: Recipe(name, family, config) for name, config in sizes.items()})
+    unknown = sorted(set(training) - set(sizes))
+    if unknown:
+        raise ConfigError(f"Settings for sizes that are not there: {', '.join(unknown)}.")
+    RECIPES.update({name: Recipe(name, family, config, training.get(name, {})) for name, config in sizes.items()})
 
 
 @cache

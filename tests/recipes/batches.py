@@ -57,7 +57,7 @@ def training_batch(name: str) -> dict[str, Any]:
         text = {"input_ids": words.scatter(1, mask.sum(dim=1, keepdim=True) - 1, 1), "attention_mask": mask}
         both = {**text, "pixel_values": pictures, "return_loss": True}
         return {"clip": both, "clip-text": text}.get(family, {"pixel_values": pictures})
-    if family == "vit":
+    if family in ("deit", "hybrid", "resnet", "vit"):
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "mae":
         return {"pixel_values": pictures, "noise": torch.rand(2, 16)}

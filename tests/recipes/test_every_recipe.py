@@ -14,9 +14,10 @@ from tests.weights.compare import flat
 
 from .batches import training_batch
 
-NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny")
+NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny")
 NO_DROPOUT = (
-    *("vit-tiny", "mae-tiny", "mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),  # as published
+    *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
+    *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
     *("clip-tiny", "clip-text-tiny", "clip-vision-tiny"),
 )
 TINY = [name for name in af.recipes() if name.endswith("-tiny")]
@@ -95,7 +96,8 @@ def test_has_its_taps(name: str) -> None:
     model = af.build(name)
     batch = training_batch(name)
     weights = [point for point in model.points if point.endswith(".weights")]
-    with torch.no_grad(), af.look(model, *weights, "*.blocks.*.output") as seen:
+    outputs = "*.stages.*.output" if name == "resnet-tiny" else "*.blocks.*.output"
+    with torch.no_grad(), af.look(model, *weights, outputs) as seen:
         model(**batch)
     assert (weights or name in NO_ATTENTION) and all(point in seen for point in weights)
     for point in weights:

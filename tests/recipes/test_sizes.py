@@ -12,7 +12,7 @@ from anyformer.registry import recipe
 
 from ..weights.oracles import hf_class
 from . import sizes_decoders as decoders
-from . import sizes_enc, sizes_vision
+from . import sizes_enc, sizes_vision, sizes_vit
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -102,6 +102,7 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 PUBLISHED |= sizes_enc.PUBLISHED
 PUBLISHED |= sizes_vision.PUBLISHED
+PUBLISHED |= sizes_vit.PUBLISHED
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
 PAPERS: dict[str, float] = {"transformer-xl-41m": 41e6, "transformer-xl-277m": 277e6, "sutskever-384m": 384e6}
@@ -138,6 +139,9 @@ COUNTED: dict[str, int] = {
         )
     ),
 }
+
+
+COUNTED |= sizes_vit.COUNTED
 
 
 def count(model: torch.nn.Module) -> int:

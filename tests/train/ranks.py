@@ -19,7 +19,7 @@ import torch
 from anyformer.train.engine import train
 from anyformer.train.readout import Figures
 from anyformer.train.watch import Progress, Watcher
-from tests.train.toy import Toy, fingerprint, settings
+from tests.train.toy import PictureToy, Toy, fingerprint, settings
 
 STEPS, CUT = 50, 23
 
@@ -49,7 +49,7 @@ class Cut(Losses):
 
 def run(out: Path, name: str, folder: Path | None, resume: bool = False, **changes: Any) -> None:
     """One run; what it gave stands in `name.RANK.json`. Batches of 5 rows: shares of unequal size."""
-    toy = Toy(rows=21, batch_size=5, dropout=0.0, dtype=torch.float64)
+    toy = PictureToy() if "norms" in name else Toy(rows=21, batch_size=5, dropout=0.0, dtype=torch.float64)
     if name.endswith("-unused"):
         toy.model.spare = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     cut = changes.pop("cut", False)
@@ -110,6 +110,9 @@ def main() -> None:
     two += [{"name": f"{k}-accumulated", "folder": out / f"{k}-a", "parallel": k, "accumulate": 2} for k in kinds]
     two += [{"name": f"{kind}-cut", "folder": out / f"{kind}-cut", "parallel": kind, "cut": True} for kind in kinds]
     two += [{"name": "ddp-unused", "folder": None}]
+    two += [{"name": "norms", "folder": out / "norms"}]
+    two += [{"name": "norms-cut", "folder": out / "norms-cut", "cut": True}]
+    two += [{"name": "norms-on", "folder": out / "norms-cut", "resume": True}]
     launch(2, out, two)
     for ranks in (1, 3):
         jobs = []

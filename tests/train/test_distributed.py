@@ -55,6 +55,12 @@ def test_a_parameter_that_nothing_uses(runs: dict[str, Any]) -> None:
     assert runs["ddp-unused.0"]["losses"] == pytest.approx(runs["one.0"]["losses"], rel=1e-6)
 
 
+def test_the_statistics_of_batch_norm_go_on(runs: dict[str, Any]) -> None:
+    """Those of the first process, which is the one that saves; a cut makes no difference, to the bit."""
+    assert runs["norms-on.0"]["hash"] == runs["norms.0"]["hash"] != ""
+    assert runs["norms-on.0"]["losses"] == runs["norms.0"]["losses"][-len(runs["norms-on.0"]["losses"]) :]
+
+
 def test_both_processes_end_with_the_same_weights(runs: dict[str, Any]) -> None:
     assert runs["ddp.0"]["hash"] == runs["ddp.1"]["hash"] != ""
 

@@ -64,6 +64,27 @@ class Toy:
         return f"toy.txt, line {row + 1}"
 
 
+class PictureToy(Toy):
+    """Tell pictures apart by their brightness, with a small residual network: batch norm has statistics to keep."""
+
+    def __init__(self, rows: int = 20, batch_size: int = 5, seed: int = 0) -> None:
+        super().__init__(rows, batch_size, seed)
+        torch.manual_seed(seed)
+        self.model = af.build("resnet-tiny", n_labels=2)
+        noise = torch.randn(rows, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+        self.labels = torch.arange(rows) % 2
+        self.pictures = noise + 0.5 * self.labels.view(-1, 1, 1, 1)
+
+    def collate(self, rows: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
+        chosen = torch.tensor([int(row) for row in rows])
+        return {"pixel_values": self.pictures[chosen], "labels": self.labels[chosen]}
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        logits = self.model(pixel_values=batch["pixel_values"]).logits
+        total = F.cross_entropy(logits, batch["labels"], reduction="sum")
+        return Loss(total, torch.tensor(len(logits)))
+
+
 class DeadError(Exception):
     """Ends a run as nothing in the engine does."""
 

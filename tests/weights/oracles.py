@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old, oracles_vision
+from . import oracles_enc, oracles_old, oracles_pose, oracles_vision, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -23,10 +23,11 @@ _HOMES = {
     "ViT": "vit",
     "Detr": "detr",
     "Perceiver": "perceiver",
-    "ResNet": "resnet",
     **oracles_old.HOMES,
     **decoders.HOMES,
     **oracles_enc.HOMES,
+    **oracles_vit.HOMES,
+    **oracles_pose.HOMES,
     **oracles_vision.HOMES,
 }
 
@@ -108,6 +109,8 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_old.SMALL,
     **decoders.SMALL,
     **oracles_enc.SMALL,
+    **oracles_vit.SMALL,
+    **oracles_pose.SMALL,
     **oracles_vision.SMALL,
 }
 
@@ -130,6 +133,8 @@ ARCHITECTURES: tuple[str, ...] = (
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
+    *oracles_vit.ARCHITECTURES,
+    *oracles_pose.ARCHITECTURES,
     *oracles_vision.ARCHITECTURES,
 )
 
@@ -143,7 +148,8 @@ def make_config(architecture: str, **changes: Any) -> Any:
     values = {**small, **changes}
     backbone = values.get("backbone_config")
     if isinstance(backbone, dict):
-        values["backbone_config"] = hf_class("ResNetConfig")(**{k: v for k, v in backbone.items() if k != "model_type"})
+        kind = {"resnet": "ResNetConfig", "vitpose_backbone": "VitPoseBackboneConfig"}[backbone["model_type"]]
+        values["backbone_config"] = hf_class(kind)(**{k: v for k, v in backbone.items() if k != "model_type"})
     return hf_class(config_name)(**values)
 
 
@@ -210,13 +216,11 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "Perceiver": lambda: _perceiver_case(architecture),
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
+        **{family: lambda: oracles_pose.make_case(architecture) for family in oracles_pose.SMALL},
     }
     family = family_of(architecture)
-    case = (
-        builders[family]()
-        if family in builders
-        else {**oracles_enc.CASES, **oracles_vision.CASES}[family](architecture)
-    )
+    others = {**oracles_enc.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
+    case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
         return Case(batch, case.masks)
@@ -272,6 +276,8 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
         for architecture in decoders.ARCHITECTURES
     },
     **oracles_enc.LABELS,
+    **oracles_vit.LABELS,
+    **oracles_pose.LABELS,
     **oracles_vision.LABELS,
 }
 

@@ -11,7 +11,7 @@ import torch
 import anyformer as af
 
 from . import oracles_decoders as decoders
-from . import oracles_enc
+from . import oracles_enc, oracles_pose, oracles_vit
 from .compare import compare
 from .oracles import _RESNET, ARCHITECTURES, SMALL, Case, family_of, hf_class, make_case, make_oracle, save_oracle
 
@@ -66,6 +66,8 @@ VALUES: dict[str, Any] = {
     "is_decoder": True,
     **decoders.VALUES,
     **oracles_enc.VALUES,
+    **oracles_vit.VALUES,
+    **oracles_pose.VALUES,
 }
 # Another change that a field needs beside it, for transformers itself to accept it.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
@@ -73,6 +75,7 @@ BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("Detr", "num_channels"): {"backbone_config": {**_RESNET, "num_channels": 1}},
     **decoders.BESIDE,
     **oracles_enc.BESIDE,
+    **oracles_pose.BESIDE,
 }
 # Fields of the class that say nothing about one model.
 MACHINERY = frozenset(
@@ -98,6 +101,8 @@ MORE: list[tuple[str, str, Any]] = [
     ),
     *decoders.MORE,
     *oracles_enc.MORE,
+    *oracles_vit.MORE,
+    *oracles_pose.MORE,
 ]
 
 
@@ -135,7 +140,7 @@ def fit_batch(case: Case, config: Any, changed: str) -> Case:
                 shape = (2, config.num_channels, 64, 96) if "pixel_mask" in batch else (2, 3, rows, columns)
                 batch[name] = torch.randn(shape[0], getattr(config, "num_channels", 3), *shape[2:])
     if changed == "backbone_config":  # its grid may be another than the one that the mask was made for
-        del batch["pixel_mask"]
+        batch.pop("pixel_mask", None)
     if "noise" in batch:
         batch["noise"] = torch.rand(2, (config.image_size // config.patch_size) ** 2)
     return Case(batch, case.masks)

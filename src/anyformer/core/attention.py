@@ -110,7 +110,7 @@ class Attention(nn.Module):
         beams = max(query.shape[0] // max(key.shape[0], 1), 1)  # that share the keys of one source
         query = _gather_beams(query, beams)
         scale = self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
-        bias = self.positions.bias(query, key, offset, scale) if self.positions else None
+        bias = self.positions.bias(query, key, offset, scale, tokens.grid) if self.positions else None
         if self.taps.watch.patterns:
             self._show(tokens, context, _part_beams(query, beams), key, value)
             if self.taps.wants("weights"):

@@ -61,6 +61,7 @@ class SublayerConfig(Settings):
     context_norm: bool = False  # normalise what is attended to as well (Perceiver)
     residual: bool = True
     scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
+    gain: float | None = None  # each feature of the part times a learned number that starts here (layer scale)
     dropout: float = 0.0
 
     @property
@@ -108,6 +109,21 @@ PARTS: dict[type[Settings], Callable[[Any], nn.Module]] = {
 }
 
 
+class Gain(nn.Module):
+    """Layer scale (Touvron et al. 2021): small at first, so that a deep stack begins close to doing nothing."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def reset(self, std: float) -> None:
+        nn.init.constant_(self.weight, self.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
 class Sublayer(nn.Module):
     """One part with its norms, dropout and residual connection."""
 
@@ -122,6 +138,7 @@ class Sublayer(nn.Module):
         if config.context_norm and norm is not None and config.d_context is not None:
             self.context_norm = make_norm(norm, config.d_context)
         self.part = make_part(config.part, positions)
+        self.gain = Gain(config.width, config.gain) if config.gain is not None else None
         self.crosses = config.d_context is not None
 
     def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
@@ -137,9 +154,9 @@ class Sublayer(nn.Module):
         x = made.x
         if self.after is not None:
             x = normalise(self.after, x, tokens.mask)
-        if self.training:
-            x = F.dropout(x, self.config.dropout)
-            x = self._skip_rows(x, tokens) if self.drop_path else x
+        x = F.dropout(x, self.config.dropout) if self.training else x
+        x = x if self.gain is None else self.gain(x)
+        x = self._skip_rows(x, tokens) if self.training and self.drop_path else x
         return made if x is made.x else made.replace(x)
 
     def context(self, memory: Tokens | None) -> Tokens | None:

@@ -36,7 +36,9 @@ def initialise(model: nn.Module, config: InitConfig) -> None:
 
 
 def _draw(module: nn.Module, config: InitConfig) -> None:
-    if isinstance(module, Linear):
+    if hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
+        module.reset(config.std if config.embedding_std is None else config.embedding_std)  # type: ignore[operator]
+    elif isinstance(module, Linear):
         _linear(module, config)
     elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.RNNBase)):
         module.reset_parameters()
@@ -44,8 +46,6 @@ def _draw(module: nn.Module, config: InitConfig) -> None:
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-    elif hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
-        module.reset(config.std if config.embedding_std is None else config.embedding_std)  # type: ignore[operator]
 
 
 def _linear(module: Linear, config: InitConfig) -> None:

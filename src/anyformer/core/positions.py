@@ -9,6 +9,7 @@ stack (T5). Leave all of them out and attention does not know the order of its t
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Literal
 
 import torch
@@ -66,8 +67,11 @@ class Positions(nn.Module):
         """[B, H, T, d_value]; few encodings touch the values."""
         return value
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
-        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`."""
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor | None:
+        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`. `grid` are the
+        rows and columns of a picture's tokens."""
         return None
 
 
@@ -282,8 +286,58 @@ class RelativeBuckets(Positions):
         far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (n - exact)
         return start + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
         return self.weight[self.bucket(_distances(query, key, offset))].permute(2, 0, 1).unsqueeze(0)
+
+
+class RelativeGrid(Positions):
+    """A learned number a head for each difference of rows and columns of a picture's cells, and three more between the
+    token in front of them and the rest (Bao et al. 2022).
+
+    A picture of another size takes its numbers by bilinear interpolation of the table.
+    """
+
+    biases = True
+
+    def __init__(self, rows: int, columns: int, n_heads: int) -> None:
+        super().__init__()
+        self.rows, self.columns = rows, columns
+        self.weight = nn.Parameter(torch.empty((2 * rows - 1) * (2 * columns - 1) + 3, n_heads))
+
+    def reset(self, std: float) -> None:
+        nn.init.zeros_(self.weight)
+
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
+        rows, columns = grid if grid is not None else (self.rows, self.columns)
+        numbers = self.table(rows, columns)[differences(rows, columns, query.device)]  # [Q, K, H]
+        return numbers.permute(2, 0, 1).unsqueeze(0)
+
+    def table(self, rows: int, columns: int) -> Tensor:
+        have, want = (2 * self.columns - 1, 2 * self.rows - 1), (2 * rows - 1, 2 * columns - 1)
+        if have == want:
+            return self.weight
+        # Published code takes the width first here, which tells in a picture that is not square.
+        cells = self.weight[:-3].view(1, *have, -1).permute(0, 3, 1, 2)
+        cells = F.interpolate(cells, size=want, mode="bilinear", align_corners=False)
+        return torch.cat([cells.flatten(2)[0].T, self.weight[-3:]])
+
+
+@cache
+def differences(rows: int, columns: int, device: torch.device) -> Tensor:
+    """[1 + cells, 1 + cells]: for a query and a key, their row of a table of (2 rows - 1)·(2 columns - 1) + 3."""
+    with torch.inference_mode(False):  # it is kept, and gradients may be asked for later
+        cell = torch.arange(rows * columns, device=device)
+        y, x = cell // columns, cell % columns
+        down, right = y[:, None] - y + rows - 1, x[:, None] - x + columns - 1  # query - key, from 0
+        n = (2 * rows - 1) * (2 * columns - 1)
+        index = F.pad(down * (2 * columns - 1) + right, (1, 0, 1, 0))
+        index[0, :], index[:, 0] = n, n + 1
+        index[0, 0] = n + 2
+        return index
 
 
 class RelativeXL(Positions):
@@ -305,7 +359,9 @@ class RelativeXL(Positions):
         for parameter in (self.content, self.place, self.weight):
             nn.init.normal_(parameter, std=std)
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
         n_heads, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
         far = torch.arange(offset + n_query - 1, offset - n_key, -1, device=query.device)  # every query - key
         codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
@@ -332,7 +388,9 @@ class ALiBi(Positions):
         slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
         self.slopes = slopes
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
+    ) -> Tensor:
         slopes = torch.tensor(self.slopes, device=query.device, dtype=query.dtype).view(1, -1, 1, 1)
         return -slopes * _distances(query, key, offset).abs().to(query.dtype)
 

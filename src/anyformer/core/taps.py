@@ -87,6 +87,9 @@ POINTS = {
     "Lookup": ("weights", "output"),
     "Align": ("output",),
     "PositionMix": ("output",),
+    "AttentionPool": ("weights",),
+    "Residual": ("output",),
+    "ResNet": ("features",),
     "Block": ("output",),
     "Stage": ("input", "output"),
 }

@@ -7,13 +7,16 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.attend import attend, weigh
 from anyformer.core.linear import Linear
+from anyformer.core.masks import EVERYTHING, Padding
+from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
 from anyformer.heads.base import Head, check_labels
-from anyformer.run import Run
+from anyformer.run import Run, blank
 from anyformer.tokens import Tokens
 
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
@@ -51,11 +54,45 @@ def first_token(tokens: Tokens) -> Tensor:
     return tokens.x[torch.arange(len(first), device=first.device), first] * tokens.mask.any(dim=1, keepdim=True)
 
 
+def mean_token(tokens: Tokens) -> Tensor:
+    """[B, d]: the mean of each row's real tokens; zeros for a row that has none."""
+    mask = tokens.packing.mask if tokens.packing is not None else tokens.mask
+    if mask is None:
+        return tokens.x.mean(dim=1)
+    return blank(tokens).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class AttentionPool(nn.Module):
+    """[B, d]: the tokens, each weighed by how well it meets one learned query (SeqPool of Hassani et al. 2021)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.empty(1, d_model))
+        self.taps = NO_TAPS
+
+    def reset(self, std: float) -> None:
+        nn.init.normal_(self.query, std=std)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        tokens = tokens.pad()
+        keys = tokens.x.unsqueeze(1)  # one head
+        query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
+        mask = EVERYTHING if tokens.mask is None else Padding(tokens.mask)
+        if self.taps.wants("weights"):
+            self.taps.see("weights", weigh(query, keys, mask, scale=1.0))
+        return attend(query, keys, keys, mask, scale=1.0).flatten(1)
+
+
+Gather = Literal["first", "mean", "attention"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassifyConfig(Settings):
     d_model: int
     n_labels: int
     reads: str
+    gather: Gather = "first"  # which tokens speak for the whole: the first, or all of them
+    skip: int = 0  # tokens at the front that are not among "all of them"
     pool: PoolConfig | None = None
     first_dropout: float = 0.0  # before the pool
     dropout: float = 0.0
@@ -69,6 +106,7 @@ class ClassifyHead(Head):
         super().__init__(config.reads)
         self.config = config
         self.names = (config.label_name,)
+        self.gather = AttentionPool(config.d_model) if config.gather == "attention" else None
         self.pool = Pool(config.pool) if config.pool is not None else None
         width = config.pool.d_out if config.pool is not None and config.pool.d_out is not None else config.d_model
         self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
@@ -82,9 +120,18 @@ class ClassifyHead(Head):
 
     def summary(self, run: Run) -> Tensor:
         """One vector for the whole, [B, d]."""
-        x = F.dropout(first_token(run.tokens[self.reads]), self.config.first_dropout, self.training)
+        x = F.dropout(self._gathered(run.tokens[self.reads]), self.config.first_dropout, self.training)
         x = x if self.pool is None else self.pool(x)
         return F.dropout(x, self.config.dropout, self.training)
+
+    def _gathered(self, tokens: Tokens) -> Tensor:
+        if self.config.gather == "first":
+            return first_token(tokens)
+        if self.config.skip:
+            tokens = tokens.pad()
+            mask = None if tokens.mask is None else tokens.mask[:, self.config.skip :]
+            tokens = Tokens(tokens.x[:, self.config.skip :], mask)
+        return mean_token(tokens) if self.gather is None else self.gather(tokens)
 
 
 def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -> Tensor:

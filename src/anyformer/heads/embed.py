@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Pool, PoolConfig, first_token
-from anyformer.run import Run, blank
+from anyformer.heads.classify import Pool, PoolConfig, first_token, mean_token
+from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 
@@ -27,14 +27,6 @@ class EmbedHead(Head):
         if self.pool is not None:
             fields["pooler_output"] = self.pool(first_token(run.tokens[self.reads]))
         return fields
-
-
-def mean_token(tokens: Tokens) -> Tensor:
-    """[B, d]: the mean of each row's real tokens; zeros for a row that has none."""
-    mask = tokens.packing.mask if tokens.packing is not None else tokens.mask
-    if mask is None:
-        return tokens.x.mean(dim=1)
-    return blank(tokens).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def max_token(tokens: Tokens) -> Tensor:

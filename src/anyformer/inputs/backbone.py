@@ -1,9 +1,10 @@
-"""A residual network (He et al. 2016) that turns a picture into a grid of features, and the input built on it."""
+"""A residual network (He et al. 2016) that turns a picture into a grid of features, and the inputs built on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Positions
+from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
 from anyformer.inputs.base import Input
 from anyformer.run import Run
@@ -29,6 +31,8 @@ class ResNetConfig(Settings):
     activation: str = "relu"
     downsample_first: bool = False  # halve the picture in the first stage too
     stride_early: bool = False  # a bottleneck strides in its first convolution instead of its second
+    stem: Literal["large", "small"] = "large"  # 7x7 with stride 2 and a pool; or 3x3 alone, for pictures of 32 x 32
+    norm: Literal["frozen", "batch"] = "frozen"  # "batch" learns its scale and follows the statistics of the batches
     dilate_last: bool = False  # DC5: the last stage keeps its resolution and spreads its kernels instead
     n_stages: int | None = None  # read the features after this many; 0: the stem's
 
@@ -45,32 +49,44 @@ class ResNetConfig(Settings):
         return (self.d_stem, *self.widths)[self.used]
 
 
-class FrozenBatchNorm(nn.Module):
-    """Batch norm with statistics and scale that never change; folded into one multiply and add."""
+class BatchNorm(nn.BatchNorm2d):
+    """Each channel normalised over the batch; `frozen`: by the statistics and the scale that it came with, which are
+    then no parameters, and training leaves them alone."""
 
-    def __init__(self, width: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.eps = eps
-        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
-            self.register_buffer(name, torch.full((width,), value))
+    def __init__(self, width: int, frozen: bool) -> None:
+        super().__init__(width)
+        self.frozen = frozen
+        if frozen:
+            for name in ("weight", "bias"):
+                values = getattr(self, name).data
+                delattr(self, name)
+                self.register_buffer(name, values)
+            self.num_batches_tracked = None
+            self.training = False
 
-    def reset(self, std: float) -> None:
-        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
-            self.get_buffer(name).fill_(value)
+    def reset_running_stats(self) -> None:
+        for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+            if self._buffers[name] is not None:
+                self.get_buffer(name).fill_(value)
 
-    def forward(self, x: Tensor) -> Tensor:
-        mean, var, weight, bias = (self.get_buffer(n) for n in ("running_mean", "running_var", "weight", "bias"))
-        return F.batch_norm(x, mean, var, weight, bias, eps=self.eps)
+    def train(self, mode: bool = True) -> Self:
+        return super().train(mode and not self.frozen)
 
 
 class Convolution(nn.Module):
     def __init__(
-        self, d_in: int, d_out: int, kernel: int, stride: int = 1, dilation: int = 1, activation: str = "linear"
+        self,
+        sizes: tuple[int, int],
+        kernel: int,
+        frozen: bool,
+        stride: int = 1,
+        dilation: int = 1,
+        activation: str = "linear",
     ) -> None:
         super().__init__()
         padding = kernel // 2 * dilation
-        self.filter = nn.Conv2d(d_in, d_out, kernel, stride, padding, dilation, bias=False)
-        self.norm = FrozenBatchNorm(d_out)
+        self.filter = nn.Conv2d(*sizes, kernel, stride, padding, dilation, bias=False)
+        self.norm = BatchNorm(sizes[1], frozen)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,36 +98,42 @@ class Residual(nn.Module):
 
     def __init__(self, config: ResNetConfig, d_in: int, d_out: int, stride: int, dilations: tuple[int, int]) -> None:
         super().__init__()
-        self.shortcut = Convolution(d_in, d_out, 1, stride) if d_in != d_out or stride != 1 else None
+        self.taps = NO_TAPS
+        make = partial(Convolution, frozen=config.norm == "frozen")
+        self.shortcut = make((d_in, d_out), 1, stride=stride) if d_in != d_out or stride != 1 else None
         first, rest = dilations
         if config.kind == "basic":
             layers = [
-                Convolution(d_in, d_out, 3, stride, first, "relu"),
-                Convolution(d_out, d_out, 3, 1, rest),
+                make((d_in, d_out), 3, stride=stride, dilation=first, activation="relu"),
+                make((d_out, d_out), 3, dilation=rest),
             ]
         else:
             inner = d_out // 4
             early, late = (stride, 1) if config.stride_early else (1, stride)
             layers = [
-                Convolution(d_in, inner, 1, early, activation="relu"),
-                Convolution(inner, inner, 3, late, first, "relu"),
-                Convolution(inner, d_out, 1),
+                make((d_in, inner), 1, stride=early, activation="relu"),
+                make((inner, inner), 3, stride=late, dilation=first, activation="relu"),
+                make((inner, d_out), 1),
             ]
         self.layers = nn.Sequential(*layers)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
         aside = x if self.shortcut is None else self.shortcut(x)
-        return self.activation(self.layers(x) + aside)
+        return self.taps.see("output", self.activation(self.layers(x) + aside))
 
 
 class ResNet(nn.Module):
-    """[B, C, H, W] -> [B, d_out, H / 32, W / 32] (or / 16 with dilate_last)."""
+    """[B, C, H, W] -> [B, d_out, H / 32, W / 32] (or / 16 with dilate_last, / 8 with a small stem)."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
-        self.stem = Convolution(config.n_channels, config.d_stem, 7, 2, activation=config.activation)
+        self.taps = NO_TAPS
+        kernel, stride = (7, 2) if config.stem == "large" else (3, 1)
+        self.stem = Convolution(
+            (config.n_channels, config.d_stem), kernel, config.norm == "frozen", stride, activation=config.activation
+        )
         self.stages = nn.ModuleList()
         d_in = config.d_stem
         for index, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
@@ -125,10 +147,34 @@ class ResNet(nn.Module):
             d_in = width
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = F.max_pool2d(self.stem(pixels), kernel_size=3, stride=2, padding=1)
+        x = self.stem(pixels)
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1) if self.config.stem == "large" else x
+        self.taps.see("features", x)
         for stage in self.stages[: self.config.used]:
-            x = stage(x)
+            x = self.taps.see("features", stage(x))
         return x
+
+
+def check_pictures(pixels: Tensor, n_channels: int) -> None:
+    if pixels.dim() != 4 or pixels.shape[1] != n_channels:
+        raise InputError(f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {n_channels}, H, W].")
+
+
+class FeatureInput(Input):
+    """Each cell of the feature grid is a token, and nothing else is done to it."""
+
+    names = ("pixel_values",)
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.resnet = ResNet(config)
+
+    def forward(self, run: Run) -> Tokens:
+        _, pixels = run.need("pixel_values")
+        check_pictures(pixels, self.config.n_channels)
+        features = self.resnet(pixels.to(self.resnet.stem.filter.weight.dtype))
+        return Tokens(features.flatten(2).transpose(1, 2), grid=(features.shape[2], features.shape[3]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +214,6 @@ class BackboneInput(Input):
         return Tokens(F.dropout(x, self.config.dropout, self.training), mask, code=code, grid=grid)
 
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        channels = self.config.resnet.n_channels
-        if pixels.dim() != 4 or pixels.shape[1] != channels:
-            raise InputError(f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {channels}, H, W].")
+        check_pictures(pixels, self.config.resnet.n_channels)
         features = self.resnet(pixels.to(self.project.weight.dtype))
         return self.project(features.flatten(2).transpose(1, 2)), (features.shape[2], features.shape[3])

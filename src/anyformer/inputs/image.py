@@ -56,6 +56,11 @@ class ImageInputConfig(Settings):
     frames: bool = False  # takes [batch, frames, channels, height, width] too, each frame a row of its own
     dropout: float = 0.0
     mask_ratio: float = 0.0  # the share of patches that are dropped (MAE)
+    mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
+    places: bool = True  # False: no position vectors at all, where attention knows the places by itself
+    spread: bool = False  # no class token, but the vector of its position, added to every cell (ViTPose)
+    margin: int = 0  # black pixels around the picture, before it is cut (ViTPose)
+    any_size: bool = False  # pictures of other sizes without being asked (BEiT)
     alias: str | None = None
 
     @property
@@ -76,13 +81,15 @@ class ImageInput(Input):
         self.mask_name = "attention_mask" if config.masked else None
         self.patches = Linear(config.n_channels * height * width, config.d_model, config.patch_bias)
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
-        extra = int(config.class_token)
+        extra = int(config.class_token or config.spread)
         d_position = config.d_position if config.d_position is not None else config.d_model
-        self.positions = Grid(*config.grid, d_position, extra, config.fixed_positions)
+        self.positions = Grid(*config.grid, d_position, extra, config.fixed_positions) if config.places else None
         self.project = Linear(d_position, d_position) if config.d_position is not None else None
         self.class_token = Vector(1, config.d_model) if config.class_token else None
+        self.mask_token = Vector(1, config.d_model) if config.mask_token else None
         names = ["pixel_values", *([self.mask_name] if self.mask_name else []), "interpolate_pos_encoding"]
         names += ["noise"] if config.mask_ratio else []
+        names += ["bool_masked_pos"] if config.mask_token else []
         self.names = (*names, *([config.alias] if config.alias else []))
 
     def forward(self, run: Run) -> Tokens:
@@ -92,20 +99,39 @@ class ImageInput(Input):
         rows, columns = self._check(pixels, bool(run.batch.get("interpolate_pos_encoding")))
         height, width = config.patch_size
         pixels = pixels.to(self.patches.weight.dtype)
-        x = self.patches(patchify(pixels, (height, width)))
-        table = self.positions.table(rows, columns)
-        table = table if self.project is None else self.project(table)
-        extra, cells = table[: self.positions.extra], table[self.positions.extra :]
-        x = x + cells if config.combine == "add" else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
+        pixels = F.pad(pixels, [config.margin] * 4) if config.margin else pixels
+        x = self._cover(run, self.patches(patchify(pixels, (height, width))))
+        x, first = self._place(x, rows, columns)
         tokens = Tokens(x, grid=(rows, columns))
         if config.mask_ratio:
             tokens = self._drop(run, tokens)
-        if self.class_token is not None:
-            tokens = Tokens.cat([Tokens((self.class_token.weight + extra).unsqueeze(0)), tokens])
+        if first is not None:
+            tokens = Tokens.cat([Tokens(first.unsqueeze(0)), tokens])
         x = tokens.x if self.norm is None else self.norm(tokens.x)
         given = run.tensor(self.mask_name) if self.mask_name else None
         mask = real_mask(given, (x.shape[0], x.shape[1]), "attention_mask")
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=(rows, columns))
+
+    def _place(self, x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
+        """The patches with their places, and the class token with its own."""
+        first = self.class_token.weight if self.class_token is not None else None
+        if self.positions is None:
+            return x, first
+        table = self.positions.table(rows, columns)
+        table = table if self.project is None else self.project(table)
+        extra, cells = table[: self.positions.extra], table[self.positions.extra :]
+        cells = cells + extra if self.config.spread else cells
+        add = self.config.combine == "add"
+        x = x + cells if add else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
+        return x, None if first is None else first + extra
+
+    def _cover(self, run: Run, x: Tensor) -> Tensor:
+        """The mask token in place of every patch that bool_masked_pos [B, patches] names."""
+        if self.mask_token is None or (covered := run.tensor("bool_masked_pos")) is None:
+            return x
+        if covered.shape != x.shape[:2]:
+            raise InputError(f"bool_masked_pos has shape {list(covered.shape)}; it must be {list(x.shape[:2])}.")
+        return torch.where(covered.to(torch.bool).unsqueeze(-1), self.mask_token.weight, x)
 
     def _check(self, pixels: Tensor, interpolate: bool) -> tuple[int, int]:
         config = self.config
@@ -114,7 +140,7 @@ class ImageInput(Input):
                 f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {config.n_channels}, height, width]."
             )
         size = (pixels.shape[2], pixels.shape[3])
-        if size != tuple(config.image_size) and not interpolate:
+        if size != tuple(config.image_size) and not (interpolate or config.any_size):
             raise InputError(
                 f"The pictures are {size[0]} x {size[1]}, the model was made for {config.image_size[0]} x"
                 f" {config.image_size[1]}; resize them, or pass interpolate_pos_encoding=True."

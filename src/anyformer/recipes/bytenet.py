@@ -97,6 +97,18 @@ def init(config: ByteNet) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=1.0)
 
 
-SIZES = {"bytenet-tiny": ByteNet(n_sets=1, n_blocks=3, d_model=64)}
+SIZES = {
+    "bytenet-tiny": ByteNet(n_sets=1, n_blocks=3, d_model=64),
+    "bytenet-small": ByteNet(n_sets=2, n_blocks=4, d_model=256, vocab_size=8000, dropout=0.3),
+}
 
-register(Family("bytenet", ByteNet, build, init, __doc__ or ""), SIZES)
+# Some ten thousands of sentences, such as Multi30k.
+_FEW_PAIRS = {
+    "train.steps": 6000,
+    "train.lr": 1e-3,
+    "train.schedule": "cosine",
+    "train.warmup": 200,
+    "train.eval_every": 2000,
+}
+
+register(Family("bytenet", ByteNet, build, init, __doc__ or ""), SIZES, training={"bytenet-small": _FEW_PAIRS})

@@ -103,6 +103,18 @@ def init(config: ConvS2S) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=0.1)  # §3.5
 
 
-SIZES = {"convs2s-tiny": ConvS2S(n_layers=3, d_model=64, vocab_size=256, max_length=128)}
+SIZES = {
+    "convs2s-tiny": ConvS2S(n_layers=3, d_model=64, vocab_size=256, max_length=128),
+    "convs2s-small": ConvS2S(n_layers=4, d_model=256, vocab_size=8000, max_length=256, dropout=0.3),
+}
 
-register(Family("convs2s", ConvS2S, build, init, __doc__ or ""), SIZES)
+# Some ten thousands of sentences, such as Multi30k.
+_FEW_PAIRS = {
+    "train.steps": 6000,
+    "train.lr": 1e-3,
+    "train.schedule": "cosine",
+    "train.warmup": 200,
+    "train.eval_every": 2000,
+}
+
+register(Family("convs2s", ConvS2S, build, init, __doc__ or ""), SIZES, training={"convs2s-small": _FEW_PAIRS})

@@ -106,6 +106,10 @@ SIZES = {
     "electra-joint-tiny": JointELECTRA(
         discriminator=_TINY, generator=_TINY.replace(d_model=48, d_hidden=96, head="masked")
     ),
+    "electra-joint-mini": JointELECTRA(
+        discriminator=electra.SIZES["electra-small"].replace(n_layers=4),
+        generator=electra.SIZES["electra-small-generator"].replace(n_layers=4),
+    ),
     "electra-joint-small": _pair("electra-small"),
     "electra-joint-base": _pair("electra-base"),
     "electra-joint-large": _pair("electra-large"),

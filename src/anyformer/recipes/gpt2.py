@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
@@ -112,13 +112,28 @@ def init(config: GPT2) -> InitConfig:
     return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
 
 
+def _dropout(config: GPT2, share: float) -> GPT2:
+    return config.replace(dropout=share, embedding_dropout=share, attention_dropout=share)
+
+
 SIZES = {
     #                    layers        width           heads
     "gpt2-tiny": GPT2(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128),
+    "gpt2-char-cpu": _dropout(GPT2(n_layers=4, d_model=128, n_heads=4, max_length=64), 0.0),
+    "gpt2-char": _dropout(GPT2(n_layers=6, d_model=384, n_heads=6, max_length=256), 0.2),
+    "gpt2-mini": _dropout(GPT2(n_layers=8, d_model=256, n_heads=4, max_length=512), 0.3),
     "gpt2-124m": GPT2(n_layers=12, d_model=768, n_heads=12),
     "gpt2-355m": GPT2(n_layers=24, d_model=1024, n_heads=16),
     "gpt2-774m": GPT2(n_layers=36, d_model=1280, n_heads=20),
     "gpt2-1.5b": GPT2(n_layers=48, d_model=1600, n_heads=25),
 }
 
-register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES)
+# A million letters or so, such as tinyshakespeare: the sizes and lengths of nanoGPT's two examples.
+_LETTERS: dict[str, Any] = {"tokenizer.kind": "char", "data.held_out": 0.1, "train.eval_every": 250}
+TRAINING: dict[str, dict[str, Any]] = {
+    "gpt2-char-cpu": {**_LETTERS, "train.batch_size": 12, "train.steps": 2000, "train.lr": 2e-3},
+    "gpt2-char": {**_LETTERS, "train.batch_size": 64, "train.steps": 5000},
+    "gpt2-mini": {"train.batch_size": 64, "train.steps": 6000, "data.max_length": 128},
+}
+
+register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES, TRAINING)

@@ -74,6 +74,7 @@ def init(config: Mamba) -> InitConfig:
 SIZES = {
     #                      layers        width
     "mamba-tiny": Mamba(n_layers=2, d_model=64, vocab_size=256),
+    "mamba-mini": Mamba(n_layers=15, d_model=256),
     "mamba-130m": Mamba(n_layers=24, d_model=768),
     "mamba-370m": Mamba(n_layers=48, d_model=1024),
     "mamba-790m": Mamba(n_layers=48, d_model=1536),
@@ -81,4 +82,6 @@ SIZES = {
     "mamba-2.8b": Mamba(n_layers=64, d_model=2560),
 }
 
-register(Family("mamba", Mamba, build, init, __doc__ or ""), SIZES)
+_FEW_WORDS = {"train.batch_size": 64, "train.steps": 6000, "data.max_length": 128}
+
+register(Family("mamba", Mamba, build, init, __doc__ or ""), SIZES, {"mamba-mini": _FEW_WORDS})

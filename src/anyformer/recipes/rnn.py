@@ -171,24 +171,39 @@ def init(config: Translator) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=0.1)
 
 
+# Some ten thousands of sentences, such as Multi30k.
+_FEW_PAIRS = {
+    "train.steps": 6000,
+    "train.lr": 1e-3,
+    "train.schedule": "cosine",
+    "train.warmup": 200,
+    "train.eval_every": 2000,
+}
+
 register(
     Family("sutskever", Sutskever, build_sutskever, init, __doc__ or ""),
     {
         "sutskever-tiny": Sutskever(d_model=32, d_hidden=48, vocab_size=256, n_layers=2),
+        "sutskever-small": Sutskever(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
         "sutskever-384m": Sutskever(vocab_size=160_000, target_vocab_size=80_000),
     },
+    training={"sutskever-small": _FEW_PAIRS},
 )
 register(
     Family("bahdanau", Bahdanau, build_bahdanau, init, __doc__ or ""),
     {
         "bahdanau-tiny": Bahdanau(d_model=32, d_hidden=48, vocab_size=256, d_out=32, dropout=0.1),
+        "bahdanau-small": Bahdanau(d_model=256, d_hidden=320, d_out=256, dropout=0.3),
         "bahdanau-search50": Bahdanau(d_model=620, vocab_size=30_000),
     },
+    training={"bahdanau-small": _FEW_PAIRS},
 )
 register(
     Family("luong", Luong, build_luong, init, __doc__ or ""),
     {
         "luong-tiny": Luong(d_model=32, d_hidden=48, vocab_size=256, n_layers=2, dropout=0.2),
+        "luong-small": Luong(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
         "luong-general": Luong(dropout=0.2),
     },
+    training={"luong-small": _FEW_PAIRS},
 )

@@ -189,6 +189,7 @@ def init(config: Transformer) -> InitConfig:
 
 SIZES = {
     "transformer-tiny": Transformer(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "transformer-small": Transformer(n_layers=4, d_model=256, n_heads=4, d_hidden=512, dropout=0.3, max_length=256),
     "transformer-base": Transformer(),
     "transformer-big": Transformer(d_model=1024, n_heads=16, d_hidden=4096, dropout=0.3),
     "marian-opus": Transformer(
@@ -196,4 +197,9 @@ SIZES = {
     ),
 }
 
-register(Family("transformer", Transformer, build, init, __doc__ or ""), SIZES)
+# Some ten thousands of sentences, such as Multi30k: a large rate, much dropout, the mean of the last checkpoints.
+_FEW_PAIRS = {"train.steps": 8000, "train.lr": 2e-3, "train.eval_every": 2000, "train.average": 5}
+
+register(
+    Family("transformer", Transformer, build, init, __doc__ or ""), SIZES, training={"transformer-small": _FEW_PAIRS}
+)

@@ -110,10 +110,17 @@ SIZES = {
     "transformer-xl-tiny": TransformerXL(
         n_layers=2, d_model=64, n_heads=4, d_head=16, d_hidden=128, vocab_size=256, mem_len=32
     ),
+    "transformer-xl-mini": TransformerXL(
+        n_layers=8, d_model=256, n_heads=4, d_head=64, d_hidden=1024, mem_len=256, dropout=0.3
+    ),
     "transformer-xl-41m": TransformerXL(),
     "transformer-xl-277m": TransformerXL(
         n_layers=24, d_model=1024, d_head=128, d_hidden=3072, mem_len=784, dropout=0.15, attention_dropout=0.15
     ),
 }
 
-register(Family("transformer-xl", TransformerXL, build, init, __doc__ or ""), SIZES)
+_FEW_WORDS = {"train.batch_size": 64, "train.steps": 6000, "data.max_length": 128}
+
+register(
+    Family("transformer-xl", TransformerXL, build, init, __doc__ or ""), SIZES, {"transformer-xl-mini": _FEW_WORDS}
+)

@@ -32,6 +32,9 @@ from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder
 
 
+LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
+
+
 @dataclass(frozen=True)
 class Order:
     """What the user asks for. `given` are settings as dotted keys, in the order in which they count."""
@@ -90,12 +93,15 @@ class Trained:
 
 
 def plan(order: Order) -> Plan:
-    """Read the data, and settle every setting: the user's, else the task's advice, else the usual."""
+    """Read the data, and settle every setting: the user's, else the recipe's, else the task's, else the usual."""
     kind = find(order.task)
     sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
+    given = dict(order.given)
     if not is_folder(order.recipe):
-        sections = {"model": registry.recipe(order.recipe).config, **sections}
-    usual = resolve({**sections, "train": TrainSettings()}, order.given)
+        found = registry.recipe(order.recipe)
+        sections = {"model": found.config, **sections}
+        given = {**found.training, **given}
+    usual = resolve({**sections, "train": TrainSettings()}, given)
     data = usual["data"]
     assert isinstance(data, DataSettings)
     rows = kind.read(order.data, data)
@@ -104,9 +110,14 @@ def plan(order: Order) -> Plan:
     else:
         rows, valid = hold_out(rows, data.held_out)
     advice = kind.advice(not is_folder(order.recipe), len(rows))
-    if "train.batch_size" in order.given or "batch_size" in order.given:
+    if "train.batch_size" in given or "batch_size" in given:
         advice.pop("batch_tokens", None)
-    return Plan(order, kind, rows, valid, resolve({**sections, "train": TrainSettings(**advice)}, order.given))
+    usual_train = TrainSettings(**advice)
+    chosen = resolve({**sections, "train": usual_train}, given)
+    if getattr(chosen["train"], "lora", 0) and "lr" in advice:
+        usual_train = usual_train.replace(lr=LORA_RATE * usual_train.lr)
+        chosen = resolve({**sections, "train": usual_train}, given)
+    return Plan(order, kind, rows, valid, chosen)
 
 
 def run(order: Order) -> Trained:

@@ -70,7 +70,8 @@ class Engine:
         devices.place(work.model)
         self.optimizer = make_optimizer(work.model, settings)
         self.stepper = Stepper(work, settings, devices, self.optimizer)
-        self.average = Average(self.stepper.parameters, settings.ema) if settings.ema else None
+        statistics = [buffer for buffer in work.model.buffers() if buffer.is_floating_point()]
+        self.average = Average(self.stepper.parameters, settings.ema, statistics) if settings.ema else None
         self.feed = Feed(work, settings.seed, devices)
         self.readout = Readout(devices.device)
         keep = max(settings.keep, settings.average)
@@ -240,8 +241,8 @@ class Engine:
         return {f"model/{name}": value for name, value in (*model.named_parameters(), *model.named_buffers())}
 
     def _tensors(self) -> dict[str, Tensor]:
-        named = {id(parameter): name for name, parameter in self.work.model.named_parameters()}
         tensors = self._weights()
+        named = {id(value): name.removeprefix("model/") for name, value in tensors.items()}
         for parameter, entries in self.optimizer.state.items():
             tensors |= {f"optimizer/{named[id(parameter)]}/{key}": value for key, value in entries.items()}
         if self.average is not None:

@@ -110,15 +110,19 @@ def paper_peak(d_model: int, warmup: int) -> float:
 
 
 class Average:
-    """A moving average of the weights, which often does better than the last ones (Polyak and Juditsky 1992)."""
+    """A moving average of the weights, which often does better than the last ones (Polyak and Juditsky 1992), and of
+    the `statistics` that batch norms follow."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
-        self.parameters, self.decay = parameters, decay
-        self.values: list[Tensor] = [parameter.detach().clone() for parameter in parameters]
+    def __init__(self, parameters: Sequence[nn.Parameter], decay: float, statistics: Sequence[Tensor] = ()) -> None:
+        self.parameters: list[Tensor] = [*parameters, *statistics]
+        self.decay, self.trained = decay, len(parameters)
+        self.values: list[Tensor] = [parameter.detach().clone() for parameter in self.parameters]
 
     @torch.no_grad()
     def update(self) -> None:
-        torch._foreach_lerp_(self.values, list(self.parameters), 1 - self.decay)
+        for part in (slice(self.trained), slice(self.trained, None)):  # apart: the parameters may be shares
+            if self.parameters[part]:
+                torch._foreach_lerp_(self.values[part], self.parameters[part], 1 - self.decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

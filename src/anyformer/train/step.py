@@ -83,8 +83,11 @@ class Stepper:
         """PyTorch wants to be told whether some parameters may have no gradient; the first batch shows it."""
         if not self.devices.many or self.devices.sharded:
             return self.objective
+        before = [buffer.clone() for buffer in self.model.buffers()]
         with torch.random.fork_rng(), self.autocast():
             total = self.objective(fed.batch)[0]
+        for buffer, value in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(value)  # batch norm followed a batch that it is about to see again
         missing = len(self.parameters) - len(leaves(total) & {id(parameter) for parameter in self.parameters})
         drops = any(module.config.layer_drop for module in self.model.modules() if isinstance(module, Stack))
         unused = self.devices.add(torch.tensor(float(missing + drops), device=self.devices.device))

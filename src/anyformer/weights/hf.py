@@ -158,7 +158,10 @@ def fill(
         for stored, tensor in read_tensors(by_stored):
             for key in by_stored[stored]:
                 places[key.ours].copy_(key.read(tensor, places[key.ours]))
-        _fill_formulas(model, {key.ours for key in keys if key.theirs not in found})
+        absent = {key.ours for key in keys if key.theirs not in found}
+        for name in absent:  # a role of a fused matrix has no formula of its own: its bias is zero
+            places[name].zero_()
+        _fill_formulas(model, absent)
 
 
 def _fill_formulas(model: Model, absent: set[str]) -> None:

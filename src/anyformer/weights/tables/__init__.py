@@ -22,18 +22,20 @@ from anyformer.weights.tables import (
     mpnet,
     perceiver,
     qwen,
+    resnet,
     roberta,
     roformer,
     t5,
     trocr,
     vision_encoder_decoder,
     vit,
+    vitpose,
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral, trocr)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (detr, git, mae, perceiver, vit)
+_OTHERS = (detr, git, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
     *(clip.TABLE, clip.TEXT, clip.VISION),

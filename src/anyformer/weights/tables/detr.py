@@ -10,6 +10,7 @@ from anyformer.inputs.backbone import ResNetConfig
 from anyformer.recipes.detr import DETR
 from anyformer.weights.table import LABELS, Field, Key, Table, both, each_layer, read_activation, write_activation
 from anyformer.weights.tables.marian import layer
+from anyformer.weights.tables.resnet import read_net, resnet_keys, write_net
 
 _BACKBONE = "model.backbone.conv_encoder.model"
 _TIMM = {
@@ -19,30 +20,6 @@ _TIMM = {
     "resnet101": ResNetConfig(depths=(3, 4, 23, 3)),
     "resnet152": ResNetConfig(depths=(3, 8, 36, 3)),
 }
-
-
-def _convolution(ours: str, theirs: str) -> list[Key]:
-    norm = [
-        Key(f"{ours}.norm.{name}", f"{theirs}.normalization.{name}")
-        for name in ("weight", "bias", "running_mean", "running_var")
-    ]
-    return [Key(f"{ours}.filter.weight", f"{theirs}.convolution.weight"), *norm]
-
-
-def _resnet(config: ResNetConfig) -> list[Key]:
-    ours = "encoder.inputs.resnet"
-    rows = _convolution(f"{ours}.stem", f"{_BACKBONE}.embedder.embedder")
-    d_in = config.d_stem
-    for stage, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
-        for block in range(depth):
-            mine, theirs = f"{ours}.stages.{stage}.{block}", f"{_BACKBONE}.encoder.stages.{stage}.layers.{block}"
-            for place in range(2 if config.kind == "basic" else 3):
-                rows += _convolution(f"{mine}.layers.{place}", f"{theirs}.layer.{place}")
-            strides = stage > 0 and not (config.dilate_last and stage == len(config.depths) - 1)
-            if block == 0 and (d_in != width or strides or (stage == 0 and config.downsample_first)):
-                rows += _convolution(f"{mine}.shortcut", f"{theirs}.shortcut")
-        d_in = width
-    return rows
 
 
 def keys(config: DETR) -> list[Key]:
@@ -55,7 +32,7 @@ def keys(config: DETR) -> list[Key]:
         ]
     width = config.d_model
     return [
-        *_resnet(config.backbone),
+        *resnet_keys(config.backbone, "encoder.inputs.resnet", _BACKBONE),
         *places,
         Key(
             "encoder.inputs.project.weight",
@@ -129,17 +106,8 @@ def read_backbone(config: dict[str, Any]) -> ResNetConfig:
     depths = tuple(config.get("depths", (3, 4, 6, 3)))
     names = ["stem", *(f"stage{i + 1}" for i in range(len(depths)))]
     wanted = config.get("out_features") or [names[i] for i in config.get("out_indices") or [len(depths)]]
-    return ResNetConfig(
-        kind=config.get("layer_type", "bottleneck"),
-        n_channels=config.get("num_channels", 3),
-        d_stem=config.get("embedding_size", 64),
-        widths=tuple(config.get("hidden_sizes", (256, 512, 1024, 2048))),
-        depths=depths,
-        activation=read_activation(config.get("hidden_act", "relu")),
-        downsample_first=config.get("downsample_in_first_stage", False),
-        stride_early=config.get("downsample_in_bottleneck", False),
-        n_stages=max(names.index(name) for name in wanted),
-    )
+    net = read_net(config, "frozen")
+    return net.replace(n_stages=max(names.index(name) for name in wanted))
 
 
 def _same_net(a: ResNetConfig, b: ResNetConfig) -> bool:
@@ -166,14 +134,7 @@ def write_backbone(config: DETR, today: dict[str, Any]) -> dict[str, Any]:
         }
     own = {
         "model_type": "resnet",
-        "layer_type": net.kind,
-        "num_channels": net.n_channels,
-        "embedding_size": net.d_stem,
-        "hidden_sizes": list(net.widths),
-        "depths": list(net.depths),
-        "hidden_act": write_activation(net.activation),
-        "downsample_in_first_stage": net.downsample_first,
-        "downsample_in_bottleneck": net.stride_early,
+        **write_net(net),
         "out_features": [("stem", *(f"stage{i + 1}" for i in range(len(net.depths))))[net.used]],
     }
     return {

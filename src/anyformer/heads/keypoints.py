@@ -1,0 +1,154 @@
+"""Where the joints of a body or the landmarks of a face are: by a heat map each, or by a query each.
+
+Both heads take `labels` [B, joints, 3]: x and y as shares of the picture's width and height, and how much the joint
+counts (0: nobody knows where it is).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.errors import InputError
+from anyformer.heads.base import Head
+from anyformer.heads.filters import Filter, FilterNorm, as_picture
+from anyformer.heads.peaks import find_peaks
+from anyformer.run import Run
+
+D_CLASSIC = 256  # channels between the transposed convolutions
+
+
+class PoseHead(Head):
+    """A head that says where each joint is."""
+
+    names = ("labels",)
+
+    def places(self, fields: dict[str, Any]) -> Tensor:
+        """[B, joints, 3] of what `forward` gave: x and y as shares of the picture, and a score."""
+        raise TypeError("a pose head says where the joints are")
+
+
+def check_joints(labels: Tensor, batch: int, joints: int) -> Tensor:
+    """Places and weights apart."""
+    if tuple(labels.shape) != (batch, joints, 3):
+        raise InputError(
+            f"labels has shape {list(labels.shape)}; it must be {[batch, joints, 3]}: x, y and weight of every joint."
+        )
+    return labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatmapConfig(Settings):
+    d_model: int
+    n_joints: int
+    reads: str
+    decoder: Literal["simple", "classic"] = "simple"
+    scale: int = 4  # how much larger than the grid the simple decoder's maps are; the classic one's are 4 times
+    layer: int  # the number of blocks after which the tokens are read
+    norm: NormConfig
+    spread: float = 2.0  # of the bell that a joint is in its map, in cells
+
+
+class HeatmapHead(PoseHead):
+    """A map for each joint, high where it is (Xu et al. 2022): `heatmaps` [B, joints, rows, columns].
+
+    "simple": bilinear and one 3x3 convolution. "classic": two transposed convolutions. Trained on bells of height 1;
+    the loss is the share of their energy that the maps miss.
+    """
+
+    names = ("labels", "flip_pairs")
+
+    def __init__(self, config: HeatmapConfig) -> None:
+        super().__init__(config.reads)
+        self.config = config
+        self.norm = make_norm(config.norm, config.d_model)
+        self.widen = nn.ModuleList()
+        if config.decoder == "classic":
+            self.widen.append(FilterNorm(config.d_model, D_CLASSIC, 4, widen=True))
+            self.widen.append(FilterNorm(D_CLASSIC, D_CLASSIC, 4, widen=True))
+            self.joints = Filter(D_CLASSIC, config.n_joints, 1)
+        else:
+            self.joints = Filter(config.d_model, config.n_joints, 3)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        tokens = run.layers[self.reads][self.config.layer]
+        x = as_picture(tokens.replace(self.norm(tokens.x)))
+        if self.widen:
+            for layer in self.widen:
+                x = layer(x)
+        else:
+            x = F.interpolate(F.relu(x), scale_factor=self.config.scale, mode="bilinear", align_corners=False)
+        maps = self.joints(x)
+        pairs = run.tensor("flip_pairs")
+        maps = maps if pairs is None else mirror(maps, pairs)
+        labels = run.tensor("labels")
+        return {**({} if labels is None else {"loss": self.loss(maps, labels)}), "heatmaps": maps}
+
+    def loss(self, maps: Tensor, labels: Tensor) -> Tensor:
+        labels = check_joints(labels, maps.shape[0], maps.shape[1])
+        target = bells(labels[..., :2], (maps.shape[2], maps.shape[3]), self.config.spread)
+        missed = (maps.float() - target).square().sum(dim=(2, 3)) / target.square().sum(dim=(2, 3)).clamp(min=1.0)
+        return (missed * labels[..., 2]).sum() / labels[..., 2].sum().clamp(min=1.0)
+
+    def places(self, fields: dict[str, Any]) -> Tensor:
+        maps = fields["heatmaps"].float()
+        cells, scores = find_peaks(maps)
+        ends = torch.tensor([maps.shape[3] - 1, maps.shape[2] - 1], device=maps.device).clamp(min=1)
+        return torch.cat([cells / ends, scores.unsqueeze(-1)], dim=-1)
+
+
+def bells(places: Tensor, size: tuple[int, int], spread: float) -> Tensor:
+    """[B, joints, 2] -> [B, joints, rows, columns]: height 1 at the joint. The first cell's centre stands for 0, the
+    last one's for 1 (Huang et al. 2020)."""
+    rows, columns = size
+    x, y = places[..., 0, None] * (columns - 1), places[..., 1, None] * (rows - 1)
+    across = (torch.arange(columns, device=places.device) - x).square()
+    down = (torch.arange(rows, device=places.device) - y).square()
+    return torch.exp(-(down.unsqueeze(-1) + across.unsqueeze(-2)) / (2 * spread**2))
+
+
+def mirror(maps: Tensor, pairs: Tensor) -> Tensor:
+    """Maps of a mirrored picture, for the picture itself: turned back, left and right joints exchanged."""
+    left, right = pairs.unbind(-1)
+    turned = maps.flip(-1)
+    exchanged = turned.clone()
+    exchanged[:, left], exchanged[:, right] = turned[:, right], turned[:, left]
+    return exchanged
+
+
+class JointHead(PoseHead):
+    """Each token is a joint and says where it is: `keypoints` [B, joints, 2] as shares of the picture.
+
+    The loss is the mean distance along x and along y, of every layer's tokens (each learns to place its joints).
+    """
+
+    def __init__(self, d_model: int, reads: str, norm: NormConfig) -> None:
+        super().__init__(reads)
+        self.norm = make_norm(norm, d_model)
+        self.hidden = Linear(d_model, d_model)
+        self.place = Linear(d_model, 2)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        layers = [layer.pad().x for layer in run.layers[self.reads][1:]]  # the first is what came in
+        labels = run.tensor("labels")
+        if labels is None:
+            return {"keypoints": self._place(layers[-1])}
+        labels = check_joints(labels, layers[-1].shape[0], layers[-1].shape[1])
+        found = torch.stack([self._place(layer) for layer in layers])
+        missed = (found - labels[..., :2]).abs().mean(dim=-1) * labels[..., 2]
+        each = missed.sum(dim=(1, 2)) / labels[..., 2].sum().clamp(min=1.0)
+        return {"loss": each.sum(), "keypoints": found[-1], "layer_losses": each}
+
+    def _place(self, x: Tensor) -> Tensor:
+        return self.place(F.gelu(self.hidden(self.norm(x)))).float().sigmoid()
+
+    def places(self, fields: dict[str, Any]) -> Tensor:
+        found: Tensor = fields["keypoints"]
+        return torch.cat([found, torch.ones_like(found[..., :1])], dim=-1)

@@ -1,0 +1,69 @@
+"""Residual network (He et al. 2016): not a transformer, and here as the one that vision transformers are measured
+against. As the backbone of DETR, except that batch norm learns, and the mean over the picture is classified.
+
+Published: 18 30.2%, 34 26.7%, 50 23.9%, 101 22.6%, 152 22.2% top-1 error on ImageNet, ten crops (table 4 of the
+paper, 50 and deeper table 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.init import InitConfig
+from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
+from anyformer.inputs.backbone import FeatureInput, ResNetConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet(Settings):
+    net: ResNetConfig = ResNetConfig(norm="batch")
+    image_size: tuple[int, ...] = (224, 224)  # of the pictures that it is trained on; it takes any
+    head: Literal["classify"] = "classify"
+    n_labels: int = 1000
+    problem: Problem | None = None
+
+    @property
+    def n_channels(self) -> int:
+        return self.net.n_channels
+
+
+def build(config: ResNet) -> Model:
+    head = ClassifyHead(
+        ClassifyConfig(
+            d_model=config.net.d_out, n_labels=config.n_labels, reads="encoder", gather="mean", problem=config.problem
+        )
+    )
+    report = Report(features={"hidden_states": ("encoder.inputs.resnet.features",)})
+    return Model("resnet", config, [Stage("encoder", FeatureInput(config.net), None)], {"classify": head}, report)
+
+
+def init(config: ResNet) -> InitConfig:
+    return InitConfig(std=0.01)
+
+
+def _size(depths: tuple[int, ...], kind: Literal["basic", "bottleneck"] = "bottleneck") -> ResNet:
+    widths = (64, 128, 256, 512) if kind == "basic" else (256, 512, 1024, 2048)
+    return ResNet(net=ResNetConfig(kind=kind, widths=widths, depths=depths, norm="batch"))
+
+
+def _small(d_stem: int, widths: tuple[int, ...], depths: tuple[int, ...]) -> ResNet:
+    """For pictures of 32 x 32, as in the paper's section 4.2."""
+    net = ResNetConfig(kind="basic", d_stem=d_stem, widths=widths, depths=depths, stem="small", norm="batch")
+    return ResNet(net=net, image_size=(32, 32), n_labels=10)
+
+
+SIZES = {
+    "resnet-tiny": _small(8, (8, 16, 24), (1, 1, 1)),
+    "resnet-cifar": _small(64, (64, 128, 256), (2, 2, 3)),
+    "resnet-18": _size((2, 2, 2, 2), "basic"),
+    "resnet-34": _size((3, 4, 6, 3), "basic"),
+    "resnet-50": _size((3, 4, 6, 3)),
+    "resnet-101": _size((3, 4, 23, 3)),
+    "resnet-152": _size((3, 8, 36, 3)),
+}
+
+register(Family("resnet", ResNet, build, init, __doc__ or ""), SIZES)

@@ -47,7 +47,7 @@ def training_batch(name: str) -> dict[str, Any]:
         "encoder-decoder",
     ):
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
-    if family == "vision-encoder-decoder":
+    if family in ("vision-encoder-decoder", "show-tell", "show-attend-tell", "cnn-transformer"):
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
     if family == "git":
         return {"input_ids": words, "attention_mask": mask, "labels": labels, "pixel_values": pictures}

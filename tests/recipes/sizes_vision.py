@@ -95,3 +95,10 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "trocr-large": reader(_BEIT_LARGE, cross_attention_hidden_size=1024),
     "trocr-small-lines": reader(_LINES, **_LETTERS),
 }
+
+
+# Made here, for the data at hand; no paper counts them.
+OWN = {
+    *("show-tell-small", "show-attend-tell-small", "show-attend-tell-hard", "cnn-transformer-small"),
+    "vit-transformer-small",
+}

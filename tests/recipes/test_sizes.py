@@ -168,7 +168,7 @@ def test_parameter_count(name: str) -> None:
 
 def test_every_published_size_is_checked() -> None:
     sizes = {name for name in af.recipes() if not name.endswith("-tiny")}
-    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT)
+    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT) | sizes_vision.OWN
 
 
 @pytest.mark.parametrize("name", sorted(sizes_enc.JOINT))

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 
-
 SPREAD = 0.02  # of fresh filters
 
 

@@ -69,6 +69,12 @@ RECIPES = {
     "trocr-large": _reader(
         _LARGE_PICTURES.replace(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096), TrOCR(d_context=1024), 2, 2
     ),
+    # A few thousand pictures of 160 x 160 and their captions.
+    "vit-transformer-small": _pair(
+        ViT(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(160, 160), dropout=0.1),
+        GPT2(n_layers=3, d_model=256, n_heads=4, vocab_size=10_000, max_length=128),
+        0,
+    ),
     "trocr-small-lines": _reader(
         ViT(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(32, 640), patch_size=(32, 8), n_channels=1),
         TrOCR(n_layers=3, d_model=256, n_heads=4, d_hidden=1024, vocab_size=256, max_length=128, padding=0),

@@ -31,7 +31,6 @@ from anyformer.train.watch import Progress, Watcher, Watchers
 from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder
 
-
 LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
 
 

@@ -57,9 +57,7 @@ def keys(config: ViTPose) -> list[Key]:
         Key(f"{inputs}.positions.weight", f"{embeddings}.position_embeddings", "reshape", (1, cells + 1, width)),
         Key(f"{inputs}.patches.weight", f"{embeddings}.patch_embeddings.projection.weight", "reshape", patch),
         Key(f"{inputs}.patches.bias", f"{embeddings}.patch_embeddings.projection.bias"),
-        *each_layer(
-            config.n_layers, _layer("encoder.blocks.{i}", "backbone.encoder.layer.{i}", config.qkv_bias)
-        ),
+        *each_layer(config.n_layers, _layer("encoder.blocks.{i}", "backbone.encoder.layer.{i}", config.qkv_bias)),
         *both("pose.norm", "backbone.layernorm"),
         *classic,
         *both("pose.joints", "head.conv"),
@@ -134,7 +132,10 @@ TABLE = Table(
     keys=keys,
     inert=frozenset(
         {INSIDE, "backbone", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"}
-        | {f"{INSIDE}.{name}" for name in ("num_experts", "part_features", "out_indices", "out_features", "stage_names")}
+        | {
+            f"{INSIDE}.{name}"
+            for name in ("num_experts", "part_features", "out_indices", "out_features", "stage_names")
+        }
     ),
     extras=write_inner,
     adjust=adjust,

@@ -29,6 +29,7 @@ TIERS = [
     ("recipes",),
     ("weights",),
     ("data", "metrics"),
+    ("pictures",),
     ("tasks",),
     ("train",),
     ("cli", "serve", "explore", "demo", "__main__", ""),  # "" is anyformer/__init__.py, the public names

@@ -212,6 +212,7 @@ def run_task(
     system: Annotated[str | None, typer.Option(help="What a chat model is told before the question.")] = None,
     shots: Annotated[str | None, typer.Option(help="A file of examples: question, tab, answer on each line.")] = None,
     template: Annotated[str | None, typer.Option(help=r"How an example is written: 'Q: {0}\nA: {1}\n\n'.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Talk: a line in, an answer out, both remembered.")] = False,
 ) -> None:
     """Put a model to work on texts, on files, or on the lines of standard input.
@@ -226,6 +227,8 @@ def run_task(
           examples first, then each case; an answer ends where the next example would begin
       anyformer run embed --model MiniLM/ - < sentences.txt
           a vector for each line
+      anyformer run classify-image --model mine/ cat.jpg --out seen.png
+          a class for a picture, and the picture with what the model looked at
     """
     from anyformer.tasks import console
 
@@ -233,7 +236,7 @@ def run_task(
     for name in ("stop", "template"):  # typed in a shell, \n is two characters
         if name in given:
             given[name] = _unescape(given[name])
-    console.run(task, model, inputs or [], given, chat=chat, device=device, dtype=dtype)
+    console.run(task, model, inputs or [], given, chat=chat, out=out, device=device, dtype=dtype)
 
 
 def _unescape(text: Any) -> Any:

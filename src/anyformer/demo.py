@@ -142,7 +142,7 @@ def even_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int)
 class Lesson:
     """What the engine is given to do: say the German of the corpus's English."""
 
-    metric, larger_is_better = "exact", True
+    metric, larger_is_better, slow = "exact", True, False
 
     def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
         self.model, self.corpus, self.settings = model, corpus, settings
@@ -153,6 +153,9 @@ class Lesson:
 
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
         return self.corpus.collate(rows)
+
+    def ready(self, batch: dict[str, Tensor], generator: torch.Generator | None) -> dict[str, Tensor]:
+        return batch
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         inputs = {name: value for name, value in batch.items() if name != "labels"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 import anyformer as af
 from anyformer.tasks import TASKS
 from anyformer.train.engine import Engine
+from tests.train import picture_files as pictures
 from tests.train.toy import DeadError
 
 WORDS = "cat dog cow bee ant hen fox owl".split()
@@ -35,8 +37,8 @@ def squad() -> str:
 TEXT = "".join(f"the {a} sat on the {b}\nand then it slept\n\n" for a in WORDS for b in WORDS for _ in range(3))
 PAIRS = "source\ttarget\n" + "".join(f"one {word} there\tein {word} dort\n" for word in WORDS * 2)
 
-# Task -> recipe, file, its content, one thing to run it on, settings.
-CASES: dict[str, tuple[str, str, str, Any, dict[str, Any]]] = {
+# Task -> recipe, file, its content (or that of several files by name), one thing to run it on, settings.
+CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]] = {
     "generate": ("gpt2-tiny", "x.txt", TEXT, "the cat", {"tokenizer.kind": "char", "data.max_length": 24}),
     "translate": ("transformer-tiny", "x.tsv", PAIRS, "one cat there", {"tokenizer.vocab_size": 290}),
     "summarize": (
@@ -53,6 +55,7 @@ CASES: dict[str, tuple[str, str, str, Any, dict[str, Any]]] = {
         "cat number 1",
         {"tokenizer.vocab_size": 120},
     ),
+    "classify-image": ("vit-tiny", "x.npz", {"x.npz": pictures.npz()}, pictures.square((200, 40, 40), 5), {}),
     "classify-pair": (
         "bert-tiny",
         "x.tsv",
@@ -94,7 +97,8 @@ def test_every_task_is_here() -> None:
 def test_cut_off_and_continued_it_ends_the_same(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, name, content, thing, more = CASES[task]
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
-    (tmp_path / name).write_text(content)
+    for file, inside in ({name: content.encode()} if isinstance(content, str) else content).items():
+        (tmp_path / file).write_bytes(inside)
     order: dict[str, Any] = {"recipe": recipe, "data": tmp_path / name, **SETTINGS, **more}
     step = Engine.step
 

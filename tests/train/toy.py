@@ -19,7 +19,7 @@ WORDS, LENGTH = 16, 8
 
 
 class Toy:
-    metric, larger_is_better = "loss", False
+    metric, larger_is_better, slow = "loss", False, False
 
     def __init__(
         self, rows: int = 24, batch_size: int = 4, seed: int = 0, dropout: float = 0.1, dtype: torch.dtype | None = None
@@ -45,6 +45,9 @@ class Toy:
         for i, row in enumerate(rows):
             ids[i, : len(self.rows[row])] = torch.tensor(self.rows[row])
         return {"input_ids": ids.clamp(min=0), "attention_mask": (ids >= 0).long(), "labels": ids}
+
+    def ready(self, batch: dict[str, Tensor], generator: torch.Generator | None) -> dict[str, Tensor]:
+        return batch
 
     def loss(self, batch: Mapping[str, Tensor]) -> Loss:
         out = self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])

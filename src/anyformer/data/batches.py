@@ -21,6 +21,7 @@ class BatchSettings(Settings):
     rows: int = 32
     tokens: int | None = None
     shuffle: bool = True
+    whole: bool = False  # leave out what does not fill a batch, where there is more than one
 
     def check(self) -> None:
         self.require(self.rows > 0, f"rows is {self.rows}; it must be 1 or more.")
@@ -75,6 +76,13 @@ class Batches:
             starts = self._fill(self.lengths[order], self.settings.tokens)
         if len(starts) > 1 and n - starts[-1] < self.ranks:
             starts.pop()
+        elif (
+            self.settings.whole
+            and self.settings.tokens is None
+            and len(starts) > 1
+            and n - starts[-1] < self.settings.rows
+        ):
+            n = starts.pop()
         return list(zip(starts, [*starts[1:], n], strict=True))
 
     def _fill(self, sizes: Index, tokens: int) -> list[int]:

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
@@ -26,6 +27,7 @@ class Rows(Sequence[Row]):
     fingerprint: str
     path: str  # to say what is meant
     kind: str = "table"  # or "text": lines that follow one another
+    about: Mapping[str, Any] = MappingProxyType({})  # what holds for all rows: the names of the classes, say
 
     def row(self, i: int) -> Row:
         raise NotImplementedError
@@ -125,7 +127,7 @@ class Some(Rows):
 
     def __init__(self, rows: Rows, places: Any) -> None:
         self.rows, self.places = rows, places
-        self.columns, self.path, self.kind = rows.columns, rows.path, rows.kind
+        self.columns, self.path, self.kind, self.about = rows.columns, rows.path, rows.kind, rows.about
         self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()])
 
     def __len__(self) -> int:
@@ -141,7 +143,7 @@ class Some(Rows):
 class Renamed(Rows):
     def __init__(self, rows: Rows, names: dict[str, str]) -> None:
         self.rows, self.names = rows, names
-        self.columns, self.path, self.kind = tuple(names), rows.path, rows.kind
+        self.columns, self.path, self.kind, self.about = tuple(names), rows.path, rows.kind, rows.about
         self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
 
     def __len__(self) -> int:

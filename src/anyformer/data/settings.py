@@ -11,6 +11,7 @@ from anyformer.errors import ConfigError
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Settings):
     max_length: int | None = None  # tokens of a text; None: what suits the task, and no more than the model can hold
+    image_size: int | None = None  # pixels of a side that pictures are brought to; None: what the model was made for
     columns: str = ""  # which column is what: "text=4,label=2"; numbers count from 1 where there is no header
     labels: str = ""  # what the values of the label column mean: "0=negative,1=positive"
     header: bool | None = None  # whether a TSV or CSV begins with names; None: found out
@@ -22,6 +23,9 @@ class DataSettings(Settings):
         self.require(0 <= self.held_out < 1, f"held_out is {self.held_out}; it must be from 0 to below 1.")
         self.require(
             self.max_length is None or self.max_length > 1, f"max_length is {self.max_length}; it must be 2 or more."
+        )
+        self.require(
+            self.image_size is None or self.image_size > 0, f"image_size is {self.image_size}; it must be 1 or more."
         )
         pairs(self.columns, "data.columns")
         pairs(self.labels, "data.labels")

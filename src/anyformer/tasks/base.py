@@ -91,6 +91,7 @@ class Task:
     columns: ClassVar[tuple[Column, ...]]
     sides: ClassVar[tuple[str, ...]] = ()  # the columns that plain text files may give side by side
     format: ClassVar[str] = "text"  # of files whose names do not say
+    reads: ClassVar[str] = "texts"  # what `run` is given: "texts" (or files that hold one), or "files" as they are
     options_class: ClassVar[type[Options]] = Options
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
@@ -137,6 +138,11 @@ class Task:
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         """Examples as tensors on the CPU; whatever is drawn is drawn from `generator`."""
         raise NotImplementedError
+
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        """What is left to do on the model's device: pictures are augmented, by draws from `generator`, a generator of
+        that device, and normalised. None: nothing is drawn, for evaluation."""
+        return batch
 
     def loss(self, batch: Batch) -> Loss:
         raise NotImplementedError
@@ -211,7 +217,8 @@ class Task:
         batches = self.plan(examples, settings).whole(0)
         for done, numbers in enumerate(batches):
             batch = self.collate(self.gather(examples, numbers), chance)
-            yield np.asarray(numbers), {name: value.to(self.model.device) for name, value in batch.items()}
+            moved = {name: value.to(self.model.device) for name, value in batch.items()}
+            yield np.asarray(numbers), self.ready(moved, None)
             if progress is not None:
                 progress(done + 1, len(batches))
 

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.tasks import TASKS, WRITING, task
+from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.generate import Generate
 
 TOGETHER = 16  # inputs that go through a model at a time
+DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
 
 
 def run(
-    name: str, model: str, inputs: Sequence[str], options: Mapping[str, Any], *, chat: bool = False, **where: Any
+    name: str,
+    model: str,
+    inputs: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    chat: bool = False,
+    out: Path | None = None,
+    **where: Any,
 ) -> None:
-    """Answer every input, each answer on a line of its own; where someone watches, text comes word by word."""
+    """Answer every input, each answer on a line of its own; where someone watches, text comes word by word. With
+    `out`, answers are drawn there."""
     if name in TASKS and name not in WRITING and (options or chat):
         flag = next(iter(options), "chat").replace("_", "-")
         raise InputError(f"{name} writes no text, so it takes no --{flag}.")
@@ -28,7 +37,8 @@ def run(
         raise InputError("--chat reads what you say from standard input; leave INPUT out.")
     if not chat and not inputs:
         raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
-    texts = read_inputs(inputs)
+    texts = read_inputs(inputs, find(name).reads == "files")
+    places = pictures_at(out)
     with waiting(f"Reading {model}"):
         work = task(name, model, **where)
     if chat:
@@ -42,10 +52,37 @@ def run(
                 answers = work(group, **options)
             for answer in answers:
                 print(spell(answer), flush=True)
+                if out is not None:
+                    write_picture(answer, next(places), name)
 
 
-def read_inputs(given: Iterable[str]) -> Iterator[str]:
-    """Texts as they stand, the text in a file, and - for one text a line of standard input."""
+def pictures_at(out: Path | None) -> Iterator[Path]:
+    """Where pictures of answers go: to `out` itself, or to as many files numbered like it.  out.png, out-2.png, …"""
+    if out is None:
+        return iter(())
+    if out.suffix.lower() not in DRAWN:
+        raise InputError(f"--out is {out}; it takes the name of a picture, such as {out.with_suffix('.png')}.")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"--out is {out}, and there is no folder {out.parent}.")
+    return (out if i == 1 else out.with_stem(f"{out.stem}-{i}") for i in count(1))
+
+
+def write_picture(answer: Any, path: Path, name: str) -> None:
+    """An answer draws itself, if it can: it has `draw()`, which gives a PIL image."""
+    draw = getattr(answer, "draw", None)
+    if draw is None:
+        raise InputError(f"{name} has nothing to draw, so it takes no --out.")
+    try:
+        draw().save(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def read_inputs(given: Iterable[str], files: bool = False) -> Iterator[str]:
+    """Texts as they stand, the text in a file, and - for one text a line of standard input. Where a task reads `files`,
+    their names stay as they are."""
+    if files:
+        return _texts((item, None) for item in given)
     checked = [(item, _file(item)) for item in given]  # before a model is loaded
     return _texts(checked)
 

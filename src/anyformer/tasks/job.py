@@ -38,6 +38,7 @@ class Job:
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
             task.prepared(valid)  # a mistake in it shows now, and not at the first evaluation
+        self.slow = not task.cached
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
 
     @property
@@ -55,6 +56,9 @@ class Job:
 
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
         return self.task.collate(self.task.gather(self.examples, rows), generator)
+
+    def ready(self, batch: Batch, generator: torch.Generator | None) -> Batch:
+        return self.task.ready(batch, generator)
 
     def loss(self, batch: Batch) -> Loss:
         return self.task.loss(batch)

@@ -54,7 +54,7 @@ class Display(Watcher):
             self._say(f"step {progress.step:,}/{progress.steps:,}  {self.line(progress)}")
 
     def line(self, progress: Progress) -> str:
-        """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  4 min left"""
+        """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  waiting 0.2%  4 min left"""
         speed = progress.tokens_per_second
         parts = [f"loss {progress.loss:.4g}"]
         value = progress.state.metrics.get(self.metric)
@@ -62,6 +62,7 @@ class Display(Watcher):
         parts += [f"{speed:,.0f} {progress.unit}/s"]
         parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None else []
         parts += [f"{memory(self.device) / 1e9:.1f} GB", f"padding {progress.padding:.1%}"]
+        parts += [f"waiting {progress.waiting:.1%}"]
         return "  ".join([*parts, f"{duration(progress.seconds_left)} left"])
 
     def evaluated(self, progress: Progress, metrics: Metrics) -> None:

@@ -126,6 +126,7 @@ class Engine:
         state, number = self.state, self.state.step + 1
         seed_everything(self.settings.seed, number, self.devices.rank)
         batches, place = self.feed.take(state.place, self.settings.accumulate)
+        self.progress.waited = self.feed.waited
         self.progress.unit = batches[0].unit
         try:
             self._learn(number, batches)

@@ -1,7 +1,8 @@
-"""Rows in order, as batches on the device: the next ones are made while a GPU works on the last."""
+"""Rows in order, as batches on the device: the next ones are made while the model works on the last."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from anyformer.heads.base import IGNORED
 from anyformer.train.distributed import Devices
 from anyformer.train.seeds import generator
 from anyformer.train.work import Batch, Work
+
+AHEAD = 3  # batches that are made before they are asked for
 
 
 class Place(NamedTuple):
@@ -48,7 +51,9 @@ class Feed:
     def __init__(self, work: Work, seed: int, devices: Devices) -> None:
         self.work, self.seed, self.devices = work, seed, devices
         self._epochs: dict[int, Sequence[Sequence[int]]] = {}
-        self._worker = ThreadPoolExecutor(1) if devices.device.type == "cuda" else None
+        self.waited = 0.0  # seconds that the trainer stood still for want of data
+        self._pinned = devices.device.type == "cuda"
+        self._worker = ThreadPoolExecutor(1) if self._pinned or work.slow else None
         self._ahead: dict[Place, Future[Fed]] = {}
 
     def epoch(self, number: int) -> Sequence[Sequence[int]]:
@@ -65,12 +70,14 @@ class Feed:
 
     def take(self, place: Place, n: int) -> tuple[list[Fed], Place]:
         """The next `n` batches, and the place after them."""
+        started = time.perf_counter()
         taken = []
         for _ in range(n):
-            taken.append(self._get(place))
+            taken.append((place, self._get(place)))
             place = self.after(place)
-        self._look_ahead(place, n)
-        return [self._move(fed) for fed in taken], place
+        self.waited += time.perf_counter() - started
+        self._look_ahead(place, max(n, AHEAD))
+        return [self._move(*one) for one in taken], place
 
     def _get(self, place: Place) -> Fed:
         ahead = self._ahead.pop(place, None)
@@ -89,14 +96,16 @@ class Feed:
         mine = rows[rank::ranks]
         chance = generator(self.seed, *place, rank)
         batch = dict(self.work.collate(mine if len(mine) else rows[:1], chance))
-        if self._worker is not None:
+        if self._pinned:
             batch = {name: value.pin_memory() for name, value in batch.items()}
         tokens, slots = count_tokens(batch) if len(mine) else (0, 0)
         return Fed(rows, batch, len(mine) > 0, tokens, slots)
 
-    def _move(self, fed: Fed) -> Fed:
-        batch = {name: value.to(self.devices.device, non_blocking=True) for name, value in fed.batch.items()}
-        return Fed(fed.rows, batch, fed.counts, fed.tokens, fed.slots)
+    def _move(self, place: Place, fed: Fed) -> Fed:
+        device = self.devices.device
+        batch = {name: value.to(device, non_blocking=True) for name, value in fed.batch.items()}
+        chance = generator(self.seed, *place, self.devices.rank, 1, device=device)
+        return Fed(fed.rows, self.work.ready(batch, chance), fed.counts, fed.tokens, fed.slots)
 
     def close(self) -> None:
         if self._worker is not None:

@@ -35,7 +35,8 @@ class MetricsFile(Watcher):
 
     def log(self, figures: Figures, progress: Progress) -> None:
         row = {"step": figures.step, "loss": figures.loss, "lr": figures.lr, "gradient_norm": figures.norm}
-        self._add({**row, **figures.parts, f"{progress.unit}_per_second": round(progress.tokens_per_second, 1)})
+        row |= {f"{progress.unit}_per_second": round(progress.tokens_per_second, 1)}
+        self._add({**row, **figures.parts, "waiting": round(progress.waiting, 4)})
 
     def evaluated(self, progress: Progress, metrics: Metrics) -> None:
         if metrics:

@@ -23,5 +23,5 @@ def seed_everything(*numbers: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-def generator(*numbers: int) -> torch.Generator:
-    return torch.Generator().manual_seed(mix(*numbers))
+def generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(mix(*numbers))

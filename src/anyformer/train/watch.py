@@ -22,6 +22,7 @@ class Progress:
     started: float = field(default_factory=time.perf_counter)
     first_step: int = 0
     first_tokens: int = 0
+    waited: float = 0.0  # seconds that the trainer stood still for want of data
     unit: str = "tokens"  # what `tokens` counts: images, where those are what a model reads
 
     def begin(self) -> None:
@@ -50,6 +51,11 @@ class Progress:
     def padding(self) -> float:
         """The share of slots that held nothing real."""
         return 1 - self.state.tokens / max(self.state.slots, 1)
+
+    @property
+    def waiting(self) -> float:
+        """The share of the time that was spent waiting for data."""
+        return self.waited / max(self.seconds, 1e-9)
 
     @property
     def seconds_left(self) -> float:

@@ -36,6 +36,7 @@ class Work(Protocol):
 
     metric: str
     larger_is_better: bool
+    slow: bool  # whether making a batch is worth a thread even where the model runs on the same processor
 
     @property
     def model(self) -> Model:
@@ -46,6 +47,10 @@ class Work(Protocol):
 
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
         """Rows as tensors on the CPU; whatever is drawn is drawn from `generator`."""
+
+    def ready(self, batch: Batch, generator: torch.Generator | None) -> Batch:
+        """What is left to do where the batch is now, on the model's device: pictures are augmented and normalised.
+        Whatever is drawn is drawn from `generator`, which is of that device; None: nothing is, for evaluation."""
 
     def loss(self, batch: Batch) -> Sums: ...
 

@@ -1,0 +1,139 @@
+"""Answers drawn on the pictures they are about: boxes with labels, joints, masks, attention; and pictures side by side.
+
+Everything takes and gives PIL images in RGB; places are in pixels of the picture, and are scaled where it is enlarged.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anyformer.pictures.open import pillow
+
+SMALLEST = 224  # pixels of the longer side that a picture has at least when something is drawn on it
+PAPER, INK = (255, 255, 255), (27, 42, 65)
+
+
+def colour(i: int) -> tuple[int, int, int]:
+    """Colours that are easily told apart, the same for the same class: turns of the golden angle."""
+    red, green, blue = colorsys.hsv_to_rgb(i * 0.618034 % 1.0, 0.85, 0.95)
+    return int(red * 255), int(green * 255), int(blue * 255)
+
+
+def enlarge(image: Any) -> tuple[Any, float]:
+    """A small picture as a larger one, its pixels kept sharp; and how many times larger."""
+    scale = max(math.ceil(SMALLEST / max(image.size)), 1)
+    size = (image.width * scale, image.height * scale)
+    return (image.convert("RGB").resize(size, resample=0) if scale > 1 else image.convert("RGB").copy()), float(scale)
+
+
+def pen(image: Any) -> tuple[Any, Any, int]:
+    """What draws on an image, a font and a line's width that suit its size."""
+    from PIL import ImageDraw, ImageFont
+
+    side = max(image.size)
+    return ImageDraw.Draw(image), ImageFont.load_default(max(side // 45, 11)), max(side // 250, 1)
+
+
+def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | None = None) -> Any:
+    """A frame around each of [n, 4] (left, top, right, bottom), with what it is; `kinds` choose the colours."""
+    image, scale = enlarge(image)
+    draw, font, width = pen(image)
+    for i, (place, name) in enumerate(zip(np.asarray(places).reshape(-1, 4) * scale, names, strict=True)):
+        tint = colour(kinds[i] if kinds is not None else i)
+        left, top, right, bottom = (float(value) for value in place)
+        draw.rectangle((left, top, max(right, left), max(bottom, top)), outline=tint, width=width + 1)
+        label(draw, font, name, left, top, tint)
+    return image
+
+
+def label(draw: Any, font: Any, text: str, left: float, top: float, tint: tuple[int, int, int]) -> None:
+    """A word on its colour, above a place, or below it at the upper edge."""
+    if not text:
+        return
+    height = draw.textbbox((0, 0), text, font=font)[3] + 2
+    top = top - height if top >= height else top
+    frame = draw.textbbox((left + 2, top), text, font=font)
+    draw.rectangle((frame[0] - 2, frame[1] - 1, frame[2] + 2, frame[3] + 1), fill=tint)
+    draw.text((left + 2, top), text, fill=INK if sum(tint) > 380 else PAPER, font=font)
+
+
+def joints(image: Any, points: Any, bones: Sequence[tuple[int, int]] = (), least: float = 0.0) -> Any:
+    """Dots at [n, joints, 3] (or [joints, 3]), and the bones between them; what scores `least` or less is left out."""
+    image, scale = enlarge(image)
+    draw, _, width = pen(image)
+    every = np.asarray(points, dtype=np.float64)
+    for i, person in enumerate(every[None] if every.ndim == 2 else every):
+        seen = person[:, 2] > least if person.shape[1] > 2 else np.ones(len(person), dtype=bool)
+        places = person[:, :2] * scale
+        for a, b in bones:
+            if seen[a] and seen[b]:
+                draw.line([*map(float, places[a]), *map(float, places[b])], fill=colour(i + a), width=width + 1)
+        for x, y in places[seen]:
+            draw.ellipse((x - width - 1, y - width - 1, x + width + 1, y + width + 1), fill=colour(i), outline=PAPER)
+    return image
+
+
+def mask(
+    image: Any, classes: Any, names: Sequence[str] = (), nothing: Sequence[int] = (0, 255), share: float = 0.55
+) -> Any:
+    """Classes of pixels [rows, columns] laid over a picture in colours, with a legend of those that occur."""
+    classes = np.asarray(classes)
+    image = image.convert("RGB")
+    tints = np.zeros((*classes.shape, 3), dtype=np.float32)
+    present = [int(kind) for kind in np.unique(classes) if int(kind) not in nothing]
+    for kind in present:
+        tints[classes == kind] = colour(kind)
+    shown = np.isin(classes, present)[..., None]
+    whole = np.asarray(image, dtype=np.float32)
+    mixed = np.where(shown, (1 - share) * whole + share * tints, whole)
+    result, _ = enlarge(pillow().Image.fromarray(mixed.astype(np.uint8)))
+    draw, font, _ = pen(result)
+    top = 2.0
+    for kind in present:
+        name = names[kind] if kind < len(names) else str(kind)
+        label(draw, font, name, 2, top, colour(kind))
+        top += draw.textbbox((0, 0), name, font=font)[3] + 4
+    return result
+
+
+def heat(image: Any, weights: Any) -> Any:
+    """A map of weights [rows, columns], stretched over a picture: bright where they are large, dark elsewhere."""
+    image, _ = enlarge(image)
+    weights = np.asarray(weights, dtype=np.float32)
+    low, high = float(weights.min()), float(weights.max())
+    levels = ((weights - low) / max(high - low, 1e-12) * 255).astype(np.uint8)
+    smooth = pillow().Image.fromarray(levels).resize(image.size, resample=3)
+    shine = np.asarray(smooth, dtype=np.float32)[..., None] / 255
+    warm = np.array([255, 170, 40], dtype=np.float32) * shine
+    lit = np.asarray(image, dtype=np.float32) * (0.25 + 0.6 * shine) + 0.35 * warm
+    return pillow().Image.fromarray(lit.clip(0, 255).astype(np.uint8))
+
+
+def beside(images: Sequence[Any], titles: Sequence[str] = ()) -> Any:
+    """Pictures in a row, with a word above each."""
+    return grid([list(images)], titles)
+
+
+def grid(rows: Sequence[Sequence[Any]], titles: Sequence[str] = (), gap: int = 4) -> Any:
+    """Rows of pictures; `titles` stand above the columns."""
+    rows = [[enlarge(image)[0] for image in row] for row in rows]
+    wide = max(image.width for row in rows for image in row)
+    highs = [max(image.height for image in row) for row in rows]
+    columns = max(len(row) for row in rows)
+    head = max(wide // 10, 16) if titles else 0
+    size = (columns * (wide + gap) + gap, sum(high + gap for high in highs) + gap + head)
+    sheet = pillow().Image.new("RGB", size, PAPER)
+    draw, font, _ = pen(sheet)
+    for i, title in enumerate(titles):
+        draw.text((gap + i * (wide + gap), 2), title, fill=INK, font=font)
+    top = gap + head
+    for row, high in zip(rows, highs, strict=True):
+        for i, image in enumerate(row):
+            sheet.paste(image, (gap + i * (wide + gap), top))
+        top += high + gap
+    return sheet

@@ -1,0 +1,173 @@
+"""A class for a picture.
+
+classify = af.task("classify-image", "folder")
+print(classify("cat.jpg"))              # cat (0.93)
+classify("cat.jpg").draw()              # the picture, with what the class token looked at
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.errors import DataError, FolderError
+from anyformer.metrics.classes import accuracy, f1
+from anyformer.model import Model
+from anyformer.pictures import draw
+from anyformer.pictures.attention import class_attention
+from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.open import Picture
+from anyformer.pictures.processor import Placement
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
+from anyformer.tasks.picture import PictureOptions, PictureTask, head_for, takes_pictures
+from anyformer.tasks.text import chances, token_loss
+
+HEADS = ("classify", "classify-image")
+
+
+@dataclass(frozen=True)
+class PictureLabel:
+    """A class and its chance; `scores` has those of all. `draw` gives the picture with what the model looked at."""
+
+    label: str
+    score: float
+    scores: Mapping[str, float] = field(repr=False)
+    draw: Callable[[], Any] = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.score:.2f})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyImageOptions(PictureOptions):
+    augment: Augmentation = Augmentation(
+        pad=0.125, flip=0.5, operations=2, magnitude=0.9, erase=0.25, mixup=0.8, cutmix=1.0
+    )
+
+
+class ClassifyImage(PictureTask):
+    name = "classify-image"
+    about = "a class for a picture"
+    columns = (Column("image"), Column("label", ("labels", "class", "category", "target", "y")))
+    options_class = ClassifyImageOptions
+    metric = "accuracy"
+    wanted = "an encoder of pictures that can have a head for classes"
+
+    @classmethod
+    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+        labels = super().find_labels(rows, options, setup)
+        if len(labels) < 2:
+            raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
+        return labels
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return takes_pictures(config) and head_for(config, *HEADS) is not None
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config.replace(head=head_for(config, *HEADS), n_labels=len(labels), problem=None)
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        super().check(model, path)
+        head = model.config.to_json()["head"]
+        if head not in HEADS:
+            raise FolderError(
+                f'{path} holds a {model.family} model with the head "{head}", which gives no classes yet; train it:'
+                f" anyformer train {cls.name} --recipe {path} --data DATA --out DIR."
+            )
+
+    # Rows to loss.
+
+    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+        return {"labels": self.number_of(row["label"])} if "label" in row else {}
+
+    def collate_targets(self, examples: Sequence[Example]) -> Batch:
+        return {"labels": torch.tensor([one["labels"] for one in examples])} if "labels" in examples[0] else {}
+
+    def loss(self, batch: Batch) -> Loss:
+        """Where two pictures were mixed, each of their labels counts by its share."""
+        logits = self.scores(batch)
+        total, count = token_loss(logits, batch["labels"], self.smoothing)
+        if "share" in batch:
+            total = mixed_loss(logits, batch["labels"], batch["share"], self.smoothing)
+            total = total + mixed_loss(logits, batch["other_labels"], 1 - batch["share"], self.smoothing)
+        return Loss(total, count)
+
+    def scores(self, batch: Batch) -> Tensor:
+        logits: Tensor = self.model(pixel_values=batch["pixel_values"]).logits
+        return logits
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        said, right, total = [], [], 0.0
+        with answering(self.model):
+            for _, batch in self.batches_of(self.prepared(rows), progress=progress):
+                logits = self.scores(batch).float()
+                total += float(token_loss(logits, batch["labels"])[0])
+                said.append(logits.topk(min(5, logits.shape[1])).indices.cpu())
+                right.append(batch["labels"].cpu())
+        best, wanted = torch.cat(said), torch.cat(right)
+        figures: Figures = {
+            "accuracy": accuracy(best[:, 0].tolist(), wanted.tolist()),
+            "f1": f1(best[:, 0].tolist(), wanted.tolist(), positive=None),
+            "loss": total / len(wanted),
+        }
+        if len(self.labels) > 10:
+            figures["top5"] = float((best == wanted.unsqueeze(1)).any(dim=1).double().mean())
+        return {**figures, **self.skipped()}
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[PictureLabel]:
+        with answering(self.model):
+            scores = chances(self.scores(self.look_at(pictures)[0])).cpu()
+        return [self._label(*pair) for pair in zip(pictures, scores, strict=True)]
+
+    def _label(self, picture: Picture, scores: Tensor) -> PictureLabel:
+        best = int(scores.argmax())
+        every = dict(zip(self.labels, scores.tolist(), strict=True))
+        return PictureLabel(self.labels[best], float(scores[best]), every, lambda: self.draw(picture))
+
+    def draw(self, picture: Picture) -> Any:
+        """The picture, and beside it what the class token attends to: in the last layer, and through all of them."""
+        image = picture.open()
+        with answering(self.model):
+            batch, _ = self.look_at([picture])
+            shape = (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1])
+            found = class_attention(self.model, batch, shape)
+            best = self._label(picture, chances(self.scores(batch))[0].cpu())
+        if found is None:
+            return draw.beside([image], [str(best)])
+        maps = [draw.heat(image, one[0].cpu().numpy()) for one in found]
+        return draw.beside([image, *maps], [str(best), "last layer", "all layers (rollout)"])
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        size = 512 if rows > 20_000 else 128 if rows > 2000 else 32
+        epochs = 200 if fresh else 10
+        steps = max(epochs * rows // size, 50)
+        rate = 1e-3 if fresh else 5e-5
+        return {
+            "batch_size": size,
+            "steps": steps,
+            "lr": rate,
+            "warmup": max(steps // 20, 1),
+            "weight_decay": 0.05,
+            "label_smoothing": 0.1,
+            "eval_every": max(steps // 40, 1),
+            "save_every": max(steps // 10, 1),
+        }
+
+
+def mixed_loss(logits: Tensor, labels: Tensor, share: Tensor, smoothing: float) -> Tensor:
+    each = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none", label_smoothing=smoothing)
+    return (each * share).sum()

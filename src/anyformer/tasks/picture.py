@@ -1,0 +1,306 @@
+"""What tasks on pictures have in common: a processor, decoding beside the trainer, batches of pixels, augmentation on
+the device, names of labels.
+
+A new picture task is one file with a subclass of `PictureTask`, entered in `tasks/__init__.py`. `classify_image.py` is
+the pattern. It says:
+
+- `columns`: the fields of a row, `Column("image")` first; rows come from `pictures.read` with `image` (a Picture) and
+  whatever the files say: label; boxes [n, 4] (left, top, right, bottom in pixels) with classes; keypoints [joints, 3];
+  mask (a Picture); captions. A field that is not declared is dropped; declare extras (id, areas) as optional. With
+  `objects = True` COCO's annotations are rows each (pose), not pictures. `rows.about` has labels, joints, bones.
+- `fits(config)`, `shape(config, labels, options)`: which recipes can do it, and the head they get; `check(model, path)`
+  for loaded folders. `make_processor` where the model's own image_size is not what is wanted (DETR: `pad=True`).
+- `targets(row, placement)`: what the model should learn of a row, as numbers and arrays in the pixels that the model
+  sees: `placement.boxes(row["boxes"])`. `example` adds the picture itself as `image`, 8 bits [channels, rows, columns].
+- `collate_targets(examples)`: those as tensors. What varies in number is padded: boxes [B, most, 4] with `classes`
+  [B, most] that are IGNORED where nothing is; keypoints [B, joints, 3]; mask [B, rows, columns]. Under these names the
+  augmentation moves them along with the pixels.
+- `loss(batch)` reads `pixel_values` (and `pixel_mask` where pictures are padded) and the targets; `evaluate`;
+  `answer(pictures)` gives an answer for each, which prints well and has `draw()`, a PIL image, for `run --out`.
+- `advice()`: the training settings that suit it; `options_class`: a subclass of `PictureOptions` with an
+  `augment` that suits it.
+
+A batch passes three stations: `collate` (CPU, beside the trainer) stacks 8-bit `pixels`, `ready` (on the device)
+augments and normalises them to `pixel_values`, `loss` runs the model.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Generator
+
+from anyformer.config import Settings
+from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.examples import Example, Examples, Progress
+from anyformer.data.files import Paths
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings, pairs
+from anyformer.errors import DataError, FolderError, InputError
+from anyformer.model import Model
+from anyformer.pictures.augment import Augmentation, augment
+from anyformer.pictures.decode import Decoded, take
+from anyformer.pictures.open import Picture
+from anyformer.pictures.processor import FILE, Placement, Processor
+from anyformer.pictures.read import read_pictures
+from anyformer.tasks import build
+from anyformer.tasks.base import AS_USUAL, Batch, Figures, Options, Plan, Setup, Source, Task
+from anyformer.tasks.text import labels_of, several
+
+MOST = 50_000  # labels; more than that are no classes
+SMALL = 64  # pixels of a side up to which pictures go through a model by the hundred
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions(Options):
+    augment: Augmentation = Augmentation()  # what happens to pictures while the model learns
+
+
+class PictureTask(Task):
+    format = "tsv"
+    reads = "files"
+    cached = False
+    options_class: ClassVar[type[Options]] = PictureOptions
+    batch = BatchSettings(rows=32)
+    objects: ClassVar[bool] = False  # whether each annotation of COCO's is a row
+    label_column: ClassVar[str] = "label"  # holds a class's name, or a list of such
+    wanted: ClassVar[str]  # the kind of model, in words
+    lenient = False  # whether a picture that cannot be opened is skipped: while training
+
+    def __init__(
+        self, model: Model, processor: Processor, options: Options | None = None, *, labels: Sequence[str] = ()
+    ) -> None:
+        self.model, self.processor = model, processor
+        self.settings = options if options is not None else self.options_class()
+        self.labels = tuple(labels)
+        self.index = {label: i for i, label in enumerate(self.labels)}
+        self.meaning: Mapping[str, str] = {}  # what the values in the label column stand for
+
+    # From a recipe or a folder to a model that can be trained.
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+        options = setup.task if setup.task is not None else cls.options_class()
+        labels = cls.find_labels(rows, options, setup)
+        if build.is_folder(source):
+            model = build.single(load_model(source, dtype=torch.float32))
+            if not cls.fits(model.config):
+                raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+            model, labels = cls.take_further(model, labels, options)
+        else:
+            config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
+            model = build.build(str(source), cls.shape(config, labels, options))
+        processor = cls.find_processor(model, rows, setup.data)
+        model.origin.files.setdefault(FILE, processor.write())
+        cls.name_labels(model, labels)
+        task = cls(model, processor, options, labels=labels)
+        task.meaning, task.lenient = pairs(setup.data.labels, "data.labels"), True
+        return task
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        """Whether a family with such settings can do the work."""
+        raise NotImplementedError
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        """The settings with the head that the task needs."""
+        return config
+
+    @classmethod
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+        """A loaded model with that head: its own where it knows these labels already, else a fresh one."""
+        known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
+        same = set(known) == set(labels)
+        config = cls.shape(model.config, labels, options)
+        changes = {name: getattr(config, name) for name in config.names()}
+        return build.with_head(model, same, **changes), known if same else labels
+
+    @classmethod
+    def find_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+        """The folder's own; else one that suits the model."""
+        if FILE in model.origin.files:
+            return Processor.read(model.origin.files[FILE], FILE)
+        return cls.make_processor(model, rows, data)
+
+    @classmethod
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+        """Pictures squeezed to the size that was asked for, else to the model's own, else to that of the first."""
+        size: Any = data.image_size if data.image_size is not None else model_size(model.config)
+        if size is None:
+            size = 224 if rows is None else min(*rows[0]["image"].open().size, 224)
+        size = (size, size) if isinstance(size, int) else tuple(size)
+        channels = model.config.to_json().get("n_channels", 3)
+        return Processor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
+
+    @classmethod
+    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+        """In the order that the files give; else by number where they are numbers, else by the alphabet."""
+        if cls.label_column not in rows.columns:
+            return ()
+        meaning = pairs(setup.data.labels, "data.labels")
+        known = rows.about.get("labels")
+        ordered = [str(one) for one in known] if known else _distinct(rows, cls.label_column)
+        return tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
+
+    @staticmethod
+    def name_labels(model: Model, labels: Sequence[str]) -> None:
+        """So that a folder for transformers has them too."""
+        if labels:
+            model.origin.hf_config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+
+    @classmethod
+    def load(
+        cls,
+        path: Source,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str | None = None,
+        weights: str | None = None,
+        **options: Any,
+    ) -> Self:
+        model = load_model(path, device=device, dtype=dtype, weights=weights)
+        cls.check(model, path)
+        said = dict(model.origin.settings.get("task", {}))
+        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        labels = said.get("labels") or labels_of(model)
+        processor = cls.find_processor(model, None, DataSettings())
+        task = cls(model, processor, cls.options_class.from_json({**kept, **options}), labels=labels)
+        task.meaning = said.get("meaning", {})
+        task.recall(said)
+        return task
+
+    def recall(self, said: Mapping[str, Any]) -> None:
+        """What else `describe` wrote into the folder."""
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        """An error where the model in a folder has another head than this task reads."""
+        if not cls.fits(model.config):
+            raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+
+    def describe(self) -> dict[str, Any]:
+        return {"labels": list(self.labels), "meaning": dict(self.meaning)}
+
+    # Rows to batches.
+
+    @classmethod
+    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+        names = [name for column in cls.columns for name in (column.name, *column.also)]
+        chosen = pairs(data.columns, "data.columns")
+        image = chosen.pop("image", None)
+        rows = read_pictures(
+            paths, format=data.format, header=data.header, names=names, image=image, objects=cls.objects
+        )
+        return cls.fit(rows, chosen)
+
+    def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
+        return Decoded(rows, self.example, lenient=self.lenient)
+
+    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
+        return take(examples, numbers)
+
+    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+        """Whole batches only, where there is more than one: a model compiled for a size stays with it."""
+        return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
+
+    def example(self, row: Row) -> Example:
+        image = row["image"].open(self.processor.mode, self.processor.fixed if self.lenient else None)
+        pixels, placement = self.processor.place(image)
+        return {"image": pixels, **self.targets(row, placement)}
+
+    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+        """What the model should say of a row, where the row knows it, in the pixels that the model sees."""
+        return {}
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        return {**self.processor.stack([one["image"] for one in examples]), **self.collate_targets(examples)}
+
+    def collate_targets(self, examples: Sequence[Example]) -> Batch:
+        return {}
+
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        if generator is not None:
+            batch = augment(batch, self.augmentation, generator)
+        left = {name: value for name, value in batch.items() if name not in ("pixels", "sizes")}
+        return {**self.processor.normalise(batch["pixels"], batch.get("sizes")), **left}
+
+    @property
+    def augmentation(self) -> Augmentation:
+        found: Augmentation = self.settings.augment
+        return found
+
+    def number_of(self, label: Any) -> int:
+        """The place of a label that a row has."""
+        name = self.meaning.get(str(label), str(label))
+        if name not in self.index:
+            raise InputError(f'the label "{name}" is new; the model knows {", ".join(self.labels[:20])}.')
+        return self.index[name]
+
+    def skipped(self) -> Figures:
+        """How many pictures of the last rows evaluated could not be opened, where some could not."""
+        examples = None if self._last is None else self._last[1]
+        broken = len(examples.broken) if isinstance(examples, Decoded) else 0
+        return {"skipped": float(broken)} if broken else {}
+
+    # Answers.
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        """A picture: a path, bytes, an array, a PIL image; a list of them in, a list of answers out."""
+        things, alone = several(thing)
+        answers = self.answer([Picture.of(one) for one in things], **options) if things else []
+        return answers[0] if alone else answers
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
+        """Pictures as the model takes them, on its device, and where their pixels went."""
+        placed = [self.processor.place(picture.open(self.processor.mode)) for picture in pictures]
+        stacked = self.processor.stack([pixels for pixels, _ in placed])
+        batch = {name: value.to(self.model.device) for name, value in stacked.items()}
+        return self.ready(batch, None), [placement for _, placement in placed]
+
+
+def load_model(path: Source, **where: Any) -> Model:
+    from anyformer.weights.folder import load
+
+    return load(path, **where)
+
+
+def takes_pictures(config: Settings) -> bool:
+    return any(name in config.names() for name in ("image_size", "patch_size", "n_channels"))
+
+
+def head_for(config: Settings, *heads: str) -> str | None:
+    """The first of these heads that a family has."""
+    if "head" not in config.names():
+        return None
+    has = typing.get_args(config.hint("head"))
+    return next((head for head in heads if head in has), None)
+
+
+def model_size(config: Settings) -> Any:
+    """(rows, columns) that a model was made for; None where any will do."""
+    return config.to_json().get("image_size")
+
+
+def _distinct(rows: Rows, column: str) -> list[str]:
+    found: set[str] = set()
+    for i, row in enumerate(rows):
+        value = row[column]
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if not isinstance(one, (str, int, float)) or one == "":
+                raise DataError(f"{rows.where(i)}, has {one!r} as its label, which names no class.")
+            found.add(str(one))
+        if len(found) > MOST:
+            raise DataError(f"{rows.path} has more than {MOST:,} different labels, so they are no classes.")
+    if all(label.lstrip("-").isdigit() for label in found):
+        return sorted(found, key=int)
+    return sorted(found)

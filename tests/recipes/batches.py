@@ -49,6 +49,8 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
     if family in ("vision-encoder-decoder", "show-tell", "show-attend-tell", "cnn-transformer"):
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
+    if family == "line-reader":
+        return {"pixel_values": torch.randn(2, 1, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
     if family == "git":
         return {"input_ids": words, "attention_mask": mask, "labels": labels, "pixel_values": pictures}
     if family == "trocr":

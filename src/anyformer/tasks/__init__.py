@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Task -> its class, whose module loads when it is used.
 TASKS = {
     "answer": ("anyformer.tasks.answer", "AnswerTask"),
+    "caption": ("anyformer.tasks.caption", "Caption"),
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
@@ -24,12 +25,14 @@ TASKS = {
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
     "generate": ("anyformer.tasks.language", "Generate"),
+    "match": ("anyformer.tasks.match", "Match"),
+    "read": ("anyformer.tasks.read", "Read"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
 # Tasks whose answer is a text that is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"generate", "summarize", "translate"})
+WRITING = frozenset({"caption", "generate", "read", "summarize", "translate"})
 
 
 def find(name: str) -> type[Task]:

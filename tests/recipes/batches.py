@@ -51,6 +51,10 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
     if family == "line-reader":
         return {"pixel_values": torch.randn(2, 1, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
+    if family == "metalm":
+        places = torch.full((2, 17), 3)
+        text = {"input_ids": torch.cat([places, words.clamp(min=4)], dim=1)}
+        return {**text, "labels": torch.cat([places * 0 - 100, labels], dim=1), "pixel_values": pictures}
     if family == "git":
         return {"input_ids": words, "attention_mask": mask, "labels": labels, "pixel_values": pictures}
     if family == "trocr":

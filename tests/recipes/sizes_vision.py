@@ -100,5 +100,5 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
 # Made here, for the data at hand; no paper counts them.
 OWN = {
     *("show-tell-small", "show-attend-tell-small", "show-attend-tell-hard", "cnn-transformer-small"),
-    *("vit-transformer-small", "line-reader-small"),
+    *("vit-transformer-small", "line-reader-small", "metalm-small", "metalm-b16-124m"),
 }

@@ -45,7 +45,7 @@ def side(given: Mapping[str, Any]) -> tuple[Family, Settings]:
     return family, family.config.from_json({name: value for name, value in given.items() if name != "family"})
 
 
-def _build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Model]:
+def build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Model]:
     family, settings = side(given)
     model = family.build(settings)
     stages = [stage for stage in model.stages.values() if isinstance(stage, Stage)]
@@ -56,7 +56,7 @@ def _build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Mode
 
 
 def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
-    inputs, stack, model = _build_side(given, "encoder")
+    inputs, stack, model = build_side(given, "encoder")
     stage = Stage("encoder", inputs, stack)
     for head in model.heads.values():
         if isinstance(head, EmbedHead) and head.pool is not None:
@@ -66,7 +66,7 @@ def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
 
 
 def _decoder(given: Mapping[str, Any], attends: str) -> tuple[Stage, LanguageHead, Model]:
-    inputs, stack, model = _build_side(given, "decoder")
+    inputs, stack, model = build_side(given, "decoder")
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
     names = {sublayer.name for block in stack.config.blocks for sublayer in block.sublayers}
     if not isinstance(inputs, TextInput) or not heads or "cross" not in names:

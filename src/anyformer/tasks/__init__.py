@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Task -> its class, whose module loads when it is used.
 TASKS = {
     "answer": ("anyformer.tasks.answer", "AnswerTask"),
+    "ask-image": ("anyformer.tasks.ask_image", "AskImage"),
     "caption": ("anyformer.tasks.caption", "Caption"),
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
@@ -32,7 +33,7 @@ TASKS = {
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
 # Tasks whose answer is a text that is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"caption", "generate", "read", "summarize", "translate"})
+WRITING = frozenset({"ask-image", "caption", "generate", "read", "summarize", "translate"})
 
 
 def find(name: str) -> type[Task]:

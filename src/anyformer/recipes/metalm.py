@@ -8,6 +8,7 @@ Published: MetaLM 82.2 CIDEr on COCO's captions without having seen any (table 9
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,37 +28,28 @@ from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dock(Settings):
-    """One encoder: its name, the id that keeps a place for one of its vectors, and the settings of its family."""
-
-    name: str = "picture"
-    token: int = 3
-    encoder: dict[str, Any] = field(default_factory=dict, hash=False)
-
-    def check(self) -> None:
-        self.require("family" in self.encoder, f'the encoder of the {self.name} does not say its "family".')
-
-
-@dataclass(frozen=True, kw_only=True)
 class MetaLM(Settings):
     decoder: dict[str, Any] = field(default_factory=dict, hash=False)  # {"family": "gpt2", "n_layers": 12, …}
-    docks: tuple[Dock, ...] = ()
+    # What is docked, by name: the id that keeps a place for one of its vectors, and the settings of its family.
+    # {"picture": {"token": 3, "encoder": {"family": "vit", …}}}
+    docks: dict[str, Any] = field(default_factory=dict, hash=False)
     padding: int | None = 0
     end: int | None = 1
 
     def check(self) -> None:
         self.require("family" in self.decoder, 'the decoder does not say its "family".')
-        names = [dock.name for dock in self.docks]
-        self.require(bool(names) and len(set(names)) == len(names), "docks need names, each another.")
-        self.require("decoder" not in names, 'a dock cannot be called "decoder".')
+        self.require(bool(self.docks) and "decoder" not in self.docks, 'docks need a name other than "decoder".')
+        for name, dock in self.docks.items():
+            good = isinstance(dock.get("token"), int) and "family" in dock.get("encoder", {})
+            self.require(good, f'the dock of the {name} must say its "token" and its "encoder" with a "family".')
 
 
-def _dock(dock: Dock) -> tuple[Stage, int]:
+def _dock(name: str, encoder: Mapping[str, Any]) -> tuple[Stage, int]:
     """The encoder's stage, which stands aside where nothing is given to it, and the width of what it makes."""
-    inputs, stack, _ = build_side(dock.encoder, dock.name)
+    inputs, stack, _ = build_side(encoder, name)
     inputs.mask_name = None  # attention_mask is the text's
     inputs.names = tuple(name for name in inputs.names if name != "attention_mask")
-    return Stage(dock.name, inputs, stack, optional=True), int(side(dock.encoder)[1].to_json()["d_model"])
+    return Stage(name, inputs, stack, optional=True), int(side(encoder)[1].to_json()["d_model"])
 
 
 def build(config: MetaLM) -> Model:
@@ -65,8 +57,8 @@ def build(config: MetaLM) -> Model:
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
     if not isinstance(text, TextInput) or not heads or heads[0].reads != "decoder":
         raise ConfigError("the decoder must read text and have a language head of its own, as GPT-2 has.")
-    docked = {dock.name: _dock(dock) for dock in config.docks}
-    widths = {dock.name: (dock.token, docked[dock.name][1]) for dock in config.docks}
+    docked = {name: _dock(name, dock["encoder"]) for name, dock in config.docks.items()}
+    widths = {name: (dock["token"], docked[name][1]) for name, dock in config.docks.items()}
     stage = Stage("decoder", DockedInput(text, widths), stack)
     if not stage.remembers:
         raise ConfigError("the decoder must be causal.")
@@ -81,8 +73,8 @@ def init(config: MetaLM) -> InitConfig:
 
 
 def _one(encoder: ViT, decoder: GPT2) -> MetaLM:
-    picture = Dock(encoder={"family": "vit", **encoder.replace(head="base").to_json()})
-    return MetaLM(decoder={"family": "gpt2", **decoder.to_json()}, docks=(picture,))
+    picture = {"token": 3, "encoder": {"family": "vit", **encoder.replace(head="base").to_json()}}
+    return MetaLM(decoder={"family": "gpt2", **decoder.to_json()}, docks={"picture": picture})
 
 
 SIZES = {

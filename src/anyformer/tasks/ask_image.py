@@ -60,13 +60,12 @@ class AskImage(PictureTextTask):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        config: Any = self.model.config
-        self.place = int(config.docks[0].token)
+        self.dock = picture_dock(self.model.config)
+        self.place = int(self.dock["token"])
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        docks: Any = getattr(config, "docks", ())
-        return bool(docks) and "image_size" in docks[0].encoder
+        return bool(picture_dock(config))
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
@@ -100,15 +99,14 @@ class AskImage(PictureTextTask):
         token = tokenizer.engine.token_to_id(PLACE)
         if token is None:
             raise InputError(f"The tokenizer has no {PLACE}, which keeps the places of pictures.")
-        return filled.replace(docks=tuple(dock.replace(token=token) for dock in filled.docks))
+        return filled.replace(docks={name: {**dock, "token": token} for name, dock in filled.docks.items()})
 
     # Rows to loss: places, question, answer.
 
     @property
     def width(self) -> int:
         """Places that one picture takes."""
-        config: Any = self.model.config
-        sizes = (config.docks[0].encoder[name] for name in ("image_size", "patch_size"))
+        sizes = (self.dock["encoder"][name] for name in ("image_size", "patch_size"))
         rows, columns = (side // patch for side, patch in zip(*sizes, strict=True))
         return int(rows * columns) + 1
 
@@ -215,6 +213,12 @@ class AskImage(PictureTextTask):
             "eval_every": max(steps // 4, 1),
             "save_every": max(steps // 4, 1),
         }
+
+
+def picture_dock(config: Settings) -> dict[str, Any]:
+    """What is docked to a language model and reads pictures; empty where nothing does."""
+    docks: Mapping[str, Any] = getattr(config, "docks", {})
+    return next((dock for dock in docks.values() if "image_size" in dock["encoder"]), {})
 
 
 def split(thing: Any, question: str | None) -> tuple[Picture, str | None]:

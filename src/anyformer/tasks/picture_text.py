@@ -267,7 +267,7 @@ class PictureTextTask(PictureTask):
 def picture_side(model: Model) -> dict[str, Any]:
     """The settings of what reads the pictures: the model's own, or those of the side that does."""
     whole = model.config.to_json()
-    docks = [dock["encoder"] for dock in whole.get("docks", ())]
+    docks = [dock["encoder"] for dock in whole.get("docks", {}).values()]
     sides = [value for value in (*docks, *whole.values()) if isinstance(value, dict) and "image_size" in value]
     return sides[0] if sides else whole
 

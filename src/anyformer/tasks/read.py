@@ -26,6 +26,7 @@ from anyformer.errors import InputError
 from anyformer.metrics.reading import reading_scores
 from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.decode import Decoded
 from anyformer.pictures.lines import Lines
 from anyformer.pictures.open import Array, Picture
 from anyformer.pictures.press import Press
@@ -87,6 +88,12 @@ class Read(PictureTextTask):
             self.press = Press(Lines([text for row in rows for text in texts_of(row, "text")], height, widest))
 
     # Rows to batches.
+
+    def lengths(self, examples: Examples) -> Any:
+        """Lines of about as many letters stand together, which are about as wide."""
+        if not isinstance(examples, Decoded) or "text" not in examples.source.columns:
+            return super().lengths(examples)
+        return np.array([len(texts_of(row, "text")[0]) for row in examples.source])
 
     def example(self, row: Row) -> Example:
         image = self._fit(row["image"].open(self.processor.mode), row["image"].name)

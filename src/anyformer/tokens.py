@@ -14,6 +14,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+_HOST = WeakIdKeyDictionary()  # tensors on a GPU -> the copies that they were made from
+
+
+def remember(moved: Tensor, original: Tensor) -> Tensor:
+    """`moved`, whose values may be asked of the original without waiting for the GPU."""
+    if moved is not original:
+        _HOST[moved] = original
+    return moved
+
+
+def on_host(x: Tensor) -> Tensor:
+    """The same values where looking at them costs least."""
+    if not x.is_cuda or torch.compiler.is_compiling():
+        return x
+    known: Tensor = _HOST.get(x, x)
+    return known
+
+
+def put(x: Tensor, device: torch.device) -> Tensor:
+    """Moved without waiting for what the device has to do before."""
+    if device.type != "cuda" or x.is_cuda:
+        return x.to(device)
+    return remember(x.pin_memory().to(device, non_blocking=True), x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +51,9 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Tensor) -> Packing:
-        index = mask.flatten().nonzero().squeeze(1)
-        return cls(index, tuple(mask.sum(dim=1).tolist()), mask.shape[1])
+        known = on_host(mask)
+        index = known.flatten().nonzero().squeeze(1)
+        return cls(put(index, mask.device), tuple(known.sum(dim=1).tolist()), mask.shape[1])
 
     @classmethod
     def full(cls, batch: int, length: int, device: torch.device) -> Packing:
@@ -41,14 +67,13 @@ class Packing:
     @cached_property
     def rows(self) -> Tensor:
         """The row each packed token belongs to.  sizes (2, 1) -> [0, 0, 1]"""
-        sizes = torch.tensor(self.sizes, device=self.index.device)
-        return torch.repeat_interleave(torch.arange(self.batch, device=self.index.device), sizes)
+        return put(torch.repeat_interleave(torch.tensor(self.sizes)), self.index.device)
 
     @cached_property
     def starts(self) -> Tensor:
         """Where each row begins, and the end.  sizes (2, 1) -> [0, 2, 3]"""
-        sizes = torch.tensor((0, *self.sizes), device=self.index.device, dtype=torch.int32)
-        return sizes.cumsum(0, dtype=torch.int32)
+        sizes = torch.tensor((0, *self.sizes), dtype=torch.int32)
+        return put(sizes.cumsum(0, dtype=torch.int32), self.index.device)
 
     @cached_property
     def places(self) -> Tensor:
@@ -110,6 +135,8 @@ class Tokens:
 
     def replace(self, x: Tensor) -> Tokens:
         """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
+        if torch.compiler.is_compiling():
+            return dataclasses.replace(self, x=x)  # which the compiler knows how to follow
         other = object.__new__(Tokens)
         other.__dict__.update(self.__dict__)
         other.__dict__["x"] = x

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.core.masks import (
     EVERYTHING,
+    Blocks,
     Causal,
     Dense,
     Dilated,
@@ -18,12 +19,14 @@ from anyformer.core.masks import (
     Filled,
     Local2D,
     Mask,
+    Moved,
     Packed,
     Padding,
     Placed,
     Prefix,
     Window,
 )
+from anyformer.core.raster import Raster
 from anyformer.tokens import Packing
 
 Rule = Callable[[int, int, int], bool]  # (row of the batch, index of the query, index of the key) -> may attend
@@ -83,6 +86,29 @@ def _local(b: int, i: int, j: int) -> bool:  # on a picture of width 4: 1 row up
     return abs(y - v) <= 1 and abs(x - u) <= 2
 
 
+def _blocks_1d(b: int, i: int, j: int) -> bool:  # blocks of 4, and 3 before each
+    return i // 4 * 4 - 3 <= j < i // 4 * 4 + 4 + 3
+
+
+# A picture of 4 columns in blocks of 1 x 2 cells, 1 token a cell: where each of 12 tokens stands, by hand.
+_CELLS = [(i // 4, i % 4) for i in range(12)]
+# And one of 4 columns in blocks of 2 x 2: the first block's four, then those of the block to its right, then below.
+_TALL = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0), (3, 1)]
+
+
+def _blocks(cells: list[tuple[int, int]], rows: int, above: int, aside: int) -> Rule:
+    def rule(b: int, i: int, j: int) -> bool:
+        (y, x), (v, u) = cells[i], cells[j]
+        top, left = y - y % rows, x - x % 2
+        return top - above <= v < top + rows and left - aside <= u < left + 2 + aside
+
+    return rule
+
+
+def _deep(b: int, i: int, j: int) -> bool:  # 2 tokens a cell, blocks of 1 x 2 cells, 4 columns; 1 row up, 1 aside
+    return _blocks(_CELLS, 1, 1, 1)(b, i // 2, j // 2)
+
+
 def _prefix(b: int, i: int, j: int) -> bool:
     return j < int(LENGTHS[b])
 
@@ -117,10 +143,38 @@ MASKS = [
     Case("window, only ahead", Window(0, 2), _window(0, 2), (Window,)),
     Case("dilated", Dilated(3, 2), _dilated, (Dilated,)),
     Case("local 2D", Local2D(4, 1, 2), _local, (Local2D,)),
+    Case("blocks in a line", Blocks(Raster(1, 4), 0, 3), _blocks_1d, (Blocks,)),
+    Case("flat blocks", Blocks(Raster(1, 2, 2), 1, 1), _blocks(_CELLS, 1, 1, 1), (Blocks,)),
+    Case("blocks", Blocks(Raster(2, 2, 2), 1, 1), _blocks(_TALL, 2, 1, 1), (Blocks,)),
+    Case("blocks of deep cells", Blocks(Raster(1, 2, 2, 2), 1, 1), _deep, (Blocks,)),
+    Case(
+        "causal & blocks & padding",
+        Causal() & Blocks(Raster(2, 2, 2), 2, 2) & Padding(REAL),
+        _both(_causal, _blocks(_TALL, 2, 2, 2), _padding(REAL)),
+        (Causal, Blocks, Padding),
+    ),
+    Case(
+        "causal & blocks in a line",
+        Causal() & Blocks(Raster(1, 4), 0, 3),
+        _both(_causal, _blocks_1d),
+        (Causal, Blocks),
+    ),
+    Case(
+        "blocks, the first forgotten",
+        Moved(Blocks(Raster(1, 4), 0, 3), 5),
+        lambda b, i, j: _blocks_1d(b, i + 5, j + 5),
+        (Moved,),
+    ),
     Case("padding", Padding(REAL), _padding(REAL), (Padding,)),
     Case("padding, a row of nothing else", Padding(EMPTY), _padding(EMPTY), (Padding,)),
     Case("filled columns", Filled(FIRST, COLUMN), _filled(12), (Filled,)),
     Case("filled columns, a window", Filled(FIRST, COLUMN, 3), _filled(3), (Filled,)),
+    Case(
+        "filled columns, blocks",
+        Filled(FIRST, COLUMN, own=Causal() & Blocks(Raster(1, 4), 0, 1)),
+        lambda b, i, j: _filled(12)(b, i, j) and (3, 5)[b] <= j,  # row 0: number 7, after 3; row 1: number 2, all
+        (Filled,),
+    ),
     Case("documents", Documents(DOCUMENT, DOCUMENT), _documents, (Documents,)),
     Case(
         "documents, one without keys",

@@ -63,6 +63,17 @@ def test_pre_norm() -> None:
     assert torch.allclose(block(Tokens(x)).x, expected, atol=1e-12)
 
 
+def test_gains_scale_each_feature_of_the_branch() -> None:
+    """x + gain · part(norm(x)); fresh gains all have the number that was asked for."""
+    block = _block(_sublayer("feedforward", FORWARD, gain=0.3))
+    sublayer = block.sublayers["feedforward"]
+    x = _normal(2, 5, WIDTH)
+    expected = x + sublayer.gain.weight * sublayer.part(_norm(x, sublayer.norm))
+    assert torch.allclose(block(Tokens(x)).x, expected, atol=1e-12)
+    initialise(block, InitConfig())
+    assert torch.equal(sublayer.gain.weight, torch.full((WIDTH,), 0.3, dtype=torch.float64))
+
+
 def test_post_norm() -> None:
     """norm(x + part(x)), sublayer after sublayer."""
     block = _block(_sublayer("self", SELF, order="post"), _sublayer("feedforward", FORWARD, order="post"))

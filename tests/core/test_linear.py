@@ -101,3 +101,16 @@ def test_another_type_and_back_drops_the_packed_copy() -> None:
     layer.to(torch.bfloat16).to(torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="autocast in halves beside odd widths is a GPU's own path")
+def test_odd_widths_under_autocast() -> None:
+    """Weights stay in float32 there while what comes in is in halves."""
+    layer = Linear(16, 3).to("cuda")
+    torch.nn.init.normal_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    x = torch.randn(5, 16, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), x.float() @ layer.weight.T, atol=0.05, rtol=0.02)

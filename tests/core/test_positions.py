@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.beit.configuration_beit import BeitConfig
+from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.detr.modeling_detr import DetrLearnedPositionEmbedding, DetrSinePositionEmbedding
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
@@ -25,6 +27,7 @@ from anyformer.core.positions import (
     Layout,
     Positions,
     RelativeBuckets,
+    RelativeGrid,
     RelativeXL,
     Rotary,
     Sinusoidal,
@@ -114,6 +117,32 @@ def test_t5_bias_picks_a_number_a_head() -> None:
         for j in range(9):
             bucket = T5Attention._relative_position_bucket(torch.tensor(j - (i + 5)), True, 8, 20)
             assert torch.equal(bias[0, :, i, j], encoding.weight[bucket])
+
+
+@pytest.mark.parametrize("size", [(3, 3), (3, 5), (4, 2)], ids=str)
+@pytest.mark.parametrize("made_for", [(3, 3), (3, 5)], ids=str)
+def test_grid_bias_is_beits(made_for: tuple[int, int], size: tuple[int, int]) -> None:
+    """Rows and columns apart, the class token aside, in pictures of the size that it was made for and of others."""
+    encoding = RelativeGrid(*made_for, 2).double()
+    encoding.weight.data.copy_(_normal(*encoding.weight.shape))
+    theirs = BeitRelativePositionBias(
+        BeitConfig(image_size=[8 * n for n in made_for], patch_size=8, hidden_size=8, num_attention_heads=2)
+    ).double()
+    theirs.relative_position_bias_table.data.copy_(encoding.weight.data)
+    cells = _normal(1, 2, 1 + size[0] * size[1], 4)
+    torch.testing.assert_close(encoding.bias(cells, cells, 0, 1.0, size), theirs(size), atol=1e-12, rtol=0)
+
+
+def test_grid_bias_sees_only_differences() -> None:
+    """Two pairs of cells that lie alike have the same number; fresh ones are zero."""
+    encoding = RelativeGrid(3, 4, 1)
+    encoding.reset(1.0)
+    assert not bool(encoding.weight.any())
+    encoding.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    cells = torch.zeros(1, 1, 13, 2)
+    bias = encoding.bias(cells, cells, 0, 1.0)[0, 0, 1:, 1:].view(3, 4, 3, 4)
+    assert bias[0, 0, 1, 2] == bias[1, 1, 2, 3]
+    assert bias[0, 0, 1, 2] != bias[1, 2, 0, 0]
 
 
 @pytest.mark.parametrize("offset", [0, 3])
@@ -243,7 +272,7 @@ def test_sinusoids_2d_are_maes() -> None:
     theirs = build_2d_sinusoidal_position_embedding(3, 4, 16, dtype=torch.float64)
     expected = torch.cat([theirs[:, 8:], theirs[:, :8]], dim=1)  # as its initialize_weights swaps them
     assert torch.allclose(sinusoids_2d(3, 4, 16), expected, atol=1e-12)
-    grid = Grid(3, 4, 16, extra=1, fixed=True)
+    grid = Grid(3, 4, 16, extra=1, fixed="2d")
     initialise(grid, InitConfig())
     assert torch.allclose(grid.weight[1:], expected.float())
     assert (grid.weight[0] == 0).all()

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core.attend import BLOCK, KERNELS, Call, attend, choose
-from anyformer.core.masks import Causal, Dilated, Mask, Padding, Window
+from anyformer.core.masks import Blocks, Causal, Dilated, Mask, Padding, Window
+from anyformer.core.raster import Raster
 
 LENGTH = 4 * BLOCK + 77
 REAL = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 300]])
@@ -19,6 +20,11 @@ CASES: dict[str, tuple[Mask, str]] = {
     "dilated, causal": (Dilated(7, 20) & Causal(), "regrouped"),
     "dilated, causal, padded": (Dilated(5, 30) & Causal() & Padding(REAL), "regrouped"),
     "dilated, padded": (Padding(REAL) & Dilated(3, 10), "regrouped"),
+    "blocks in a line": (Causal() & Blocks(Raster(1, 128), 0, 100), "tiled"),
+    "blocks": (Causal() & Blocks(Raster(4, 8, 3, 3), 4, 8), "tiled"),
+    "blocks, little memory": (Causal() & Blocks(Raster(4, 8, 3, 3), 1, 2), "tiled"),
+    "blocks, padded": (Causal() & Blocks(Raster(2, 16, 2, 3), 2, 5) & Padding(REAL), "tiled"),
+    "blocks, far memory": (Causal() & Blocks(Raster(1, 4, 8, 3), 2, 5), "blocked"),
     "dilated by one": (Dilated(1, 40), "regrouped"),
 }
 
@@ -38,7 +44,10 @@ def test_equals_the_dense_reference(mask: Mask, kernel: str) -> None:
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("mask", [Window(64), Dilated(4, 16) & Causal()], ids=["window", "dilated"])
+BLOCKS = Causal() & Blocks(Raster(4, 8, 3, 3), 2, 4)
+
+
+@pytest.mark.parametrize("mask", [Window(64), Dilated(4, 16) & Causal(), BLOCKS], ids=["window", "dilated", "blocks"])
 def test_no_table_of_the_whole_length_is_built(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every product of queries and keys on the way is a short one, and their sizes add up to something linear."""
     cells = 0
@@ -46,7 +55,7 @@ def test_no_table_of_the_whole_length_is_built(mask: Mask, monkeypatch: pytest.M
 
     def counted(query: Tensor, key: Tensor, *args: object, **options: object) -> Tensor:
         nonlocal cells
-        cells += query.shape[0] * query.shape[2] * key.shape[2]
+        cells += query.shape[:3].numel() * key.shape[2]
         return real(query, key, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("anyformer.core.attend.F.scaled_dot_product_attention", counted)

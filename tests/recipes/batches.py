@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from ..tiny import family_of
+
 DECODERS = ("gpt1", "gpt2", "gpt3", "gptneox", "llama", "mistral", "qwen2", "qwen3", "gemma3")
 
 
@@ -16,8 +18,8 @@ def training_batch(name: str) -> dict[str, Any]:
     mask[1, 5:] = 0
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
-    family = name.removesuffix("-tiny")
-    if family in (*DECODERS, "mamba", "transformer-xl", "mlp-mixer"):
+    family = family_of(name)
+    if family in (*DECODERS, "dalle", "image-transformer", "imagegpt", "mamba", "transformer-xl", "mlp-mixer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
         return {
@@ -65,10 +67,25 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"clip": both, "clip-text": text}.get(family, {"pixel_values": pictures})
     if family in ("deit", "hybrid", "resnet", "vit"):
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "ast":
+        return {"input_values": torch.randn(2, 48, 32), "labels": torch.tensor([3, 7])}
+    if family == "whisper":
+        return {"input_features": torch.randn(2, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
+    if family == "beit":
+        return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
+    if family == "segmenter":
+        return {"pixel_values": pictures, "labels": (torch.arange(1024).view(1, 32, 32) // 256).expand(2, -1, -1)}
+    if family in ("joints", "vitpose"):
+        joints = torch.cat([torch.rand(2, 5, 2), torch.tensor([1.0, 1, 1, 1, 0]).expand(2, 5).unsqueeze(-1)], dim=-1)
+        size = 64 if family == "vitpose" else 32
+        return {"pixel_values": torch.randn(2, 3, size, size), "labels": joints}
     if family == "mae":
         return {"pixel_values": pictures, "noise": torch.rand(2, 16)}
     if family == "detr":
-        return {"pixel_values": torch.randn(2, 3, 64, 64)}
+        things = [
+            {"class_labels": torch.tensor([0, 2]), "boxes": torch.tensor([[0.3, 0.4, 0.2, 0.2], [0.6, 0.6, 0.5, 0.4]])}
+        ]
+        return {"pixel_values": torch.randn(2, 3, 64, 64), "labels": things * 2}
     said = torch.full((2, 64), -100)
     said[:, :8] = words
     return {"input_ids": torch.randint(0, 256, (2, 8)), "labels": said}

@@ -11,7 +11,18 @@ def _resnet(depths: list[int], basic: bool = False) -> dict[str, Any]:
     return {"depths": depths, "hidden_sizes": widths, "layer_type": kind, "num_labels": 1000}
 
 
+def _deit(width: int, heads: int) -> dict[str, Any]:
+    return {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width, "num_labels": 1000}
+
+
+_DEIT = ("DeiTForImageClassificationWithTeacher", "DeiTConfig")
+
 PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "deit-ti16": (*_DEIT, _deit(192, 3)),
+    "deit-s16": (*_DEIT, _deit(384, 6)),
+    "deit-b16": (*_DEIT, _deit(768, 12)),
+}
+PUBLISHED |= {
     name: ("ResNetForImageClassification", "ResNetConfig", size)
     for name, size in {
         "resnet-18": _resnet([2, 2, 2, 2], basic=True),
@@ -33,7 +44,43 @@ def _basic(d_in: int, d_out: int) -> int:
     return _convolution(d_in, d_out, 3) + _convolution(d_out, d_out, 3) + shortcut
 
 
+def _bottleneck(d_in: int, d_out: int) -> int:
+    inner = d_out // 4
+    shortcut = _convolution(d_in, d_out, 1) if d_in != d_out else 0
+    return _convolution(d_in, inner, 1) + _convolution(inner, inner, 3) + _convolution(inner, d_out, 1) + shortcut
+
+
+def _linear(d_in: int, d_out: int) -> int:
+    return d_in * d_out + d_out
+
+
+def _vit(n_layers: int, width: int, hidden: int, patch: int, cells: int, labels: int = 10) -> int:
+    """Blocks, final norm, `patch` numbers to a token, `cells` positions, classes."""
+    block = 4 * _linear(width, width) + _linear(width, hidden) + _linear(hidden, width) + 4 * width
+    return n_layers * block + 2 * width + _linear(patch, width) + cells * width + _linear(width, labels) * (labels > 0)
+
+
+_R50 = sum(
+    (
+        _convolution(3, 64, 7),
+        _bottleneck(64, 256) + 2 * _bottleneck(256, 256),
+        _bottleneck(256, 512) + 3 * _bottleneck(512, 512),
+        _bottleneck(512, 1024) + 8 * _bottleneck(1024, 1024),
+    )
+)
 COUNTED: dict[str, int] = {
+    "vit-cifar": _vit(7, 256, 512, 4 * 4 * 3, 64) + 256,  # the query of the pool
+    # class and distillation token with their positions, and a second classifier
+    "deit-cifar": _vit(7, 256, 512, 4 * 4 * 3, 64 + 2) + 2 * 256 + _linear(256, 10),
+    "hybrid-cifar": _vit(5, 256, 512, 2 * 2 * 128, 64)
+    + 256
+    + _convolution(3, 64, 3)
+    + _basic(64, 64)
+    + _basic(64, 128),
+    # encoder without classes, with a class token and its place; decoder with its mask token; pixels
+    "mae-cifar": _vit(7, 256, 512, 4 * 4 * 3, 64 + 2, 0) + _vit(2, 128, 256, 256, 64 + 2, 4 * 4 * 3),
+    "hybrid-r50-b16": _R50 + _vit(12, 768, 3072, 1024, 197, 1000) + 768,
+    "hybrid-r50-l16": _R50 + _vit(24, 1024, 4096, 1024, 197, 1000) + 1024,
     "resnet-cifar": sum(
         (
             _convolution(3, 64, 3),

@@ -10,9 +10,10 @@ import torch
 import anyformer as af
 from anyformer.registry import recipe
 
+from ..tiny import tiny_recipes
 from ..weights.oracles import hf_class
 from . import sizes_decoders as decoders
-from . import sizes_enc, sizes_vision, sizes_vit
+from . import sizes_enc, sizes_pose, sizes_sound, sizes_vision, sizes_vit
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -49,6 +50,10 @@ def detr(depths: tuple[int, ...] = (3, 4, 6, 3)) -> dict[str, Any]:
     return {"resnet": {"depths": depths, "out_features": ["stage4"]}, "num_labels": 91}
 
 
+def imagegpt(n_layers: int, width: int, heads: int) -> dict[str, Any]:
+    return {"n_layer": n_layers, "n_embd": width, "n_head": heads}
+
+
 def mamba(n_layers: int, width: int) -> dict[str, Any]:
     return {"num_hidden_layers": n_layers, "hidden_size": width}
 
@@ -78,6 +83,9 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "detr-r50-dc5": ("DetrForObjectDetection", "DetrConfig", detr()),
     "detr-r101": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
     "detr-r101-dc5": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
+    "imagegpt-small": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(24, 512, 8)),
+    "imagegpt-medium": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(36, 1024, 8)),
+    "imagegpt-large": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(48, 1536, 16)),
     "mamba-130m": ("MambaForCausalLM", "MambaConfig", mamba(24, 768)),
     "mamba-370m": ("MambaForCausalLM", "MambaConfig", mamba(48, 1024)),
     "mamba-790m": ("MambaForCausalLM", "MambaConfig", mamba(48, 1536)),
@@ -97,15 +105,34 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
             "num_labels": 1000,
         },
     ),
+    "perceiver-fourier": (
+        "PerceiverForImageClassificationFourier",
+        "PerceiverConfig",
+        {
+            "num_latents": 512,
+            "d_latents": 1024,
+            "num_blocks": 8,
+            "num_self_attends_per_block": 6,
+            "num_cross_attention_heads": 1,
+            "num_labels": 1000,
+        },
+    ),
     **decoders.PUBLISHED,
 }
 
 PUBLISHED |= sizes_enc.PUBLISHED
 PUBLISHED |= sizes_vision.PUBLISHED
 PUBLISHED |= sizes_vit.PUBLISHED
+PUBLISHED |= sizes_pose.PUBLISHED
+PUBLISHED |= sizes_sound.PUBLISHED
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
-PAPERS: dict[str, float] = {"transformer-xl-41m": 41e6, "transformer-xl-277m": 277e6, "sutskever-384m": 384e6}
+PAPERS: dict[str, float] = {
+    "dalle-12b": 12e9,
+    "transformer-xl-41m": 41e6,
+    "transformer-xl-277m": 277e6,
+    "sutskever-384m": 384e6,
+}
 
 
 def gates(n: int, d_in: int, d: int) -> int:
@@ -113,8 +140,34 @@ def gates(n: int, d_in: int, d: int) -> int:
     return n * d * (d_in + d + 2)
 
 
+# Values of three channels and the first token; rows, columns, channels; eight blocks; a norm; the output.
+_PIXELS = sum(
+    (
+        (3 * 256 + 1) * 384,
+        (32 + 32 + 3) * 384,
+        8 * (4 * 384**2 + 2 * 384 * 1536 + 1536 + 384 + 4 * 384),
+        2 * 384,
+        256 * 384,
+    )
+)
+
 # And, where it prints none, the sum of what it describes.
 COUNTED: dict[str, int] = {
+    # words and codes; places of the text, rows, columns; eight blocks; a norm
+    "dalle-mini": (1024 + 256) * 256 + (32 + 16 + 16) * 256 + 8 * (12 * 256**2 + 13 * 256) + 2 * 256,
+    # latents; reading pixels of 133 features; eight blocks; the query; answering; the classes
+    "perceiver-cifar": sum(
+        (
+            128 * 256,
+            2 * 256 + 2 * 133 + (256 + 2 * 133 + 3) * 133 + 133 * 256 + 256 + 2 * 256 + 2 * (256**2 + 256),
+            8 * (4 * 256 + 4 * (256**2 + 256) + 4 * 256**2 + 3 * 256),
+            256,
+            6 * 256 + 6 * (256**2 + 256),
+            10 * 257,
+        )
+    ),
+    "image-transformer-cifar-1d": _PIXELS,
+    "image-transformer-cifar-2d": _PIXELS,
     # words of both sides, encoder, start, score, decoder, maxout, output
     "bahdanau-search50": sum(
         (
@@ -142,6 +195,7 @@ COUNTED: dict[str, int] = {
 
 
 COUNTED |= sizes_vit.COUNTED
+COUNTED |= sizes_pose.COUNTED
 
 
 def count(model: torch.nn.Module) -> int:
@@ -150,12 +204,15 @@ def count(model: torch.nn.Module) -> int:
 
 def theirs(name: str) -> int:
     architecture, config_class, values = PUBLISHED[name]
-    resnet = values.get("resnet")
-    values = {key: value for key, value in values.items() if key != "resnet"}
+    resnet, vitpose = values.get("resnet"), values.get("vitpose")
+    values = {key: value for key, value in values.items() if key not in ("resnet", "vitpose")}
+    if vitpose is not None:
+        values |= {"backbone_config": hf_class("VitPoseBackboneConfig")(**vitpose)}
     if resnet is not None:
         values |= {"use_timm_backbone": False, "backbone_config": hf_class("ResNetConfig")(**resnet)}
+    besides = {**sizes_enc.BESIDES, **sizes_pose.BESIDES, **sizes_sound.BESIDES}.get(name, 0)
     with torch.device("meta"):
-        return count(hf_class(architecture)(hf_class(config_class)(**values))) + sizes_enc.BESIDES.get(name, 0)
+        return count(hf_class(architecture)(hf_class(config_class)(**values))) + besides
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -167,7 +224,7 @@ def test_parameter_count(name: str) -> None:
 
 
 def test_every_published_size_is_checked() -> None:
-    sizes = {name for name in af.recipes() if not name.endswith("-tiny")}
+    sizes = set(af.recipes()) - set(tiny_recipes())
     assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT) | sizes_vision.OWN
 
 

@@ -35,7 +35,7 @@ def learn(task: Task, rows: Rows, steps: int = 60, lr: float = 3e-3, batch: Batc
     epoch = 0
     while len(losses) < steps:
         for numbers in job.batches(epoch):
-            loss = job.loss(job.collate(numbers, chance))
+            loss = job.loss(job.ready(job.collate(numbers, chance), chance))
             optimizer.zero_grad()
             (loss.total / loss.count).backward()
             optimizer.step()

@@ -56,6 +56,13 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         {"tokenizer.vocab_size": 120},
     ),
     "classify-image": ("vit-tiny", "x.npz", {"x.npz": pictures.npz()}, pictures.square((200, 40, 40), 5), {}),
+    "complete-image": (
+        "image-transformer-tiny",
+        "x.npz",
+        {"x.npz": pictures.npz()},
+        pictures.square((200, 40, 40), 5),
+        {"task.samples": 1},
+    ),
     "classify-pair": (
         "bert-tiny",
         "x.tsv",
@@ -63,6 +70,7 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         ("one cat", "one dog"),
         {"tokenizer.vocab_size": 120},
     ),
+    "reconstruct": ("mae-tiny", "x.npz", {"x.npz": pictures.npz()}, pictures.square((200, 40, 40), 5), {}),
     "tag": (
         "bert-tiny",
         "x.conll",
@@ -79,6 +87,8 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         "the cat sat",
         {"tokenizer.vocab_size": 120, "data.max_length": 24},
     ),
+    "pose": ("joints-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
+    "segment": ("segmenter-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "embed": (
         "bert-tiny",
         "x.tsv",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old, oracles_pose, oracles_vision, oracles_vit
+from . import oracles_enc, oracles_old, oracles_pixels, oracles_pose, oracles_sound, oracles_vision, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -29,6 +29,8 @@ _HOMES = {
     **oracles_vit.HOMES,
     **oracles_pose.HOMES,
     **oracles_vision.HOMES,
+    **oracles_pixels.HOMES,
+    **oracles_sound.HOMES,
 }
 
 
@@ -105,6 +107,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
             "num_queries": 5,
         },
     ),
+    "PerceiverForImageClassificationFourier": ("PerceiverConfig", {**_PERCEIVER, "num_cross_attention_heads": 1}),
     "Perceiver": ("PerceiverConfig", _PERCEIVER),
     **oracles_old.SMALL,
     **decoders.SMALL,
@@ -112,6 +115,8 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_vit.SMALL,
     **oracles_pose.SMALL,
     **oracles_vision.SMALL,
+    **oracles_pixels.SMALL,
+    **oracles_sound.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -130,12 +135,15 @@ ARCHITECTURES: tuple[str, ...] = (
     "DetrForObjectDetection",
     "PerceiverForMaskedLM",
     "PerceiverForImageClassificationLearned",
+    "PerceiverForImageClassificationFourier",
     *oracles_old.ARCHITECTURES,
     *decoders.ARCHITECTURES,
     *oracles_enc.ARCHITECTURES,
     *oracles_vit.ARCHITECTURES,
     *oracles_pose.ARCHITECTURES,
     *oracles_vision.ARCHITECTURES,
+    *oracles_pixels.ARCHITECTURES,
+    *oracles_sound.ARCHITECTURES,
 )
 
 
@@ -213,13 +221,14 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "ViTMAE": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24), "noise": torch.rand(2, 9)}, {}),
         "ViT": lambda: Case({"pixel_values": torch.randn(2, 3, 24, 24)}, {}),
         "Detr": _detr_case,
-        "Perceiver": lambda: _perceiver_case(architecture),
+        **dict.fromkeys(("Perceiver", "PerceiverForImageClassificationFourier"), lambda: _perceiver_case(architecture)),
         **dict.fromkeys(oracles_old.TEXT, plain_text_case),
         **{family: lambda: decoder_case(architecture) for family in decoders.SMALL},
         **{family: lambda: oracles_pose.make_case(architecture) for family in oracles_pose.SMALL},
+        "ImageGPT": oracles_pixels.imagegpt_case,
     }
     family = family_of(architecture)
-    others = {**oracles_enc.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
+    others = {**oracles_enc.CASES, **oracles_sound.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
     case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
@@ -271,6 +280,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
     **dict.fromkeys(oracles_old.LABELLED, own_labels),
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
+    "PerceiverForImageClassificationFourier": lambda b: {"labels": torch.tensor([0, 1])},
     **{
         architecture: lambda b: {"labels": b["input_ids"].masked_fill(b["attention_mask"] == 0, -100)}
         for architecture in decoders.ARCHITECTURES
@@ -279,6 +289,8 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     **oracles_vit.LABELS,
     **oracles_pose.LABELS,
     **oracles_vision.LABELS,
+    **oracles_pixels.LABELS,
+    **oracles_sound.LABELS,
 }
 
 

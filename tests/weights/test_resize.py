@@ -1,12 +1,15 @@
-"""A model with more words says the same about those it had."""
+"""A model with more words says the same about those it had; one for larger pictures sees what it saw."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.weights.resize import resize_vocabulary
+from anyformer.weights.resize import resize_pictures, resize_vocabulary
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "transformer-tiny", "llama-tiny", "t5-tiny"])
@@ -37,3 +40,43 @@ def test_what_cannot_be() -> None:
         resize_vocabulary(af.build("vit-tiny"), 10)
     with pytest.raises(af.ConfigError, match="must be 1 or more"):
         resize_vocabulary(af.build("gpt2-tiny"), 0)
+    with pytest.raises(af.ConfigError, match="no image_size"):
+        resize_pictures(af.build("gpt2-tiny"), 64)
+    with pytest.raises(af.ConfigError, match="one size"):
+        resize_pictures(af.build("mae-tiny"), patch_size=4)
+    with pytest.raises(af.ConfigError, match="square"):
+        resize_pictures(af.build("mae-tiny"), (32, 64))
+
+
+@pytest.mark.parametrize("positions", ["learned", "learned-2d", "sine", "sine-2d", "none"])
+def test_larger_pictures_are_what_interpolation_gives(positions: str, tmp_path: Path) -> None:
+    """The same numbers as interpolating at run time; and so after saving and loading."""
+    model = af.build("vit-tiny", positions=positions)
+    larger = resize_pictures(model, (48, 40))
+    assert larger.config.image_size == (48, 40)  # type: ignore[attr-defined]
+    pixels = torch.randn(2, 3, 48, 40)
+    with torch.no_grad():
+        expected = model(pixel_values=pixels, interpolate_pos_encoding=True).logits
+        torch.testing.assert_close(larger(pixel_values=pixels).logits, expected)
+        larger.save(tmp_path / "folder")
+        assert torch.equal(af.load(tmp_path / "folder")(pixel_values=pixels).logits, larger(pixel_values=pixels).logits)
+
+
+@pytest.mark.parametrize("patch", [(16, 16), (8, 16), (12, 12)])
+def test_enlarged_patches_give_the_same_tokens(patch: tuple[int, int]) -> None:
+    """FlexiViT's promise: a picture whose patches are enlarged one by one is to the resized model what it was."""
+    model = af.build("vit-tiny").double()
+    pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    cut = pixels.unfold(2, 8, 8).unfold(3, 8, 8)  # [B, C, rows, columns, 8, 8]
+    grown = F.interpolate(cut.flatten(0, 3).unsqueeze(1), size=patch, mode="bilinear").view(*cut.shape[:4], *patch)
+    picture = grown.permute(0, 1, 2, 4, 3, 5).flatten(4).flatten(2, 3)
+    resized = resize_pictures(model, tuple(picture.shape[2:]), patch)
+    with torch.no_grad():
+        torch.testing.assert_close(resized(pixel_values=picture).logits, model(pixel_values=pixels).logits)
+
+
+def test_smaller_patches_and_mae() -> None:
+    smaller = resize_pictures(af.build("vit-tiny"), patch_size=4)
+    assert smaller(pixel_values=torch.randn(1, 3, 32, 32)).logits.shape == (1, 10)
+    mae = resize_pictures(af.build("mae-tiny"), 64)
+    assert mae(pixel_values=torch.randn(1, 3, 64, 64)).logits.shape == (1, 64, 8 * 8 * 3)

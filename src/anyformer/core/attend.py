@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.masks import EVERYTHING, Causal, Dense, Dilated, Filled, Mask, Packed, Padding, Window
+from anyformer.core.masks import EVERYTHING, Blocks, Causal, Dense, Dilated, Filled, Mask, Packed, Padding, Window
 from anyformer.tokens import Packing
 
 BLOCK = 256  # queries a step in the blocked kernel
@@ -301,6 +301,36 @@ def _can_band(call: Call) -> bool:
     return known and whole and any(isinstance(part, Window) for part in parts) and _plain(call)
 
 
+def _tiled(call: Call) -> Tensor:
+    """Blocks of a picture, each with its memory, as so many heads of one call: what is forbidden is the same for all
+    pictures, and its table is of the size of a block times its memory.
+    """
+    blocks = next(part for part in call.mask.parts if isinstance(part, Blocks))
+    around, n_heads, length = blocks.surroundings, call.query.shape[1], call.query.shape[2]
+    assert around is not None
+    q, k = around.indices(length, call.query.device)
+    allowed = (k >= 0)[:, None, :].expand(-1, q.shape[1], -1)
+    for part in call.mask.parts:
+        if not isinstance(part, Padding):
+            allowed = allowed & part.allowed(q[:, :, None], k[:, None, :])[0, 0]
+    allowed = allowed.repeat_interleave(n_heads, dim=0)[None]
+    for part in call.mask.parts:
+        if isinstance(part, Padding):
+            real = part.real[:, k.clamp(min=0)].repeat_interleave(n_heads, dim=1)  # [B, blocks · H, width]
+            allowed = allowed & real[:, :, None, :]
+    key, value = (around.memories(_spread(x, n_heads)) for x in (call.key, call.value))
+    tiles = replace(call, query=around.tiles(call.query), key=key, value=value, mask=Dense(allowed))
+    return around.whole(_sdpa(tiles), n_heads, length)
+
+
+def _can_tile(call: Call) -> bool:
+    parts = call.mask.parts
+    blocks = [part for part in parts if isinstance(part, Blocks)]
+    known = all(isinstance(part, (Blocks, Causal, Padding)) for part in parts) and Causal() in parts
+    whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
+    return known and whole and len(blocks) == 1 and blocks[0].surroundings is not None and _plain(call)
+
+
 def _regrouped(call: Call) -> Tensor:
     """Dilation as a window: tokens of one remainder modulo the step see only each other, and there are neighbours."""
     dilated = next(part for part in call.mask.parts if isinstance(part, Dilated))
@@ -458,6 +488,7 @@ KERNELS: dict[str, Kernel] = {
         Kernel("each", _can_unpack, _long_rows_on_cpu, _each),
         Kernel("repad", _can_unpack, _always, _repad),
         Kernel("regrouped", _can_regroup, _long, _regrouped),
+        Kernel("tiled", _can_tile, _always, _tiled),
         Kernel("banded", _can_band, _bounded, _banded),
         Kernel("blocked", _can_fuse, _bounded, _blocked),
         Kernel("batched", _can_fuse, _few_of_many, _batched),

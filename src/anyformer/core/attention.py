@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attend, weigh
 from anyformer.core.linear import Fused, Linear
-from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Window, together
+from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Placed, together
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.state import PAST, State
@@ -62,9 +62,8 @@ class AttentionConfig(Settings):
 
     @property
     def span(self) -> int | None:
-        """How many tokens before a query it looks at, where a window bounds that."""
-        windows = [part.left for part in self.mask.parts if isinstance(part, Window)]
-        return min(windows) if windows and self.mask.relative else None
+        """How many tokens before a query it looks at, where the mask bounds that."""
+        return self.mask.span if self.mask.relative or self.mask.numbered else None
 
 
 class Attention(nn.Module):
@@ -138,7 +137,10 @@ class Attention(nn.Module):
             return own & Packed(tokens.packing, keys.packing)
         if context is None and state is not None:
             return state.mask(own, tokens.x.shape[1], n_keys, tokens.memo)
-        return own if keys.mask is None else own & Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
+        if keys.mask is None:
+            return own
+        real = Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
+        return Placed(own, keys.mask.cumsum(dim=1) - 1) & real if own.numbered else own & real
 
     def _self(
         self, tokens: Tokens, state: State | None, norm: nn.Module | None = None

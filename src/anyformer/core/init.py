@@ -40,7 +40,7 @@ def _draw(module: nn.Module, config: InitConfig) -> None:
         module.reset(config.std if config.embedding_std is None else config.embedding_std)  # type: ignore[operator]
     elif isinstance(module, Linear):
         _linear(module, config)
-    elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.RNNBase)):
+    elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.RNNBase)):
         module.reset_parameters()
     elif isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -51,8 +51,7 @@ class Linear(nn.Module):
         """Product and activation as one kernel, where there is one."""
         if self.packed and activation in products.EPILOGUES and self._takes_packed(x):
             return cast("Packed", self._packed)(x, self.bias, activation)
-        halves = x.is_cuda and x.dtype in HALVES and not torch.is_grad_enabled()
-        if self.bias is None or activation not in EPILOGUES or not halves:
+        if self.bias is None or activation not in EPILOGUES or not self._halves(x):
             return None
         flat = x.reshape(-1, x.shape[-1])
         y = torch._addmm_activation(self.bias, flat, self.weight.T, use_gelu=activation == "gelu_tanh")
@@ -66,9 +65,13 @@ class Linear(nn.Module):
             if self._packed.version == self.weight._version:
                 return self._packed(x, bias)
             self._packed = None  # the weights have moved on
-        if x.is_cuda and self.weight.shape[0] % ALIGNED and not torch.is_grad_enabled() and x.dtype in HALVES:
+        if self.weight.shape[0] % ALIGNED and self._halves(x):
             return _aligned(x, self.weight, bias)
         return F.linear(x, self.weight, bias)
+
+    def _halves(self, x: Tensor) -> bool:
+        """Both sides in half precision on a GPU, without gradients; under autocast the weights are not."""
+        return x.is_cuda and x.dtype in HALVES and self.weight.dtype == x.dtype and not torch.is_grad_enabled()
 
     @staticmethod
     def _takes_packed(x: Tensor) -> bool:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.core.raster import Raster, Surroundings
 from anyformer.tokens import Packing
 
 
@@ -23,6 +24,10 @@ class Mask:
 
     # Depends only on how far apart query and key stand, so that packing the rows does not change its meaning.
     relative = False
+    # Depends on the number of a token in its row, where padding does not count.
+    numbered = False
+    # How many tokens before a query it may see at most; None: any number.
+    span: int | None = None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=q.device)
@@ -73,6 +78,14 @@ class All(Mask):
     @property
     def relative(self) -> bool:  # type: ignore[override]
         return all(member.relative for member in self.members)
+
+    @property
+    def numbered(self) -> bool:  # type: ignore[override]
+        return any(member.numbered for member in self.members)
+
+    @property
+    def span(self) -> int | None:  # type: ignore[override]
+        return min((member.span for member in self.members if member.span is not None), default=None)
 
     @property
     def parts(self) -> tuple[Mask, ...]:
@@ -137,6 +150,10 @@ class Window(Mask):
     left: int
     right: int = 0
 
+    @property
+    def span(self) -> int:  # type: ignore[override]
+        return self.left
+
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return ((k >= q - self.left) & (k <= q + self.right))[None, None]
 
@@ -181,6 +198,67 @@ class Local2D(Mask):
         return max(0, min(low, n_keys)), max(0, min(high, n_keys))
 
 
+@dataclass(frozen=True)
+class Blocks(Mask):
+    """Tokens are the cells of a picture, block by block; a query sees its own block and that block's memory: the cells
+    at most `above` rows over it and `aside` columns to either side (Image Transformer's local attention; with blocks
+    that stand in one line, its local 1D attention). `Causal` beside it forbids what is not read yet.
+    """
+
+    numbered = True
+
+    raster: Raster
+    above: int
+    aside: int
+
+    @property
+    def span(self) -> int:  # type: ignore[override]
+        return self._behind + self.raster.size - 1
+
+    @property
+    def _behind(self) -> int:
+        """Tokens before a block among which its memory lies."""
+        raster = self.raster
+        if raster.across is None:
+            return self.aside * raster.depth
+        over, beside = -(-self.above // raster.rows), -(-self.aside // raster.columns)
+        return (over * raster.across + beside) * raster.size
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        top, left = self.raster.corner(q)
+        row, column, _ = self.raster.coordinates(k)
+        near = (row >= top - self.above) & (row < top + self.raster.rows)
+        near = near & (column >= left - self.aside) & (column < left + self.raster.columns + self.aside)
+        return near[None, None]
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        raster = self.raster
+        low, high = first // raster.size * raster.size - self._behind, (last - 1) // raster.size + 1
+        high = (high + -(-self.aside // raster.columns)) * raster.size
+        return max(0, min(low, n_keys)), max(0, min(high, n_keys))
+
+    @property
+    def surroundings(self) -> Surroundings | None:
+        """The memories as tiles of one size, where they reach no further than the next block."""
+        fits = self.above <= self.raster.rows and self.aside <= self.raster.columns
+        return Surroundings(self.raster, self.above, self.aside) if fits else None
+
+
+@dataclass(frozen=True, eq=False)
+class Moved(Mask):
+    """A mask about numbers, for keys of which the first `by` are forgotten."""
+
+    inner: Mask
+    by: int
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.inner.allowed(q + self.by, k + self.by)
+
+    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        low, high = self.inner.reach(first + self.by, last + self.by, n_keys + self.by)
+        return max(0, low - self.by), max(0, high - self.by)
+
+
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
     """The first `length` keys, the same for all rows or [B]."""
@@ -204,7 +282,7 @@ class Padding(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Placed(Mask):
-    """A mask about distances, counted in places instead of slots: `places` [B, K] numbers the real tokens of each row.
+    """A mask that counts places instead of slots: `places` [B, K] numbers the real tokens of each row.
 
     Between a prompt padded on the right and what is generated after it lie slots that are no distance.
     """
@@ -223,7 +301,8 @@ class Filled(Mask):
 
     `table` [B, columns]: the row of the cache in which each column of a row lies, where beams left their past with
     their ancestors. `fresh`: the newest key and value, which are not in the cache yet. A kernel that follows the one
-    and writes the other is then the only one that can answer.
+    and writes the other is then the only one that can answer. `own`: what else the family forbids, counted in the real
+    tokens of a row, which lie side by side.
     """
 
     first: Tensor
@@ -231,12 +310,17 @@ class Filled(Mask):
     span: int | None = None
     table: Tensor | None = None
     fresh: tuple[Tensor, Tensor] | None = None
+    own: Mask | None = None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         assert self.table is None and self.fresh is None
         low = self.first[:, None, None, None]
         low = low if self.span is None else torch.maximum(low, self.column - self.span)
-        return (k >= low) & (k <= self.column)
+        seen = (k >= low) & (k <= self.column)
+        if self.own is None:
+            return seen
+        first = self.first[:, None, None]
+        return seen & self.own.allowed(self.column - first, k - first)[0, 0].unsqueeze(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,9 +353,12 @@ class Packed(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """A boolean tensor [B or 1, 1, Q, K] of the caller's, for what no other mask describes."""
+    """A boolean tensor [B or 1, H or 1, Q, K] of the caller's, for what no other mask describes."""
 
     tensor: Tensor
+
+    def dense(self, n_query: int, n_key: int, offset: int = 0, device: torch.device | None = None) -> Tensor:
+        return self.tensor[:, :, offset : offset + n_query, :n_key]
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return self.tensor[:, :, q, k]

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.raster import Raster
 from anyformer.core.rope import Rope
 from anyformer.errors import InputError
 from anyformer.tokens import Memo, Tokens, unobserved
@@ -115,22 +116,29 @@ class Table(Positions):
 
 
 class Grid(Positions):
-    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token).
+    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token). `fixed`:
+    sines and cosines instead, of a cell's number ("1d") or of its column and row ("2d").
 
     A picture of another size takes its vectors by bicubic interpolation, where the caller asks for it.
     """
 
-    def __init__(self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: bool = False) -> None:
+    def __init__(
+        self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: Literal["1d", "2d"] | None = None
+    ) -> None:
         super().__init__()
         self.rows, self.columns, self.extra, self.fixed = rows, columns, extra, fixed
-        self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=not fixed)
+        self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=fixed is None)
 
     def reset(self, std: float) -> None:
-        if self.fixed:
-            cells = sinusoids_2d(self.rows, self.columns, self.weight.shape[1])
-            self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
-        else:
+        if self.fixed is None:
             nn.init.trunc_normal_(self.weight, std=std)
+            return
+        width = self.weight.shape[1]
+        if self.fixed == "2d":
+            cells = sinusoids_2d(self.rows, self.columns, width)
+        else:
+            cells = sinusoids(torch.arange(self.rows * self.columns), width, "halves")
+        self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
 
     def table(self, rows: int, columns: int, flat: bool = False) -> Tensor:
         """[extra + rows·columns, d]. `flat` stretches the cells as one line, as the published MAE decoder does."""
@@ -168,6 +176,62 @@ class Grid2D(Positions):
         return torch.cat([x, y], dim=-1).flatten(0, 1).unsqueeze(0)
 
     code = embed
+
+
+class Axes(Grid2D):
+    """The same for a picture of one size, a class token having none of it; another size takes its vectors by
+    interpolation along each axis (the ViT paper's learned 2D positions, appendix D.4)."""
+
+    extra = 0
+
+    def reset(self, std: float) -> None:
+        nn.init.trunc_normal_(self.row, std=std)
+        nn.init.trunc_normal_(self.column, std=std)
+
+    def table(self, rows: int, columns: int) -> Tensor:
+        x = stretch(self.column, columns).expand(rows, -1, -1)
+        y = stretch(self.row, rows).unsqueeze(1).expand(-1, columns, -1)
+        return torch.cat([x, y], dim=-1).flatten(0, 1)
+
+
+def stretch(line: Tensor, n: int) -> Tensor:
+    """[m, d] -> [n, d], by linear interpolation."""
+    if len(line) == n:
+        return line
+    return F.interpolate(line.T.unsqueeze(0), size=n, mode="linear", align_corners=False)[0].T
+
+
+class Cells(Positions):
+    """Learned vectors of row, column and channel, added up, for the cells of a picture that come one after another in
+    the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
+    """
+
+    def __init__(self, rows: int, columns: int, raster: Raster, d_model: int, before: int = 0) -> None:
+        super().__init__()
+        self.raster, self.before = raster, before
+        self.limit = before + rows * columns * raster.depth
+        self.text = nn.Parameter(torch.empty(before, d_model)) if before else None
+        self.row = nn.Parameter(torch.empty(rows, d_model))
+        self.column = nn.Parameter(torch.empty(columns, d_model))
+        self.channel = nn.Parameter(torch.empty(raster.depth, d_model)) if raster.depth > 1 else None
+
+    def reset(self, std: float) -> None:
+        for table in (self.text, self.row, self.column, self.channel):
+            if table is not None:
+                nn.init.normal_(table, std=std)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        at = _at(tokens)
+        longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
+        if self.limit is not None and longest > self.limit:
+            raise InputError(f"There are {longest} tokens, but the model has places for {self.limit}.")
+        row, column, channel = self.raster.coordinates((at - self.before).clamp(min=0))
+        x = F.embedding(row, self.row) + F.embedding(column, self.column)
+        x = x if self.channel is None else x + F.embedding(channel, self.channel)
+        if self.text is None:
+            return x
+        words = F.embedding(at.clamp(max=self.before - 1), self.text)
+        return torch.where((at < self.before).unsqueeze(-1), words, x)
 
 
 class Sinusoidal2D(Positions):

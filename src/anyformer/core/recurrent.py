@@ -26,7 +26,7 @@ from anyformer.core.score import Additive, General
 from anyformer.core.state import State
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens
+from anyformer.tokens import Tokens, on_host
 
 Kind = Literal["lstm", "gru"]
 Carry = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]
@@ -159,7 +159,7 @@ def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = N
     if sizes is None:
         y, after = cell(x, before)
     else:
-        whole = sizes.clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
+        whole = on_host(sizes).clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
         y, after = cell(pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
         y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
     after = after if isinstance(after, tuple) else (after,)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.tokens import Packing, Tokens
+from anyformer.tokens import Packing, Tokens, put
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Rows:
         batch, length = self.x.shape[:2]
         if self.packing is None:
             return torch.full((batch,), length, device=self.x.device)
-        return torch.tensor(self.packing.sizes, device=self.x.device)
+        return put(torch.tensor(self.packing.sizes), self.x.device)
 
     @property
     def real(self) -> Tensor | None:

@@ -34,10 +34,16 @@ class StackConfig(Settings):
 
 
 class Stack(nn.Module):
-    """`positions` (rotary, T5, XL, ALiBi) are shared by all self-attentions of the stack, or one a block."""
+    """`positions` (rotary, T5, XL, ALiBi) are shared by all self-attentions of the stack, or one a block. `between`,
+    where given, sees the tokens before every block and after the last, with the number of blocks behind them, and may
+    hand on others: boxes that each layer moves a little."""
 
     def __init__(
-        self, config: StackConfig, width: int, positions: Positions | Sequence[Positions] | None = None
+        self,
+        config: StackConfig,
+        width: int,
+        positions: Positions | Sequence[Positions] | None = None,
+        between: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -47,6 +53,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(block, one) for block, one in zip(config.blocks, each, strict=True))
         self.order = config.order if config.order is not None else tuple(range(len(config.blocks)))
         self.final_norm = make_norm(config.final_norm, width) if config.final_norm is not None else None
+        self.between = between
         self.recompute = False  # in training, blocks keep their input alone and compute the rest again for gradients
 
     def forward(
@@ -57,8 +64,9 @@ class Stack(nn.Module):
             from anyformer.core.lean import step
 
             return step(self, tokens, memory, state), []  # a recorded step, which nobody looks into
-        layers = []
+        layers: list[Tokens] = []
         for index in self.order:
+            tokens = tokens if self.between is None else self.between(tokens, len(layers))
             if self.training and self.config.layer_drop and torch.rand(()) < self.config.layer_drop:
                 continue
             tokens = self._through(self.blocks[index], tokens, memory, state)
@@ -66,6 +74,7 @@ class Stack(nn.Module):
                 tokens = self._norm(tokens)
             layers.append(tokens)
         tokens = self._norm(tokens)
+        tokens = tokens if self.between is None else self.between(tokens, len(layers))
         if self.training and self.config.final_dropout:
             tokens = tokens.replace(F.dropout(tokens.x, self.config.final_dropout))
         return tokens, layers

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from anyformer.core.masks import Causal, Mask, Padding, Placed
+from anyformer.core.masks import Causal, Mask, Moved, Padding, Placed
 from anyformer.tokens import Memo, Tokens
 
 GROWTH = 64  # tokens added to a cache when it is full
@@ -157,6 +157,7 @@ class State:
         self.real: Tensor | None = None  # [B, length]: which remembered tokens are real; None while all are
         self.length = 0
         self.uncounted = 0  # tokens in front of a text (a picture's) that its positions do not count
+        self.numbered = False  # whether some layer's mask goes by the numbers of tokens
         self.memory: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()
 
@@ -184,10 +185,12 @@ class State:
         """What the last `n_query` tokens may look at among the `n_keys` that a layer holds: what the family allows
         (`own`) and is real. Where slots of the past are padding, distances are counted without them.
         """
+        self.numbered |= own.numbered
         if self.real is None:
-            return own
+            return Moved(own, self.length - n_keys) if own.numbered and n_keys < self.length else own
         real = Padding(self.real[:, self.real.shape[1] - n_keys :])  # a bounded memory has the last ones only
-        if n_keys == n_query or all(isinstance(part, Causal) for part in own.parts):
+        near = n_keys == n_query and not own.numbered
+        if near or all(isinstance(part, Causal) for part in own.parts):
             return own & real
         if "places" not in memo:
             memo["places"] = self.real.cumsum(dim=1) - 1

@@ -16,10 +16,12 @@ class DataSettings(Settings):
     labels: str = ""  # what the values of the label column mean: "0=negative,1=positive"
     header: bool | None = None  # whether a TSV or CSV begins with names; None: found out
     format: str | None = None  # text, tsv, csv, jsonl, json, parquet or conll; None: from the file's name
+    share: float = 1.0  # of the rows to learn from, drawn at random; the others are left aside
     held_out: float = 0.05  # the share of rows to evaluate on where no file is given for it
     cache: bool = True  # keep prepared rows for the next start
 
     def check(self) -> None:
+        self.require(0 < self.share <= 1, f"share is {self.share}; it must be above 0 and at most 1.")
         self.require(0 <= self.held_out < 1, f"held_out is {self.held_out}; it must be from 0 to below 1.")
         self.require(
             self.max_length is None or self.max_length > 1, f"max_length is {self.max_length}; it must be 2 or more."

@@ -24,6 +24,12 @@ def decoding_stage(model: Model) -> Stage:
     return last
 
 
+def hears(model: Model) -> bool:
+    """Does it write down sound, one window after another?"""
+    stages: list[Any] = list(model.stages.values())
+    return stages[0].inputs.window is not None and "language" in model.heads
+
+
 def inputs_of(model: Model) -> tuple[str, ...]:
     """The keywords of `generate` that are no options: the prompt, or all that the encoder reads and how to begin."""
     decoder = decoding_stage(model)

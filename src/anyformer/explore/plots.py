@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.explore.slots import slots as slots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

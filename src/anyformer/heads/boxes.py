@@ -10,40 +10,86 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.linear import Linear
-from anyformer.errors import InputError
 from anyformer.heads.base import Head
+from anyformer.heads.geometry import to_corners
+from anyformer.heads.matching import Targets
+from anyformer.heads.set_loss import SetLossConfig, add_up, by_name, set_loss
+from anyformer.inputs.anchors import BOXES
 from anyformer.run import Run
 
 
 class BoxHead(Head):
-    """`n_labels` classes and "no object"; boxes as centre x, centre y, width, height in 0…1."""
+    """`n_labels` classes and "no object"; boxes as centre x, centre y, width, height in 0…1.
+
+    With `labels`, a list of {"class_labels", "boxes"}, it gives the set loss; that of every layer with `every_layer`.
+    `placed`: the queries are boxes already, which the decoder moves. `groups`: in training each picture has so many
+    rows of queries, of which the first is the one to show.
+    """
 
     names = ("labels",)
     set_scores = "logits"
 
-    def __init__(self, d_model: int, n_labels: int, reads: str, every_layer: bool = False) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_labels: int,
+        reads: str,
+        every_layer: bool = False,
+        loss: SetLossConfig | None = None,
+        placed: bool = False,
+        groups: int = 1,
+    ) -> None:
         super().__init__(reads)
-        self.every_layer = every_layer
+        self.n_labels, self.every_layer, self.groups = n_labels, every_layer, groups
+        self.loss = loss if loss is not None else SetLossConfig()
         self.classes = Linear(d_model, n_labels + 1)
-        self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), Linear(d_model, 4)])
+        self.boxes = None
+        if not placed:
+            self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), Linear(d_model, 4)])
 
     def forward(self, run: Run) -> dict[str, Any]:
-        if run.batch.get("labels") is not None:
-            raise InputError("DETR's set loss (labels=…) is not in this version of anyformer; leave labels out.")
         x = run.padded(self.reads)
-        fields: dict[str, Any] = {"logits": self.classes(x), "pred_boxes": self._place(x), "last_hidden_state": x}
+        last = self._place(x) if self.boxes is not None else run.tokens[self.reads].memo[BOXES][-1].sigmoid()
+        fields: dict[str, Any] = {"logits": self.classes(x), "pred_boxes": last, "last_hidden_state": x}
         if self.every_layer:
             after = run.layers[self.reads][1:]  # the first is what came in
             fields["intermediate_hidden_states"] = torch.stack([layer.pad().x for layer in after])
-        return fields
+        labels = run.batch.get("labels")
+        losses = {} if labels is None else self._losses(run, fields, labels)
+        return {**losses, **{name: value[..., :: self._rows, :, :] for name, value in fields.items()}}
+
+    @property
+    def _rows(self) -> int:
+        """Of queries, for one picture."""
+        return self.groups if self.training else 1
+
+    def _losses(self, run: Run, fields: dict[str, Any], labels: Any) -> dict[str, Any]:
+        logits, boxes = fields["logits"][None], fields["pred_boxes"][None]
+        more: dict[str, Any] = {}
+        if self.every_layer:
+            before = fields["intermediate_hidden_states"][:-1]
+            earlier, places = self.classes(before), self._places(run, before)
+            logits, boxes = torch.cat([earlier, logits]), torch.cat([places, boxes])
+            pairs = zip(earlier[:, :: self._rows], places[:, :: self._rows], strict=True)
+            more["auxiliary_outputs"] = [{"logits": said, "pred_boxes": place} for said, place in pairs]
+        targets = Targets.of(labels, self.n_labels, logits.device, rows=logits.shape[1] // self._rows)
+        parts = set_loss(logits, boxes, targets, self.loss, self._rows)
+        return {"loss": add_up(parts, self.loss).sum(), "loss_dict": by_name(parts), **more}
+
+    def _places(self, run: Run, before: Tensor) -> Tensor:
+        """Boxes of the layers before the last."""
+        if self.boxes is not None:
+            return self._place(before)
+        moved: list[Tensor] = run.tokens[self.reads].memo[BOXES]
+        return torch.stack(moved[1:-1]).sigmoid()
 
     def set_values(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
         """Boxes as left, top, right, bottom."""
-        centre, size = fields["pred_boxes"].split(2, dim=-1)
-        corners = torch.cat([centre - size / 2, centre + size / 2], dim=-1)
+        corners = to_corners(fields["pred_boxes"])
         return {"boxes": corners if sizes is None else corners * sizes.flip(1).repeat(1, 2)[:, None]}
 
     def _place(self, x: Tensor) -> Tensor:
+        assert self.boxes is not None
         for layer in self.boxes[:-1]:
             x = F.relu(layer(x))
         return self.boxes[-1](x).sigmoid()

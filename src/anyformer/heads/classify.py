@@ -151,6 +151,26 @@ def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -
     return F.binary_cross_entropy_with_logits(logits, labels)
 
 
+class DistillHead(Head):
+    """Two classifiers side by side, of the class token and of the one behind it, which a teacher taught (DeiT)."""
+
+    names = ("labels",)
+
+    def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
+        super().__init__(reads)
+        self.classes = Linear(d_model, n_labels)
+        self.taught = Linear(d_model, n_labels)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        x = run.padded(self.reads)
+        own, taught = self.classes(x[:, 0]), self.taught(x[:, 1])
+        fields = {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
+        labels = run.tensor("labels")
+        if labels is None:
+            return fields
+        return {"loss": (class_loss(own, labels) + class_loss(taught, labels)) / 2, **fields}
+
+
 class ChoiceHead(ClassifyHead):
     """Scores each of several continuations; the batch came as [B, choices, T] and was flattened by the model."""
 

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.core.linear import Linear
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Pool, PoolConfig, first_token, mean_token
+from anyformer.heads.classify import Pool, PoolConfig, Problem, class_loss, first_token, mean_token
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 
@@ -50,3 +51,20 @@ class SentenceHead(Head):
     def forward(self, run: Run) -> dict[str, Any]:
         vectors = torch.cat([POOLS[name](run.tokens[self.reads]) for name in self.pools], dim=-1)
         return {"sentence_embedding": F.normalize(vectors, dim=-1) if self.normalise else vectors}
+
+
+class MeanHead(Head):
+    """A class for the whole, read from the mean of its tokens by one matrix without a bias (ImageGPT)."""
+
+    names = ("labels",)
+
+    def __init__(self, reads: str, d_model: int, n_labels: int, problem: Problem | None = None) -> None:
+        super().__init__(reads)
+        self.classes = Linear(d_model, n_labels, bias=False)
+        self.problem = problem
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        logits = self.classes(mean_token(run.tokens[self.reads]))
+        labels = run.tensor("labels")
+        result = {} if labels is None else {"loss": class_loss(logits, labels, self.problem)}
+        return {**result, "logits": logits}

@@ -13,7 +13,8 @@ from torch import Tensor
 from anyformer.heads.base import IGNORED
 
 ALL_AT_ONCE = 2**24  # logits that may as well be handled together: 64 MB as float32
-PIECE = 2**22  # logits handled at a time otherwise
+PIECE = 2**22  # logits handled at a time otherwise: as many as a CPU's caches like
+GPU_PIECE = 2**27  # half a gigabyte as float32: few launches, and little beside the logits themselves
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -59,7 +60,7 @@ class _Piecewise(torch.autograd.Function):
 
 
 def _pieces(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    rows = max(PIECE // logits.shape[1], 1)
+    rows = max((GPU_PIECE if logits.is_cuda else PIECE) // logits.shape[1], 1)
     for start in range(0, len(logits), rows):
         yield logits[start : start + rows].to(_wide(logits)), labels[start : start + rows]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anyformer.core.linear import Linear
 from anyformer.heads.base import Head
-from anyformer.inputs.image import patchify
+from anyformer.inputs.image import patchify, unpatchify
 from anyformer.run import Run
 
 
@@ -32,5 +33,20 @@ class PixelHead(Head):
         patches = patchify(pixels, self.patch_size, channels_last=True)
         if not self.normalise:
             return patches
-        var, mean = patches.var(dim=-1, keepdim=True), patches.mean(dim=-1, keepdim=True)
-        return (patches - mean) / (var + 1e-6).sqrt()
+        mean, spread = _statistics(patches)
+        return (patches - mean) / spread
+
+    def picture(self, logits: Tensor, pixels: Tensor, mask: Tensor) -> Tensor:
+        """[B, C, H, W]: what was predicted where patches were dropped, and the picture elsewhere. Where pixels are
+        normalised by patch, brightness and contrast of each patch are the picture's own: the model never says them."""
+        patches = patchify(pixels, self.patch_size, channels_last=True)
+        if self.normalise:
+            mean, spread = _statistics(patches)
+            logits = logits * spread + mean
+        grid = (pixels.shape[2] // self.patch_size[0], pixels.shape[3] // self.patch_size[1])
+        return unpatchify(torch.where(mask.bool().unsqueeze(-1), logits, patches), grid, self.patch_size)
+
+
+def _statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
+    var, mean = torch.var_mean(patches, dim=-1, keepdim=True)
+    return mean, (var + 1e-6).sqrt()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,13 @@ class ResNetConfig(Settings):
     @property
     def used(self) -> int:
         return len(self.depths) if self.n_stages is None else self.n_stages
+
+    @property
+    def reduction(self) -> int:
+        """Pixels along a side of a cell."""
+        strides = [2 if self.downsample_first else 1, *[2] * (len(self.depths) - 1)]
+        strides[-1] = 1 if self.dilate_last else strides[-1]
+        return int((4 if self.stem == "large" else 1) * math.prod(strides[: self.used]))
 
     @property
     def d_out(self) -> int:
@@ -88,9 +96,61 @@ class Convolution(nn.Module):
         self.filter = nn.Conv2d(*sizes, kernel, stride, padding, dilation, bias=False)
         self.norm = BatchNorm(sizes[1], frozen)
         self.activation = ACTIVATIONS[activation]
+        self._folded: Folded | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._folded is not None and not (self.norm.training or torch.is_grad_enabled()):
+            if torch.compiler.is_compiling() or self._folded.versions == versions(self):
+                return self.activation(self._folded(x, self.filter))
+            self._folded = None  # the weights have moved on
         return self.activation(self.norm(self.filter(x)))
+
+    def fold(self) -> None:
+        """Keep a copy of the filter with the norm worked into it, for running without gradients."""
+        if not self.filter.weight.is_inference():
+            self._folded = Folded(self)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self._folded = None  # another device or type
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_folded": None}  # a copy of the module folds its own
+
+
+PARTS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
+
+
+class Folded:
+    """γ (W x - μ) / σ + β as one convolution: W γ / σ, and a bias of β - μ γ / σ."""
+
+    @torch.no_grad()
+    def __init__(self, layer: Convolution) -> None:
+        norm = layer.norm
+        plain = layer.filter.weight
+        wide = torch.promote_types(plain.dtype, torch.float32)
+        weight, bias, mean, var = (getattr(norm, name).to(wide) for name in PARTS)
+        scale = weight / (var + norm.eps).sqrt()
+        self.weight = (plain * scale.view(-1, 1, 1, 1)).to(plain.dtype)
+        if self.weight.is_cuda:
+            self.weight = self.weight.contiguous(memory_format=torch.channels_last)
+        self.bias = (bias - mean * scale).to(plain.dtype)
+        self.versions = versions(layer)
+
+    def __call__(self, x: Tensor, like: nn.Conv2d) -> Tensor:
+        return F.conv2d(x, self.weight, self.bias, like.stride, like.padding, like.dilation)
+
+
+def versions(layer: Convolution) -> tuple[int, ...]:
+    """Of what is folded; they count up when it changes."""
+    parts = [layer.filter.weight, *(getattr(layer.norm, name) for name in PARTS)]
+    return tuple(part._version for part in parts)
+
+
+def fold_norms(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, Convolution):
+            module.fold()
 
 
 class Residual(nn.Module):
@@ -147,6 +207,8 @@ class ResNet(nn.Module):
             d_in = width
 
     def forward(self, pixels: Tensor) -> Tensor:
+        if pixels.is_cuda:  # whose convolutions are faster with the channels of a pixel side by side
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
         x = self.stem(pixels)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1) if self.config.stem == "large" else x
         self.taps.see("features", x)
@@ -179,21 +241,31 @@ class FeatureInput(Input):
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneInputConfig(Settings):
-    resnet: ResNetConfig
+    resnet: ResNetConfig | None
     d_model: int
     dropout: float = 0.0
+    d_features: int = 0  # without a residual network: how wide another one's features are
+    n_channels: int = 3
+
+    @property
+    def channels(self) -> int:
+        return self.n_channels if self.resnet is None else self.resnet.n_channels
 
 
 class BackboneInput(Input):
-    """Each cell of the feature grid is a token; its place is a code that attention adds in every layer."""
+    """Each cell of the feature grid is a token; its place is a code that attention adds in every layer.
+
+    `net`, where given, makes the features instead of a residual network: [B, C, H, W] -> [B, d, rows, columns].
+    """
 
     names = ("pixel_values", "pixel_mask", "inputs_embeds")
 
-    def __init__(self, config: BackboneInputConfig, positions: Positions) -> None:
+    def __init__(self, config: BackboneInputConfig, positions: Positions, net: nn.Module | None = None) -> None:
         super().__init__()
         self.config = config
-        self.resnet = ResNet(config.resnet)
-        self.project = Linear(config.resnet.d_out, config.d_model)
+        self.net = net
+        self.resnet = ResNet(config.resnet) if config.resnet is not None else None
+        self.project = Linear(config.resnet.d_out if config.resnet is not None else config.d_features, config.d_model)
         self.positions = positions
 
     def forward(self, run: Run) -> Tokens:
@@ -214,6 +286,8 @@ class BackboneInput(Input):
         return Tokens(F.dropout(x, self.config.dropout, self.training), mask, code=code, grid=grid)
 
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        check_pictures(pixels, self.config.resnet.n_channels)
-        features = self.resnet(pixels.to(self.project.weight.dtype))
+        check_pictures(pixels, self.config.channels)
+        net = self.resnet if self.resnet is not None else self.net
+        assert net is not None
+        features = net(pixels.to(self.project.weight.dtype))
         return self.project(features.flatten(2).transpose(1, 2)), (features.shape[2], features.shape[3])

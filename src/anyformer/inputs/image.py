@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import Grid
+from anyformer.core.positions import Axes, Grid
 from anyformer.errors import InputError
+from anyformer.inputs.backbone import ResNet, ResNetConfig
 from anyformer.inputs.base import Input
 from anyformer.run import Run, real_mask
 from anyformer.tokens import Tokens
@@ -40,14 +41,27 @@ def patchify(pixels: Tensor, patch: tuple[int, int], channels_last: bool = False
     return cut.permute(*order).flatten(3).flatten(1, 2)
 
 
+def unpatchify(patches: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
+    """The way back from patches whose channels come last: [B, patches, h·w·C] -> [B, C, H, W]."""
+    cells = patches.view(len(patches), *grid, *patch, -1)  # [B, rows, columns, h, w, C]
+    return cells.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+
+
+# How a patch knows its place: a learned vector for each cell; one for its row beside one for its column; sines and
+# cosines of its number, or of its row and column; not at all.
+Places = Literal["learned", "learned-2d", "sine", "sine-2d", "none"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageInputConfig(Settings):
     image_size: tuple[int, ...]  # rows, columns
-    patch_size: tuple[int, ...]
+    patch_size: tuple[int, ...]  # in pixels, or in cells of the backbone
     n_channels: int = 3
     d_model: int
+    backbone: ResNetConfig | None = None  # patches are cut from its features instead of the picture (hybrid ViT)
     class_token: bool = True
-    fixed_positions: bool = False
+    distill_token: bool = False  # a second one, for what a teacher says (DeiT)
+    positions: Places = "learned"
     combine: Literal["add", "concat"] = "add"
     d_position: int | None = None  # width of the position vectors before a projection of their own (Perceiver)
     patch_bias: bool = True
@@ -57,20 +71,37 @@ class ImageInputConfig(Settings):
     dropout: float = 0.0
     mask_ratio: float = 0.0  # the share of patches that are dropped (MAE)
     mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
-    places: bool = True  # False: no position vectors at all, where attention knows the places by itself
     spread: bool = False  # no class token, but the vector of its position, added to every cell (ViTPose)
     margin: int = 0  # black pixels around the picture, before it is cut (ViTPose)
     any_size: bool = False  # pictures of other sizes without being asked (BEiT)
     alias: str | None = None
 
     @property
+    def step(self) -> tuple[int, int]:
+        """Pixels from patch to patch."""
+        cell = 1 if self.backbone is None else self.backbone.reduction
+        return self.patch_size[0] * cell, self.patch_size[1] * cell
+
+    @property
     def grid(self) -> tuple[int, int]:
-        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+        return self.image_size[0] // self.step[0], self.image_size[1] // self.step[1]
 
     def check(self) -> None:
         rows, columns = self.grid
+        self.require(self.class_token or not self.distill_token, "a distill_token stands behind a class_token.")
         self.require(rows > 0 and columns > 0, f"patch_size {self.patch_size} is larger than the image.")
         self.require(0 <= self.mask_ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
+
+
+def make_places(config: ImageInputConfig, width: int) -> Grid | Axes | None:
+    rows, columns = config.grid
+    if config.positions == "none":
+        return None
+    if config.positions == "learned-2d":
+        return Axes(rows, columns, width)
+    fixed: dict[Places, Literal["1d", "2d"]] = {"sine": "1d", "sine-2d": "2d"}
+    extra = int(config.class_token or config.spread) + config.distill_token
+    return Grid(rows, columns, width, extra, fixed.get(config.positions))
 
 
 class ImageInput(Input):
@@ -79,13 +110,15 @@ class ImageInput(Input):
         self.config = config
         height, width = config.patch_size
         self.mask_name = "attention_mask" if config.masked else None
-        self.patches = Linear(config.n_channels * height * width, config.d_model, config.patch_bias)
+        self.resnet = ResNet(config.backbone) if config.backbone is not None else None
+        channels = config.n_channels if config.backbone is None else config.backbone.d_out
+        self.patches = Linear(channels * height * width, config.d_model, config.patch_bias)
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
-        extra = int(config.class_token or config.spread)
         d_position = config.d_position if config.d_position is not None else config.d_model
-        self.positions = Grid(*config.grid, d_position, extra, config.fixed_positions) if config.places else None
+        self.positions = make_places(config, d_position)
         self.project = Linear(d_position, d_position) if config.d_position is not None else None
         self.class_token = Vector(1, config.d_model) if config.class_token else None
+        self.distill_token = Vector(1, config.d_model) if config.distill_token else None
         self.mask_token = Vector(1, config.d_model) if config.mask_token else None
         names = ["pixel_values", *([self.mask_name] if self.mask_name else []), "interpolate_pos_encoding"]
         names += ["noise"] if config.mask_ratio else []
@@ -100,6 +133,7 @@ class ImageInput(Input):
         height, width = config.patch_size
         pixels = pixels.to(self.patches.weight.dtype)
         pixels = F.pad(pixels, [config.margin] * 4) if config.margin else pixels
+        pixels = pixels if self.resnet is None else self.resnet(pixels)
         x = self._cover(run, self.patches(patchify(pixels, (height, width))))
         x, first = self._place(x, rows, columns)
         tokens = Tokens(x, grid=(rows, columns))
@@ -113,8 +147,9 @@ class ImageInput(Input):
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=(rows, columns))
 
     def _place(self, x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
-        """The patches with their places, and the class token with its own."""
-        first = self.class_token.weight if self.class_token is not None else None
+        """The patches with their places, and the tokens before them with their own."""
+        tokens: list[Tensor] = [one.weight for one in (self.class_token, self.distill_token) if one is not None]
+        first = torch.cat(tokens) if tokens else None
         if self.positions is None:
             return x, first
         table = self.positions.table(rows, columns)
@@ -123,7 +158,7 @@ class ImageInput(Input):
         cells = cells + extra if self.config.spread else cells
         add = self.config.combine == "add"
         x = x + cells if add else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
-        return x, None if first is None else first + extra
+        return x, first if first is None or not len(extra) else first + extra
 
     def _cover(self, run: Run, x: Tensor) -> Tensor:
         """The mask token in place of every patch that bool_masked_pos [B, patches] names."""
@@ -145,7 +180,7 @@ class ImageInput(Input):
                 f"The pictures are {size[0]} x {size[1]}, the model was made for {config.image_size[0]} x"
                 f" {config.image_size[1]}; resize them, or pass interpolate_pos_encoding=True."
             )
-        return size[0] // config.patch_size[0], size[1] // config.patch_size[1]
+        return size[0] // config.step[0], size[1] // config.step[1]
 
     def _drop(self, run: Run, tokens: Tokens) -> Tokens:
         """Keep the patches with the smallest noise (He et al. 2022, appendix A.1); note what was dropped."""
@@ -180,7 +215,7 @@ class RestoreInput(Input):
         self.project = Linear(config.d_source, config.d_model)
         self.mask_token = Vector(1, config.d_model)
         rows, columns = config.grid
-        self.positions = Grid(rows, columns, config.d_model, extra=1, fixed=True)
+        self.positions = Grid(rows, columns, config.d_model, extra=1, fixed="2d")
 
     def forward(self, run: Run) -> Tokens:
         encoded = run.tokens[self.config.source].pad()

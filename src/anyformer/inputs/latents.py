@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from anyformer.config import Settings
+from anyformer.core.linear import Linear
 from anyformer.errors import InputError
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import Vector
@@ -46,3 +47,28 @@ class Queries(Input):
         given_mask = run.tensor(self.mask_name) if self.mask_name is not None else None
         mask = real_mask(given_mask, (batch, config.n), str(self.mask_name))
         return Tokens(torch.zeros_like(learned) if given is None else given, mask, code=learned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedQueriesConfig(Settings):
+    n: int
+    d_model: int
+    source: str  # the stage whose patches they join
+    d_source: int
+
+
+class JoinedQueries(Input):
+    """A picture's patches, and behind them learned queries that will see and be seen by them (Segmenter)."""
+
+    def __init__(self, config: JoinedQueriesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.project = Linear(config.d_source, config.d_model)
+        self.vectors = Vector(config.n, config.d_model)
+
+    def forward(self, run: Run) -> Tokens:
+        source = run.tokens[self.config.source].pad()
+        assert source.grid is not None
+        rows, columns = source.grid
+        patches = self.project(source.x[:, -rows * columns :])
+        return Tokens(torch.cat([patches, self.vectors.weight.expand(len(patches), -1, -1)], dim=1), grid=source.grid)

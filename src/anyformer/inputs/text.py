@@ -72,7 +72,7 @@ class TextInput(Input):
     def read(self, prefix: str) -> None:
         """Take the batch's names that begin so: "decoder_" makes an encoder's input a decoder's."""
         config = self.config = self.config.replace(prefix=prefix)
-        self.mask_name = f"{prefix}attention_mask"
+        self.mask_name: str = f"{prefix}attention_mask"
         names = [f"{prefix}input_ids", self.mask_name]
         names += [f"{prefix}inputs_embeds"] if config.embeds else []
         names += [f"{prefix}token_type_ids"] if config.types != "none" else []
@@ -82,12 +82,7 @@ class TextInput(Input):
     def forward(self, run: Run) -> Tokens:
         x = self._vectors(run)
         batch, length = x.shape[:2]
-        past = run.state.length if run.state is not None else 0
-        name = f"{self.config.prefix}attention_mask"
-        given = run.tensor(name)
-        if given is not None and past and given.dim() == 2 and given.shape[1] == past + length:
-            given = given[:, past:]  # the ecosystem hands in the mask of the past as well
-        mask = real_mask(given, (batch, length), name)
+        mask = self._real(run, batch, length)
         tokens = Tokens(x, mask, self._places(run, mask, length, x.device))
         x = self._add_types(run, x)
         if self.positions is not None:
@@ -97,6 +92,13 @@ class TextInput(Input):
             x = self.norm(x)
         x = F.dropout(x, self.config.dropout, self.training)
         return tokens.replace(x if self.project is None else self.project(x))
+
+    def _real(self, run: Run, batch: int, length: int) -> Tensor | None:
+        past = run.state.length if run.state is not None else 0
+        given = run.tensor(self.mask_name)
+        if given is not None and past and given.dim() == 2 and given.shape[1] == past + length:
+            given = given[:, past:]  # the ecosystem hands in the mask of the past as well
+        return real_mask(given, (batch, length), self.mask_name)
 
     def _vectors(self, run: Run) -> Tensor:
         prefix, config = self.config.prefix, self.config

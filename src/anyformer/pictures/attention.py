@@ -1,4 +1,4 @@
-"""What a model looked at in a picture: its class token's attention, in one layer or through all of them."""
+"""What a model looked at in a picture: its answer's attention, in one layer or through all of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from anyformer.core.taps import look
 from anyformer.model import Model
 
 WEIGHTS = "encoder.blocks.*.self.weights"
+POOL = "classify.gather.weights"  # of a head that weighs the patches by a query of its own
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
@@ -29,19 +30,27 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 
 
 def class_attention(model: Model, batch: dict[str, Any], shape: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
-    """What the first token attends to, [B, rows, columns], in the last layer and by rollout; None where a model has no
-    such token before a grid of patches. `shape` are the rows and columns of pixels."""
+    """What the answer attends to, [B, rows, columns], in the last layer and by rollout: the first token, or the query
+    of a pool. None where a model has neither with a grid of patches. `shape` are the rows and columns of pixels."""
     if not fnmatch.filter(model.points, WEIGHTS):
         return None
-    with look(model, WEIGHTS) as seen:
+    pools = [POOL] if POOL in model.points else []
+    with look(model, WEIGHTS, *pools) as seen:
         model(**batch)
-    layers = [weights for _, weights in seen.log]
-    cells = layers[-1].shape[-1]
-    for rows in range(1, cells):
+    layers = [weights for point, weights in seen.log if point != POOL]
+    rolled = rollout(layers)
+    if pools:
+        last = seen[POOL][:, 0].float()  # [B, 1, patches]
+        return _maps(last[:, 0], (last @ rolled[:, -last.shape[-1] :])[:, 0], shape, (0, 1))
+    return _maps(layers[-1].float().mean(dim=1)[:, 0], rolled[:, 0], shape, (1, 2))
+
+
+def _maps(last: Tensor, rolled: Tensor, shape: tuple[int, int], spare: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
+    """Weights of tokens as maps of the picture; from `spare[0]` to `spare[1]` tokens stand before the patches: a class
+    token, and perhaps one of distillation."""
+    cells = last.shape[-1]
+    for rows in range(1, cells + 1):
         columns = round(rows * shape[1] / shape[0])
-        extra = cells - rows * columns
-        if 1 <= extra <= 2:  # a class token, and perhaps one of distillation
-            last = layers[-1].float().mean(dim=1)[:, 0, extra:]
-            rolled = rollout(layers)[:, 0, extra:]
-            return last.view(-1, rows, columns), rolled.view(-1, rows, columns)
+        if spare[0] <= cells - rows * columns <= spare[1] and columns:
+            return tuple(one[:, one.shape[-1] - rows * columns :].view(-1, rows, columns) for one in (last, rolled))  # type: ignore[return-value]
     return None

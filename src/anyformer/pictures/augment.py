@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +52,8 @@ class Augmentation(Settings):
     )
     pad: float = 0.0  # a picture is moved by up to this share of its sides, what is missing is grey
     flip: float = 0.0  # the chance that left and right change places
-    operations: int = 0  # changes drawn from RandAugment's set (Cubuk et al. 2020), one after another
+    turn: float = 0.0  # degrees by which a picture is turned at most, to either side
+    operations: int = 0  # changes drawn from RandAugment's set (Cubuk et al. 2020), each made to half of the pictures
     magnitude: float = 0.9  # how strong they are, 0 to 1
     jitter: float = 0.0  # brightness, contrast and saturation change by up to this share
     erase: float = 0.0  # the chance that a rectangle becomes noise (Zhong et al. 2020)
@@ -61,37 +64,61 @@ class Augmentation(Settings):
         for name in ("pad", "flip", "magnitude", "jitter", "erase"):
             value = getattr(self, name)
             self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
-        for name in ("operations", "mixup", "cutmix"):
+        for name in ("turn", "operations", "mixup", "cutmix"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         good = self.crop is None or (len(self.crop) == 2 and 0 < self.crop[0] <= self.crop[1])
         self.require(good, f"crop is {self.crop}; it takes two shares of the area, such as 0.08, 1.")
 
     @property
     def moves(self) -> bool:
-        return self.crop is not None or self.pad > 0 or self.flip > 0 or self.operations > 0
+        return self.crop is not None or self.pad > 0 or self.flip > 0 or self.turn > 0 or self.operations > 0
 
 
-def augment(batch: Batch, settings: Augmentation, generator: Generator, swaps: Tensor | None = None) -> Batch:
+def augment(
+    batch: Batch, settings: Augmentation, generator: Generator, swaps: Tensor | None = None, *, compiled: bool = False
+) -> Batch:
     """`pixels` [B, C, H, W] from 0 to 255, and what lies on them: `boxes` [B, n, 4] with `classes` [B, n], `keypoints`
     [B, joints, 3], `mask` [B, H, W]. `sizes` [B, 2] where pictures are padded. `swaps` [joints] says which joint each
     becomes in a mirror; without it, pictures with joints are not flipped.
 
-    Mixtures add `other_labels` and `share`, the part of each picture that is its own.
+    Mixtures add `other_labels` and `share`, the part of each picture that is its own. `compiled`: the hundreds of small
+    steps as a few kernels, which a GPU that learns a small model needs.
     """
+    drawn = draw(batch["pixels"], settings, generator)
+    return (_compiled() if compiled else change)(batch, drawn, settings, swaps)
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(change, dynamic=False)
+
+
+def draw(pixels: Tensor, settings: Augmentation, generator: Generator) -> Batch:
+    """Everything that is left to chance."""
+    n, device = len(pixels), pixels.device
+    drawn = {"numbers": torch.rand(DRAWS, n, generator=generator, device=device)}
+    if settings.erase:
+        drawn["noise"] = torch.randn(pixels.shape, generator=generator, device=device)
+    if settings.mixup:
+        drawn["overlay"] = beta(settings.mixup, n, generator, device)
+    if settings.cutmix:
+        drawn["kept"] = beta(settings.cutmix, n, generator, device)
+    return drawn
+
+
+def change(batch: Batch, drawn: Batch, settings: Augmentation, swaps: Tensor | None) -> Batch:
+    """What follows from the draws: a function and nothing else."""
     pixels = batch["pixels"].float()
-    n = len(pixels)
-    device = pixels.device
-    draws = iter(torch.rand(DRAWS, n, generator=generator, device=device))
-    sizes = batch.get("sizes")
-    if sizes is None:
-        sizes = torch.tensor(pixels.shape[-2:], device=device).expand(n, 2)
+    draws = iter(drawn["numbers"].unbind())
     chosen = [_choose(next(draws), next(draws), settings) for _ in range(settings.operations)]
     result = dict(batch)
     if settings.moves:
+        height, width = (torch.full_like(drawn["numbers"][0], side) for side in pixels.shape[-2:])
+        sizes = batch["sizes"].float() if "sizes" in batch else torch.stack([height, width], dim=1)
         flips = next(draws) < settings.flip
         if "keypoints" in batch and swaps is None:
             flips = torch.zeros_like(flips)
-        maps = compose(settings, sizes.float(), flips, chosen, draws)
+        maps = compose(settings, sizes, flips, chosen, draws)
         pixels = warp(pixels, maps)
         result |= follow(batch, maps, sizes, flips, swaps)
     for kind, strength in chosen:
@@ -99,15 +126,15 @@ def augment(batch: Batch, settings: Augmentation, generator: Generator, swaps: T
     if settings.jitter:
         pixels = jitter(pixels, settings.jitter, [next(draws) for _ in range(3)])
     if settings.erase:
-        pixels = erase(pixels, settings.erase, draws, generator)
+        pixels = erase(pixels, settings.erase, draws, drawn["noise"])
     result["pixels"] = pixels
-    return mix(result, settings, draws, generator) if settings.mixup or settings.cutmix else result
+    return mix(result, settings, draws, drawn) if settings.mixup or settings.cutmix else result
 
 
 def _choose(which: Tensor, how: Tensor, settings: Augmentation) -> tuple[Tensor, Tensor]:
-    """An operation for each picture, by its number among COLOURS and MOVES, and how strong it is, from -m to m."""
+    """An operation for half of the pictures, by its number among COLOURS and MOVES, and how strong it is, -m to m."""
     kinds = len(COLOURS) + len(MOVES)
-    kind = (which * kinds).long().clamp(max=kinds - 1)
+    kind = ((2 * which - 1).clamp(min=0) * kinds).long().clamp(max=kinds - 1)  # the first is to do nothing
     return kind, (2 * how - 1).sign() * (0.5 + 0.5 * (2 * how - 1).abs()) * settings.magnitude
 
 
@@ -126,6 +153,9 @@ def compose(
         maps = after(affine(torch.ones_like(height), x=across.round(), y=down.round()), maps)
     side = torch.where(flips, -1.0, 1.0)
     maps = after(affine(side, torch.ones_like(side), x=torch.where(flips, width, 0.0)), maps)
+    if settings.turn:
+        angle = (2 * next(draws) - 1) * math.radians(settings.turn)
+        maps = after(_about(affine(angle.cos(), xy=-angle.sin(), yx=angle.sin()), height, width), maps)
     for kind, strength in chosen:
         maps = after(_move(kind - len(COLOURS), strength, height, width), maps)
     return maps
@@ -180,7 +210,11 @@ def _move(kind: Tensor, strength: Tensor, height: Tensor, width: Tensor) -> Tens
     cos, sin = angle.cos(), angle.sin()
     lean_x, lean_y = only("shear_x", strength * 0.3), only("shear_y", strength * 0.3)
     x, y = only("move_x", strength * 0.45 * width), only("move_y", strength * 0.45 * height)
-    turned = affine(cos, cos, xy=-sin + lean_x, yx=sin + lean_y, x=x, y=y)
+    return _about(affine(cos, cos, xy=-sin + lean_x, yx=sin + lean_y, x=x, y=y), height, width)
+
+
+def _about(turned: Tensor, height: Tensor, width: Tensor) -> Tensor:
+    """A map that leaves the middle where it is, but for its own shift."""
     one = torch.ones_like(height)
     return after(affine(one, x=width / 2, y=height / 2), after(turned, affine(one, x=-width / 2, y=-height / 2)))
 
@@ -260,7 +294,7 @@ def rectangle(high: Tensor, wide: Tensor, middle_y: Tensor, middle_x: Tensor, he
     return ((down - middle_y).abs() < high / 2) & ((across - middle_x).abs() < wide / 2)
 
 
-def erase(pixels: Tensor, chance: float, draws: Iterator[Tensor], generator: Generator) -> Tensor:
+def erase(pixels: Tensor, chance: float, draws: Iterator[Tensor], noise: Tensor) -> Tensor:
     """Noise in a rectangle of 2% to a third of the area."""
     height, width = pixels.shape[-2:]
     hit = next(draws) < chance
@@ -270,8 +304,7 @@ def erase(pixels: Tensor, chance: float, draws: Iterator[Tensor], generator: Gen
     middle_y = high / 2 + next(draws) * (height - high)
     middle_x = wide / 2 + next(draws) * (width - wide)
     inside = rectangle(high, wide, middle_y, middle_x, height, width) & hit.view(-1, 1, 1)
-    noise = torch.randn(pixels.shape, generator=generator, device=pixels.device) * 127.5 + 127.5
-    return torch.where(inside.unsqueeze(1), noise, pixels)
+    return torch.where(inside.unsqueeze(1), noise * 127.5 + 127.5, pixels)
 
 
 def beta(alpha: float, n: int, generator: Generator, device: torch.device) -> Tensor:
@@ -280,16 +313,16 @@ def beta(alpha: float, n: int, generator: Generator, device: torch.device) -> Te
     return both[0] / both.sum(dim=0).clamp(min=1e-12)
 
 
-def mix(batch: Batch, settings: Augmentation, draws: Iterator[Tensor], generator: Generator) -> Batch:
+def mix(batch: Batch, settings: Augmentation, draws: Iterator[Tensor], drawn: Batch) -> Batch:
     """Each picture with the one as far from the other end of the batch."""
     if "labels" not in batch or batch["labels"].dim() != 1:
         raise ConfigError("mixup and cutmix mix labels too, and these pictures have none; set task.augment.mixup=0.")
     pixels = batch["pixels"]
-    n, height, width = len(pixels), pixels.shape[-2], pixels.shape[-1]
+    height, width = pixels.shape[-2], pixels.shape[-1]
     other = pixels.flip(0)
-    overlay = beta(settings.mixup, n, generator, pixels.device) if settings.mixup else torch.ones_like(next(draws))
-    cuts = next(draws) < (0.5 if settings.mixup else 1.0) if settings.cutmix else torch.zeros_like(overlay) > 0
-    kept = beta(settings.cutmix, n, generator, pixels.device) if settings.cutmix else overlay
+    whole = torch.ones_like(drawn["numbers"][0])
+    overlay, kept = drawn.get("overlay", whole), drawn.get("kept", whole)
+    cuts = next(draws) < (0.0 if not settings.cutmix else 0.5 if settings.mixup else 1.0)
     side = (1 - kept).sqrt()
     inside = rectangle(side * height, side * width, next(draws) * height, next(draws) * width, height, width)
     patched = torch.where(inside.unsqueeze(1), other, pixels)

@@ -22,7 +22,7 @@ def operate(pixels: Tensor, kind: Tensor, names: Sequence[str], strength: Tensor
 
 def only(pixels: Tensor, chosen: Tensor, change: Change, strength: Tensor) -> Tensor:
     """The chosen pictures changed. A GPU changes all and picks, which is quicker than asking it how many there are."""
-    if pixels.device.type == "cpu":
+    if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
         rows = chosen.nonzero().squeeze(1)
         return pixels if not len(rows) else pixels.index_copy(0, rows, change(pixels[rows], strength[rows]))
     return torch.where(chosen.view(-1, 1, 1, 1), change(pixels, strength), pixels)
@@ -46,8 +46,8 @@ def grey(pixels: Tensor) -> Tensor:
     """[B, 1, H, W], by the weights of ITU-R 601."""
     if pixels.shape[1] != 3:
         return pixels.mean(dim=1, keepdim=True)
-    weights = torch.tensor([0.299, 0.587, 0.114], device=pixels.device).view(1, 3, 1, 1)
-    return (pixels * weights).sum(dim=1, keepdim=True)
+    red, green, blue = pixels.unbind(dim=1)
+    return (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(1)
 
 
 def brightness(pixels: Tensor, strength: Tensor) -> Tensor:
@@ -68,11 +68,9 @@ def sharpness(pixels: Tensor, strength: Tensor) -> Tensor:
     """Away from a blurred picture, or towards it; the outermost pixels stay."""
     if min(pixels.shape[-2:]) < 3:
         return pixels
-    channels = pixels.shape[1]
-    kernel = torch.ones(channels, 1, 3, 3, device=pixels.device)
-    kernel[:, :, 1, 1] = 5.0
+    inner = pixels[:, :, 1:-1, 1:-1]
     blurred = pixels.clone()
-    blurred[:, :, 1:-1, 1:-1] = F.conv2d(pixels, kernel / 13, groups=channels)
+    blurred[:, :, 1:-1, 1:-1] = (9 * F.avg_pool2d(pixels, 3, stride=1) + 4 * inner) / 13
     return (blurred + _factor(strength) * (pixels - blurred)).clamp(0, 255)
 
 

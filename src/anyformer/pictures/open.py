@@ -23,10 +23,13 @@ from anyformer.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # beside JPEG; none that runs another program
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # none that runs another program
 SUFFIXES = frozenset(".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm .pgm .pbm".split())
+NOTES = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))  # where an orientation may be said
 LARGEST = 80_000_000  # pixels that are decoded
 HEAVIEST = 2**29  # bytes of a picture file
+
+CLASSES = "classes"  # a mode: the numbers of a mask as they are stored
 
 Array = NDArray[np.uint8]
 
@@ -87,9 +90,11 @@ def pillow() -> Any:
     try:
         import PIL.Image
         import PIL.ImageOps
-        import PIL.JpegImagePlugin
+        import PIL.TiffImagePlugin
+        import PIL.WebPImagePlugin
     except ImportError:
         raise ConfigError("Pictures take Pillow to open: pip install 'anyformer[images]'.") from None
+    PIL.Image.preinit()  # the other formats
     return PIL
 
 
@@ -114,37 +119,36 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _decode(stream: BinaryIO, name: str, mode: str, least: tuple[int, int] | None) -> Image:
-    PIL = pillow()  # noqa: N806
     try:
-        first = stream.read(2)
-        stream.seek(0)
-        if not first:
-            raise PictureError(f"{name} is empty.")
-        if first == b"\xff\xd8":
-            image = PIL.JpegImagePlugin.JpegImageFile(stream)
-            before = image.size
+        image = _identify(stream, name)
+        before = image.size
+        if image.format == "JPEG":
             _shrink(image, name, least)
-        else:
-            image = PIL.Image.open(stream, formats=FORMATS)
-            before = image.size
-            if before[0] * before[1] > LARGEST:
-                raise too_large(name, before)
+        elif before[0] * before[1] > LARGEST:
+            raise too_large(name, before)
         image.load()
         upright = _turn(image)
     except PictureError:
         raise
-    except PIL.Image.DecompressionBombError:
-        raise PictureError(
-            f"{name} would unpack to far more pixels than a picture has (a decompression bomb)."
-        ) from None
-    except PIL.UnidentifiedImageError:
-        raise PictureError(f"{name} is not a picture that can be read; PNG, JPEG and WebP are.") from None
     except Exception as error:  # whatever a decoder trips over in damaged bytes
         raise PictureError(f"{name} is damaged or cut short: {error}.") from None
     if image.size != before:
         turned = upright.size != image.size and image.size == upright.size[::-1]
         upright.info["original_size"] = before[::-1] if turned else before
     return convert(upright, mode)
+
+
+def _identify(stream: BinaryIO, name: str) -> Any:
+    """The file as one of the formats, not decoded yet. Pillow's own open does the same, and refuses what is large
+    before anybody can make it smaller."""
+    first = stream.read(16)
+    if not first:
+        raise PictureError(f"{name} is empty.")
+    for factory, accept in (pillow().Image.OPEN[kind] for kind in FORMATS):
+        if accept is None or accept(first) is True:
+            stream.seek(0)
+            return factory(stream, "")
+    raise PictureError(f"{name} is not a picture that can be read; PNG, JPEG and WebP are.")
 
 
 def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
@@ -164,13 +168,15 @@ def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
 
 def too_large(name: str, size: tuple[int, int]) -> PictureError:
     return PictureError(
-        f"{name} has {size[0]:,} x {size[1]:,} pixels; more than {LARGEST // 10**6} million are not decoded (a JPEG may"
-        " have 64 times as many): make it smaller."
+        f"{name} has {size[0]:,} x {size[1]:,} pixels; more than {LARGEST // 10**6} million are not unpacked (of a"
+        " plain JPEG, 64 times as many): make it smaller."
     )
 
 
 def _turn(image: Any) -> Any:
     """Upright, as the camera's EXIF note says; a note that cannot be read says nothing."""
+    if getattr(image, "format", None) != "TIFF" and not NOTES & image.info.keys():
+        return image
     try:
         return pillow().ImageOps.exif_transpose(image)
     except Exception:
@@ -179,6 +185,8 @@ def _turn(image: Any) -> Any:
 
 def convert(image: Any, mode: str) -> Any:
     """To RGB or grey: 16 bits become 8, palettes colours; transparency is dropped, as the ecosystem does."""
+    if mode == CLASSES:
+        return image
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return pillow().Image.fromarray(_eight_bits(np.asarray(image))).convert(mode)
     if image.mode == mode:

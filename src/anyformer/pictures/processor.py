@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +33,7 @@ class Placement:
     """Where the pixels of a picture went: x of the picture is at x * scale[1] - offset[1] of what the model sees."""
 
     scale: tuple[float, float]  # rows, columns
-    offset: tuple[int, int]
+    offset: tuple[float, float]
     size: tuple[int, int]  # of what the model sees
     before: tuple[int, int]  # of the picture
 
@@ -141,8 +142,7 @@ class Processor(Settings):
         values = pixels.float()
         values = values * self.rescale if self.rescale is not None else values
         if self.mean is not None and self.std is not None:
-            mean, std = (torch.tensor(one, device=values.device).view(-1, 1, 1) for one in (self.mean, self.std))
-            values = (values - mean) / std
+            values = (values - constant(self.mean, values.device)) / constant(self.std, values.device)
         if sizes is None:
             return {"pixel_values": values}
         inside = within(sizes, pixels.shape[-2], pixels.shape[-1])
@@ -152,8 +152,7 @@ class Processor(Settings):
         """pixel_values back to pixels 0 … 255, 8 bits: for whoever looks at what a model made."""
         values = values.float()
         if self.mean is not None and self.std is not None:
-            mean, std = (torch.tensor(one, device=values.device).view(-1, 1, 1) for one in (self.mean, self.std))
-            values = values * std + mean
+            values = values * constant(self.std, values.device) + constant(self.mean, values.device)
         values = values / self.rescale if self.rescale is not None else values
         return values.round().clamp(0, 255).to(torch.uint8)
 
@@ -203,6 +202,12 @@ class Processor(Settings):
                 config[name] = {"height": value[0], "width": value[1]}
         config["do_pad"] = self.pad
         return (json.dumps(config, indent=2) + "\n").encode()
+
+
+@cache
+def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """One number a channel, kept on the device: sending it there each time would make the host wait."""
+    return torch.tensor(values, device=device).view(-1, 1, 1)
 
 
 def cut(pixels: NDArray[Any], size: tuple[int, int], fill: int = 0) -> tuple[NDArray[Any], tuple[int, int]]:
@@ -265,6 +270,7 @@ USUAL: dict[str, dict[str, Any]] = {
         "do_center_crop": True,
         "crop_size": {"height": 224, "width": 224},
     },
+    "ImageGPT": {"size": {"height": 256, "width": 256}},  # its colours: pictures/codes.py
     "ConvNext": {
         "size": {"shortest_edge": 384},
         "crop_pct": 224 / 256,
@@ -272,6 +278,7 @@ USUAL: dict[str, dict[str, Any]] = {
         "image_std": IMAGENET["std"],
     },
 }
+USUAL["VitPose"] = {"size": {"height": 256, "width": 192}, "image_mean": IMAGENET["mean"], "image_std": IMAGENET["std"]}
 USUAL["ViTHybrid"] = {**USUAL["CLIP"]}
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import nn
+
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
@@ -19,8 +21,12 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Grid2D, Positions, Sinusoidal2D
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.boxes import BoxHead
+from anyformer.heads.set_loss import SetLossConfig
+from anyformer.inputs.anchors import Anchors, AnchorsConfig, Refine
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
+from anyformer.inputs.bridge import BridgeInput
 from anyformer.inputs.latents import Queries, QueriesConfig
+from anyformer.inputs.stem import Patches, Stem, StemConfig
 from anyformer.model import Model, Report, Stage
 from anyformer.registry import Family, register
 
@@ -38,17 +44,36 @@ class DETR(Settings):
     d_hidden: int = 2048
     d_decoder_hidden: int = 2048
     n_queries: int = 100
+    image_size: tuple[int, ...] = (800, 1333)  # the shorter side that pictures are brought to, and the longer's limit
     n_labels: int = 91
     positions: Literal["sine", "learned"] = "sine"
     activation: str = "relu"
     dropout: float = 0.1
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
-    every_layer: bool = False  # the decoder's norm after every layer, and each layer's result in the output
+    stem: StemConfig | None = None  # a small convolutional network instead of the residual one
+    patch_size: int | None = None  # neither: plain ViT blocks on patches of this size
+    n_patch_layers: int = 4
+    anchors: bool = False  # queries are boxes that every layer moves (DAB-DETR); else learned vectors
+    groups: int = 1  # sets of anchors in training, each matched by itself (Group DETR)
+    every_layer: bool = False  # the decoder's norm after every layer, and a result and a loss of each
+    class_cost: float = 1.0  # what counts when queries and objects are put together
+    box_cost: float = 5.0
+    giou_cost: float = 2.0
+    box_weight: float = 5.0  # of the losses of those pairs, beside the class's 1
+    giou_weight: float = 2.0
+    nothing_weight: float = 0.1  # of the class "nothing there"
 
     def check(self) -> None:
         for heads in (self.n_heads, self.n_decoder_heads):
             self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {heads} heads.")
+        self.require(
+            len(self.image_size) == 2 and 0 < self.image_size[0] <= self.image_size[1],
+            f"image_size is {self.image_size}; it is two lengths, of the shorter side and of the longer at most.",
+        )
+        self.require(self.stem is None or self.patch_size is None, "take a stem or patches, not both.")
+        self.require(self.anchors or self.groups == 1, "groups are sets of anchors: they need anchors=true.")
+        self.require(self.every_layer or not self.anchors, "anchors are moved by every layer: every_layer=true.")
 
 
 def _block(config: DETR, n_heads: int, d_hidden: int, cross: bool) -> BlockConfig:
@@ -67,27 +92,51 @@ def _block(config: DETR, n_heads: int, d_hidden: int, cross: bool) -> BlockConfi
     )
 
 
-def build(config: DETR) -> Model:
+def _pictures(config: DETR) -> list[Stage]:
+    """The stages up to and with the encoder."""
     places: Positions = Sinusoidal2D(config.d_model)
     if config.positions == "learned":
         places = Grid2D(LEARNED_CELLS, LEARNED_CELLS, config.d_model)
-    images = BackboneInput(
-        BackboneInputConfig(resnet=config.backbone, d_model=config.d_model, dropout=config.dropout), places
-    )
-    queries = Queries(
-        QueriesConfig(n=config.n_queries, d_model=config.d_model, as_code=True, source="encoder", prefix="decoder_")
-    )
-    encoder = StackConfig.repeat(_block(config, config.n_heads, config.d_hidden, cross=False), config.n_layers)
-    decoder = StackConfig(
+    net: nn.Module | None = None
+    settings = BackboneInputConfig(resnet=config.backbone, d_model=config.d_model, dropout=config.dropout)
+    if config.stem is not None:
+        net = Stem(config.stem)
+        settings = settings.replace(resnet=None, d_features=config.stem.d_out, n_channels=config.stem.n_channels)
+    elif config.patch_size is not None:
+        net = Patches(config.backbone.n_channels, config.d_model, config.patch_size)
+        settings = settings.replace(resnet=None, d_features=config.d_model, n_channels=config.backbone.n_channels)
+    images = BackboneInput(settings, places, net)
+    block = _block(config, config.n_heads, config.d_hidden, cross=False)
+    encoder = Stack(StackConfig.repeat(block, config.n_layers), config.d_model)
+    if config.patch_size is None:
+        return [Stage("encoder", images, encoder)]
+    before = BlockConfig(sublayers=tuple(sublayer.replace(order="pre") for sublayer in block.sublayers))
+    blocks = StackConfig.repeat(before, config.n_patch_layers, NormConfig())
+    bridge = BridgeInput("backbone", config.d_model, config.d_model)
+    return [Stage("backbone", images, Stack(blocks, config.d_model)), Stage("encoder", bridge, encoder)]
+
+
+def _decoder(config: DETR) -> Stage:
+    stack = StackConfig(
         blocks=(_block(config, config.n_decoder_heads, config.d_decoder_hidden, cross=True),) * config.n_decoder_layers,
         final_norm=NormConfig(),
         norm_between=config.every_layer,
     )
-    stages = [
-        Stage("encoder", images, Stack(encoder, config.d_model)),
-        Stage("decoder", queries, Stack(decoder, config.d_model), attends="encoder"),
-    ]
-    head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer)
+    width, n = config.d_model, config.n_queries
+    if not config.anchors:
+        queries = Queries(QueriesConfig(n=n, d_model=width, as_code=True, source="encoder", prefix="decoder_"))
+        return Stage("decoder", queries, Stack(stack, width), attends="encoder")
+    anchors = Anchors(AnchorsConfig(n=n, d_model=width, source="encoder", groups=config.groups))
+    decoder = Stage("decoder", anchors, Stack(stack, width, between=Refine(width)), attends="encoder")
+    decoder.packable = False  # the groups of a picture share its cells
+    return decoder
+
+
+def build(config: DETR) -> Model:
+    stages = [*_pictures(config), _decoder(config)]
+    names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "nothing_weight")
+    loss = SetLossConfig(**{name: getattr(config, name) for name in names})
+    head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer, loss, config.anchors, config.groups)
     report = Report(
         hidden={
             "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
@@ -120,7 +169,20 @@ SIZES = {
         d_hidden=64,
         d_decoder_hidden=64,
         n_queries=10,
+        image_size=(64, 96),
         n_labels=3,
+    ),
+    # For a few hundred pictures of some 320 x 240, from scratch.
+    "detr-small": DETR(
+        image_size=(288, 512),
+        stem=StemConfig(),
+        anchors=True,
+        groups=3,
+        every_layer=True,
+        n_layers=3,
+        n_decoder_layers=3,
+        d_hidden=1024,
+        d_decoder_hidden=1024,
     ),
     "detr-r50": DETR(),
     "detr-r50-dc5": DETR(backbone=ResNetConfig(dilate_last=True)),

@@ -52,8 +52,7 @@ class GPT2(Settings):
         )
 
 
-def _block(config: GPT2, layer: int, order: Order, mask: Mask) -> BlockConfig:
-    norm = NormConfig(eps=config.norm_eps)
+def block(config: GPT2, layer: int, order: Order, mask: Mask, norm: NormConfig) -> BlockConfig:
     scale = (config.d_model // config.n_heads) ** -0.5 if config.scale_by_width else 1.0
     scale = scale / (layer + 1) if config.scale_by_depth else scale
     attention = AttentionConfig(
@@ -90,9 +89,9 @@ def build(
         ),
         Table(config.max_length, config.d_model),
     )
-    blocks = tuple(_block(config, layer, order, masks(layer)) for layer in range(config.n_layers))
-    final_norm = NormConfig(eps=config.norm_eps) if order == "pre" else None
-    stack = Stack(StackConfig(blocks=blocks, final_norm=final_norm), config.d_model)
+    norm = NormConfig(eps=config.norm_eps)
+    blocks = tuple(block(config, layer, order, masks(layer), norm) for layer in range(config.n_layers))
+    stack = Stack(StackConfig(blocks=blocks, final_norm=norm if order == "pre" else None), config.d_model)
     memory = "encoder_hidden_states" if config.cross_attention else None
     head = LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
@@ -133,7 +132,7 @@ _LETTERS: dict[str, Any] = {"tokenizer.kind": "char", "data.held_out": 0.1, "tra
 TRAINING: dict[str, dict[str, Any]] = {
     "gpt2-char-cpu": {**_LETTERS, "train.batch_size": 12, "train.steps": 2000, "train.lr": 2e-3},
     "gpt2-char": {**_LETTERS, "train.batch_size": 64, "train.steps": 5000},
-    "gpt2-mini": {"train.batch_size": 64, "train.steps": 6000, "data.max_length": 128},
+    "gpt2-mini": {"train.batch_size": 32, "train.steps": 5000, "data.max_length": 128},
 }
 
 register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES, TRAINING)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anyformer import registry
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
@@ -16,7 +17,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
 from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import encoder_block
+from anyformer.recipes.vit import ViT, encoder_block
 from anyformer.registry import Family, register
 
 
@@ -69,7 +70,7 @@ def build(config: MAE) -> Model:
         patch_size=patch,
         n_channels=config.n_channels,
         d_model=config.d_model,
-        fixed_positions=True,
+        positions="sine-2d",
         mask_ratio=config.mask_ratio,
     )
     restore = RestoreInputConfig(source="encoder", d_source=config.d_model, d_model=config.d_decoder, grid=images.grid)
@@ -91,6 +92,26 @@ def init(config: MAE) -> InitConfig:
     return InitConfig(linear="xavier", embedding_std=0.02)
 
 
+def encoder(model: Model) -> Model:
+    """The encoder as a ViT that classifies the mean of its patches: what is fine-tuned after pre-training, its places
+    still the fixed ones. Blocks are left out as in the paper's fine-tuning (table 9)."""
+    old: MAE = model.config  # type: ignore[assignment]
+    config = ViT(
+        **{name: getattr(old, name) for name in ViT.names() if name in MAE.names() and not name.endswith("_size")},
+        image_size=(old.image_size, old.image_size),
+        patch_size=(old.patch_size, old.patch_size),
+        positions="sine-2d",
+        pooling="mean",
+        drop_path=0.1,
+    )
+    single = registry.build_config(registry.family("vit"), config)
+    ours = {name: value for name, value in model.state_dict().items() if name.startswith("stages.encoder.")}
+    missing, _ = single.load_state_dict(ours, strict=False)
+    assert all(name.startswith("heads.") for name in missing)
+    single.origin.files = dict(model.origin.files)
+    return single.to(device=model.device, dtype=model.dtype)
+
+
 SIZES = {
     "mae-tiny": MAE(
         n_layers=2,
@@ -104,9 +125,27 @@ SIZES = {
         image_size=32,
         patch_size=8,
     ),
+    # Its encoder is as wide and deep as vit-cifar.
+    "mae-cifar": MAE(
+        n_layers=7,
+        d_model=256,
+        n_heads=4,
+        d_hidden=512,
+        n_decoder_layers=2,
+        d_decoder=128,
+        n_decoder_heads=4,
+        d_decoder_hidden=256,
+        image_size=32,
+        patch_size=4,
+        norm_eps=1e-6,
+        normalise_pixels=True,
+    ),
     "mae-b16": MAE(),
     "mae-l16": MAE(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
     "mae-h14": MAE(n_layers=32, d_model=1280, n_heads=16, d_hidden=5120, patch_size=14),
 }
 
-register(Family("mae", MAE, build, init, __doc__ or ""), SIZES)
+# Small pictures, seen often: He et al. pre-train for 800 epochs.
+_SMALL = {"train.batch_size": 1024, "train.lr": 2e-3, "train.weight_decay": 0.05, "train.betas": (0.9, 0.95)}
+
+register(Family("mae", MAE, build, init, __doc__ or "", single=encoder), SIZES, training={"mae-cifar": _SMALL})

@@ -20,7 +20,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig, Problem
 from anyformer.heads.embed import EmbedHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput, ImageInputConfig, Places
 from anyformer.model import Model, Report, Stage
 from anyformer.registry import Family, register
 
@@ -35,11 +35,16 @@ class ViT(Settings):
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
+    positions: Places = "learned"
+    class_token: bool = True
+    pooling: Literal["class", "mean", "attention"] = (
+        "class"  # which tokens are classified: "mean", "attention": patches
+    )
     activation: str = "gelu"
     norm_eps: float = 1e-12
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    drop_path: float = 0.0
+    drop_path: float = 0.0  # of the last block; those before it less, in a straight line
     qkv_bias: bool = True
     head: Literal["base", "classify"] = "classify"
     n_labels: int = 1000
@@ -54,6 +59,7 @@ class ViT(Settings):
         self.require(
             len(self.image_size) == len(self.patch_size) == 2, "image_size and patch_size are (rows, columns)."
         )
+        self.require(self.class_token or self.pooling != "class", 'pooling "class" reads a class_token; there is none.')
 
 
 def encoder_block(
@@ -90,16 +96,32 @@ def encoder_block(
     )
 
 
-def build(config: ViT) -> Model:
-    inputs = ImageInput(
-        ImageInputConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            n_channels=config.n_channels,
-            d_model=config.d_model,
-            dropout=config.dropout,
-        )
+def images(config: ViT) -> ImageInputConfig:
+    return ImageInputConfig(
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        n_channels=config.n_channels,
+        d_model=config.d_model,
+        class_token=config.class_token,
+        positions=config.positions,
+        dropout=config.dropout,
     )
+
+
+def build(config: ViT) -> Model:
+    return assemble("vit", config, images(config), head(config))
+
+
+def assemble(family: str, config: ViT, inputs: ImageInputConfig, head: Head) -> Model:
+    """What ViT and those after it have in common."""
+    report = Report(
+        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
+        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
+    )
+    return Model(family, config, [Stage("encoder", ImageInput(inputs), _stack(config))], {config.head: head}, report)
+
+
+def _stack(config: ViT) -> Stack:
     block = encoder_block(
         d_model=config.d_model,
         n_heads=config.n_heads,
@@ -108,25 +130,27 @@ def build(config: ViT) -> Model:
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
-        drop_path=config.drop_path,
         qkv_bias=config.qkv_bias,
         d_head=config.d_head,
     )
-    norm = NormConfig(eps=config.norm_eps)
-    stack = Stack(StackConfig.repeat(block, config.n_layers, norm), config.d_model)
-    head: Head
+    blocks = [block.replace(drop_path=config.drop_path * (i + 1) / config.n_layers) for i in range(config.n_layers)]
+    return Stack(StackConfig(blocks=tuple(blocks), final_norm=NormConfig(eps=config.norm_eps)), config.d_model)
+
+
+def head(config: ViT) -> Head:
     if config.head == "base":
         pool = PoolConfig(d_model=config.d_model, d_out=config.d_pool, activation=config.pool_activation)
-        head = EmbedHead("encoder", pool)
-    else:
-        head = ClassifyHead(
-            ClassifyConfig(d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem)
+        return EmbedHead("encoder", pool)
+    return ClassifyHead(
+        ClassifyConfig(
+            d_model=config.d_model,
+            n_labels=config.n_labels,
+            reads="encoder",
+            gather="first" if config.pooling == "class" else config.pooling,
+            skip=int(config.class_token),
+            problem=config.problem,
         )
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
     )
-    return Model("vit", config, [Stage("encoder", inputs, stack)], {config.head: head}, report)
 
 
 def init(config: ViT) -> InitConfig:
@@ -136,6 +160,21 @@ def init(config: ViT) -> InitConfig:
 def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViT:
     return ViT(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, patch_size=(patch, patch))
 
+
+# For pictures of 32 x 32: ViT-Lite-7/4 of Hassani et al. 2021, which reach 91.4% on CIFAR-10 with it in 200 epochs.
+CIFAR = ViT(
+    n_layers=7,
+    d_model=256,
+    n_heads=4,
+    d_hidden=512,
+    image_size=(32, 32),
+    patch_size=(4, 4),
+    norm_eps=1e-6,
+    class_token=False,
+    pooling="attention",
+    drop_path=0.1,
+    n_labels=10,
+)
 
 SIZES = {
     "vit-tiny": ViT(
@@ -149,6 +188,7 @@ SIZES = {
     "vit-l16": _size(24, 1024, 16),
     "vit-l32": _size(24, 1024, 16, 32),
     "vit-h14": _size(32, 1280, 16, 14),
+    "vit-cifar": CIFAR,
 }
 
 register(Family("vit", ViT, build, init, __doc__ or ""), SIZES)

@@ -22,18 +22,23 @@ TASKS = {
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
+    "complete-image": ("anyformer.tasks.complete_image", "CompleteImage"),
+    "detect": ("anyformer.tasks.detect", "Detect"),
     "electra": ("anyformer.tasks.electra", "Electra"),
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
     "generate": ("anyformer.tasks.language", "Generate"),
     "match": ("anyformer.tasks.match", "Match"),
+    "pose": ("anyformer.tasks.pose", "PoseTask"),
     "read": ("anyformer.tasks.read", "Read"),
+    "reconstruct": ("anyformer.tasks.reconstruct", "Reconstruct"),
+    "segment": ("anyformer.tasks.segment", "Segment"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
-# Tasks whose answer is a text that is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"ask-image", "caption", "generate", "read", "summarize", "translate"})
+# Tasks whose answer is written token by token, so that they take the options of decoding.
+WRITING = frozenset({"ask-image", "caption", "complete-image", "generate", "read", "summarize", "translate"})
 
 
 def find(name: str) -> type[Task]:

@@ -125,7 +125,7 @@ class AnswerTask(TextTask):
         ends = [batch["start_positions"], batch["end_positions"]]
         logits = self.scores(batch)
         totals = [F.cross_entropy(one, end, reduction="sum") for one, end in zip(logits, ends, strict=True)]
-        return Loss((totals[0] + totals[1]) / 2, torch.tensor(len(ends[0]), device=totals[0].device))
+        return Loss((totals[0] + totals[1]) / 2, torch.full((), len(ends[0]), device=totals[0].device))
 
     def scores(self, batch: Batch) -> tuple[Tensor, Tensor]:
         left = ("start_positions", "end_positions", "inside")

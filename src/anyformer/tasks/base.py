@@ -99,6 +99,7 @@ class Task:
     metric: str
     larger_is_better: bool = True
     smoothing: float = 0.0  # of labels, while training
+    compiled: bool = False  # whether what `ready` does is compiled, while training
     model: Model
     settings: Any  # its own options, as chosen
 

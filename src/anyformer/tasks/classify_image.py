@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -26,11 +26,12 @@ from anyformer.pictures.attention import class_attention
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import Placement
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask, head_for, takes_pictures
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Progress, Setup, Source, answering
+from anyformer.tasks.distill import DistillOptions, Teacher
+from anyformer.tasks.picture import PictureTask, head_for, takes_pictures
 from anyformer.tasks.text import chances, token_loss
 
-HEADS = ("classify", "classify-image")
+HEADS = ("distill", "classify", "classify-image")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class PictureLabel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyImageOptions(PictureOptions):
+class ClassifyImageOptions(DistillOptions):
     augment: Augmentation = Augmentation(
         pad=0.125, flip=0.5, operations=2, magnitude=0.9, erase=0.25, mixup=0.8, cutmix=1.0
     )
@@ -86,6 +87,15 @@ class ClassifyImage(PictureTask):
                 f" anyformer train {cls.name} --recipe {path} --data DATA --out DIR."
             )
 
+    teacher: Teacher | None = None
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+        task = super().begin(source, rows, valid, setup)
+        if task.settings.teacher:
+            task.teacher = Teacher(task.settings, task.processor, task.labels)
+        return task
+
     # Rows to loss.
 
     def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
@@ -96,12 +106,18 @@ class ClassifyImage(PictureTask):
 
     def loss(self, batch: Batch) -> Loss:
         """Where two pictures were mixed, each of their labels counts by its share."""
-        logits = self.scores(batch)
+        out = self.model(pixel_values=batch["pixel_values"])
+        logits = out.logits if self.teacher is None or out.cls_logits is None else out.cls_logits
         total, count = token_loss(logits, batch["labels"], self.smoothing)
         if "share" in batch:
             total = mixed_loss(logits, batch["labels"], batch["share"], self.smoothing)
             total = total + mixed_loss(logits, batch["other_labels"], 1 - batch["share"], self.smoothing)
-        return Loss(total, count)
+        if self.teacher is None:
+            return Loss(total, count)
+        taught = out.logits if out.distillation_logits is None else out.distillation_logits
+        said = self.teacher.loss(taught, batch["pixel_values"])
+        parts = {"labels": total.detach(), "teacher": said.detach()}
+        return Loss((1 - self.teacher.weight) * total + self.teacher.weight * said, count, parts)
 
     def scores(self, batch: Batch) -> Tensor:
         logits: Tensor = self.model(pixel_values=batch["pixel_values"]).logits
@@ -152,17 +168,18 @@ class ClassifyImage(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        """As ViT-Lite and DeiT are trained: 200 epochs from nothing, ten where something was learned before."""
         size = 512 if rows > 20_000 else 128 if rows > 2000 else 32
-        epochs = 200 if fresh else 10
-        steps = max(epochs * rows // size, 50)
-        rate = 1e-3 if fresh else 5e-5
+        steps = max((200 if fresh else 10) * rows // size, 50)
         return {
             "batch_size": size,
             "steps": steps,
-            "lr": rate,
+            "lr": 1e-3 if fresh else 5e-5,
             "warmup": max(steps // 20, 1),
             "weight_decay": 0.05,
             "label_smoothing": 0.1,
+            "ema": 0.999 if steps > 5000 else 0.0,
+            "compile": steps > 5000 and torch.cuda.is_available(),
             "eval_every": max(steps // 40, 1),
             "save_every": max(steps // 10, 1),
         }

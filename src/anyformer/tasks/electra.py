@@ -71,7 +71,7 @@ class Electra(FillMask):
         words = out["generator_loss"] * gaps / self.settings.rate
         found = out["discriminator_loss"] * tokens
         parts = {"words": words.detach(), "replaced": found.detach()}
-        return Loss(words + weight * found, torch.tensor(tokens, device=words.device), parts)
+        return Loss(words + weight * found, torch.full((), tokens, device=words.device), parts)
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         total, right, gaps_found, gaps = Total(), 0, 0, 0

@@ -219,7 +219,7 @@ class Embed(TextTask):
         with scores, the squared distance of their cosine to the score."""
         first = self.vectors(batch["input_ids"], batch["attention_mask"])
         second = self.vectors(batch["second_ids"], batch["second_mask"])
-        count = torch.tensor(len(first), device=first.device)
+        count = torch.full((), len(first), device=first.device)
         if "score" in batch:
             return Loss(((first * second).sum(dim=1) - batch["score"]).square().sum(), count)
         others = [second]

@@ -73,6 +73,16 @@ class Job:
         return self.rows.where(self.task.row_of(self.examples, row))
 
 
+def take_share(rows: Rows, share: float, seed: int = 0) -> Rows:
+    """The share of the rows that is learned from: of a text its beginning, of a table rows drawn at random."""
+    n = max(round(len(rows) * share), 1)
+    if n == len(rows):
+        return rows
+    if rows.kind == "text":
+        return rows[:n]
+    return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:n]))
+
+
 def hold_out(rows: Rows, share: float, seed: int = 0) -> tuple[Rows, Rows | None]:
     """Rows to learn from and rows to evaluate on, where no file is given for those: of a text its end, of a table rows
     drawn at random."""

@@ -57,7 +57,9 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     def fits(cls, config: Settings) -> bool:
         """One stack of words that decodes: it has a vocabulary, and neither a second side nor a choice of heads."""
         names = config.names()
-        return "vocab_size" in names and not {"decoder_start", "head", "discriminator", "uses"} & set(names)
+        return "vocab_size" in names and not {"decoder_start", "head", "discriminator", "image_size", "uses"} & set(
+            names
+        )
 
     @classmethod
     def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:

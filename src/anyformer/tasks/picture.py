@@ -27,13 +27,13 @@ augments and normalises them to `pixel_values`, `loss` runs the model.
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.batches import BatchSettings, Index
@@ -52,6 +52,7 @@ from anyformer.pictures.read import read_pictures
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Figures, Options, Plan, Setup, Source, Task
 from anyformer.tasks.text import labels_of, several
+from anyformer.weights.resize import resize_pictures, with_size
 
 MOST = 50_000  # labels; more than that are no classes
 SMALL = 64  # pixels of a side up to which pictures go through a model by the hundred
@@ -71,6 +72,7 @@ class PictureTask(Task):
     objects: ClassVar[bool] = False  # whether each annotation of COCO's is a row
     label_column: ClassVar[str] = "label"  # holds a class's name, or a list of such
     wanted: ClassVar[str]  # the kind of model, in words
+    swaps: Tensor | None = None  # which joint each becomes in a mirror; None: not known
     lenient = False  # whether a picture that cannot be opened is skipped: while training
 
     def __init__(
@@ -89,15 +91,21 @@ class PictureTask(Task):
         options = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(rows, options, setup)
         if build.is_folder(source):
-            model = build.single(load_model(source, dtype=torch.float32))
+            model = load_model(source, dtype=torch.float32)
+            model = model if cls.fits(model.config) else build.single(model)
             if not cls.fits(model.config):
                 raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+            if (side := other_size(model.config, setup.data)) is not None:
+                model = resize_pictures(model, side)
             model, labels = cls.take_further(model, labels, options)
         else:
             config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
+            if (side := other_size(config, setup.data)) is not None:
+                config = with_size(config, side)
             model = build.build(str(source), cls.shape(config, labels, options))
         processor = cls.find_processor(model, rows, setup.data)
-        model.origin.files.setdefault(FILE, processor.write())
+        if FILE not in model.origin.files or other_size(model.config, setup.data) is not None:
+            model.origin.files[FILE] = processor.write()
         cls.name_labels(model, labels)
         task = cls(model, processor, options, labels=labels)
         task.meaning, task.lenient = pairs(setup.data.labels, "data.labels"), True
@@ -126,7 +134,10 @@ class PictureTask(Task):
     def find_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
         """The folder's own; else one that suits the model."""
         if FILE in model.origin.files:
-            return Processor.read(model.origin.files[FILE], FILE)
+            found = Processor.read(model.origin.files[FILE], FILE)
+            side = other_size(model.config, data)
+            whole = {"shortest": None, "longest": None, "within": None, "crop": None}
+            return found if side is None else found.replace(size=(side, side), **whole)
         return cls.make_processor(model, rows, data)
 
     @classmethod
@@ -170,6 +181,7 @@ class PictureTask(Task):
         said = dict(model.origin.settings.get("task", {}))
         kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
         labels = said.get("labels") or labels_of(model)
+        model.optimise()
         processor = cls.find_processor(model, None, DataSettings())
         task = cls(model, processor, cls.options_class.from_json({**kept, **options}), labels=labels)
         task.meaning = said.get("meaning", {})
@@ -210,6 +222,13 @@ class PictureTask(Task):
         """Whole batches only, where there is more than one: a model compiled for a size stays with it."""
         return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
 
+    def batches_of(
+        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+    ) -> Iterator[tuple[Index, Batch]]:
+        """Small pictures go through a model by the hundred."""
+        small = self.processor.fixed is not None and max(self.processor.fixed) <= SMALL
+        return super().batches_of(examples, settings or (BatchSettings(rows=512) if small else self.batch), progress)
+
     def example(self, row: Row) -> Example:
         image = row["image"].open(self.processor.mode, self.processor.fixed if self.lenient else None)
         pixels, placement = self.processor.place(image)
@@ -227,7 +246,8 @@ class PictureTask(Task):
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is not None:
-            batch = augment(batch, self.augmentation, generator)
+            compiled = self.compiled and batch["pixels"].device.type == "cuda"
+            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=compiled)
         left = {name: value for name, value in batch.items() if name not in ("pixels", "sizes")}
         return {**self.processor.normalise(batch["pixels"], batch.get("sizes")), **left}
 
@@ -284,6 +304,11 @@ def head_for(config: Settings, *heads: str) -> str | None:
         return None
     has = typing.get_args(config.hint("head"))
     return next((head for head in heads if head in has), None)
+
+
+def other_size(config: Settings, data: DataSettings) -> int | None:
+    """The side that the user wants pictures of, of a model that is made for one size."""
+    return data.image_size if "image_size" in config.names() else None
 
 
 def model_size(config: Settings) -> Any:

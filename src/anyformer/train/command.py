@@ -15,7 +15,7 @@ from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
 from anyformer.tasks.build import is_folder
-from anyformer.tasks.job import Job, hold_out
+from anyformer.tasks.job import Job, hold_out, take_share
 from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
@@ -108,6 +108,7 @@ def plan(order: Order) -> Plan:
         valid: Rows | None = kind.read(order.valid, data)
     else:
         rows, valid = hold_out(rows, data.held_out)
+    rows = take_share(rows, data.share)
     advice = kind.advice(not is_folder(order.recipe), len(rows))
     if "train.batch_size" in given or "batch_size" in given:
         advice.pop("batch_tokens", None)
@@ -144,7 +145,7 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
     seed_everything(chosen.train.seed)
     setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"])  # type: ignore[arg-type]
     task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
-    task.smoothing = chosen.train.label_smoothing
+    task.smoothing, task.compiled = chosen.train.label_smoothing, chosen.train.compile
     said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
     task.model.origin.settings.update(said)
     batch = BatchSettings(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)

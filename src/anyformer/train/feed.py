@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
+from anyformer.tokens import remember
 from anyformer.train.distributed import Devices
 from anyformer.train.seeds import generator
 from anyformer.train.work import Batch, Work
@@ -103,7 +104,7 @@ class Feed:
 
     def _move(self, place: Place, fed: Fed) -> Fed:
         device = self.devices.device
-        batch = {name: value.to(device, non_blocking=True) for name, value in fed.batch.items()}
+        batch = {name: remember(value.to(device, non_blocking=True), value) for name, value in fed.batch.items()}
         chance = generator(self.seed, *place, self.devices.rank, 1, device=device)
         return Fed(fed.rows, self.work.ready(batch, chance), fed.counts, fed.tokens, fed.slots)
 

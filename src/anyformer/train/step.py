@@ -96,9 +96,9 @@ class Stepper:
     def _figures(self, total: Tensor, count: Tensor, fed: Fed) -> Tensor:
         """All devices together; they agree on it, so that they stop together too."""
         device = self.devices.device
-        read = torch.tensor([fed.tokens, fed.slots], dtype=torch.float64, device=device)
-        said = torch.stack([total.detach().double(), count.detach().to(device).double()]) * fed.counts
-        return self.devices.add(torch.cat([said, read]))
+        read = [torch.full((), one, dtype=torch.float64, device=device) for one in (fed.tokens, fed.slots)]
+        said = [one.detach().to(device).double() * fed.counts for one in (total, count)]
+        return self.devices.add(torch.stack([*said, *read]))
 
     @torch.no_grad()
     def _rescale(self, factor: Tensor) -> None:

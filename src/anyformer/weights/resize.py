@@ -1,13 +1,19 @@
-"""Another number of words: the same model with a longer or shorter word table."""
+"""The same model for other inputs: with a longer or shorter word table, for pictures or patches of another size."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer import registry
+from anyformer.config import Settings
+from anyformer.core.positions import Axes, Grid, stretch
 from anyformer.errors import ConfigError
+from anyformer.inputs.image import ImageInput, RestoreInput
 from anyformer.model import Model
+
+Size = int | tuple[int, ...]
 
 
 def resize_vocabulary(model: Model, vocab_size: int) -> Model:
@@ -17,10 +23,7 @@ def resize_vocabulary(model: Model, vocab_size: int) -> Model:
         raise ConfigError(f"A {model.family} model has no vocab_size to change.")
     if vocab_size < 1:
         raise ConfigError(f"vocab_size is {vocab_size}; it must be 1 or more.")
-    config = model.config.replace(vocab_size=vocab_size)
-    fresh = registry.build_config(registry.family(model.family), config, model.origin.recipe)
-    fresh.to(device=model.device, dtype=model.dtype)
-    fresh.origin = model.origin
+    fresh = _like(model, model.config.replace(vocab_size=vocab_size))
     known = model.state_dict()
     with torch.no_grad():
         for name, target in fresh.state_dict().items():
@@ -28,7 +31,78 @@ def resize_vocabulary(model: Model, vocab_size: int) -> Model:
     return fresh.train(model.training)
 
 
+def _like(model: Model, config: Settings) -> Model:
+    """A model with other settings on the same device, its weights still to be filled in."""
+    fresh = registry.build_config(registry.family(model.family), config, model.origin.recipe)
+    fresh.to(device=model.device, dtype=model.dtype)
+    fresh.origin = model.origin
+    return fresh
+
+
 def _rows(old: Tensor, n: int) -> Tensor:
     if n <= len(old):
         return old[:n]
     return torch.cat([old, old.mean(dim=0, keepdim=True).expand(n - len(old), *old.shape[1:])])
+
+
+def with_size(config: Settings, size: Size, name: str = "image_size") -> Settings:
+    """Settings for pictures, or patches, of another size, said as the family says it: one number, or rows, columns."""
+    if name not in config.names():
+        raise ConfigError(f"{type(config).__name__} has no {name} to change.")
+    pair = (size, size) if isinstance(size, int) else size
+    if len(pair) != 2 or min(pair) < 1:
+        raise ConfigError(f"{name} is {size}; give a number of pixels, or rows and columns.")
+    if not isinstance(getattr(config, name), int):
+        return config.replace(**{name: pair})
+    if pair[0] != pair[1]:
+        raise ConfigError(f"{name} is {size}; {type(config).__name__} takes square ones.")
+    return config.replace(**{name: pair[0]})
+
+
+def resize_pictures(model: Model, image_size: Size | None = None, patch_size: Size | None = None) -> Model:
+    """A copy of the model for pictures or patches of another size.
+
+    Positions are interpolated as they are at run time. The matrix of the patches is resized so that an enlarged patch
+    gives the token that it gave before: by the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, §3.4).
+    """
+    config = model.config if image_size is None else with_size(model.config, image_size)
+    config = config if patch_size is None else with_size(config, patch_size, "patch_size")
+    draws = any(isinstance(module, RestoreInput) for module in model.modules())
+    if draws and patch_size is not None:
+        raise ConfigError(f"A {model.family} model draws patches of one size; patch_size cannot be changed.")
+    fresh = _like(model, config)
+    known = model.state_dict()
+    with torch.no_grad():
+        for path, module in model.named_modules():
+            if isinstance(module, ImageInput):
+                known |= _resized(module, fresh.get_submodule(path), path)  # type: ignore[arg-type]
+            elif isinstance(module, RestoreInput):
+                there: RestoreInput = fresh.get_submodule(path)  # type: ignore[assignment]
+                known[f"{path}.positions.weight"] = there.positions.weight  # a formula's
+        fresh.load_state_dict(known)
+    return fresh.train(model.training)
+
+
+def _resized(old: ImageInput, new: ImageInput, path: str) -> dict[str, Tensor]:
+    rows, columns = new.config.grid
+    made = {f"{path}.patches.weight": _patches(old, new)}
+    if isinstance(old.positions, Grid):
+        made[f"{path}.positions.weight"] = old.positions.table(rows, columns)
+    elif isinstance(old.positions, Axes):
+        made[f"{path}.positions.row"] = stretch(old.positions.row, rows)
+        made[f"{path}.positions.column"] = stretch(old.positions.column, columns)
+    return made
+
+
+def _patches(old: ImageInput, new: ImageInput) -> Tensor:
+    """[d, channels · new cells]"""
+    have, want = tuple(old.config.patch_size), tuple(new.config.patch_size)
+    weight = old.patches.weight
+    if have == want:
+        return weight
+    cells = have[0] * have[1]
+    ones = torch.eye(cells, dtype=torch.float64).view(cells, 1, *have)
+    # What resizing does to a patch, as a matrix [new cells, old cells]
+    matrix = F.interpolate(ones, size=want, mode="bilinear", antialias=True).flatten(1).T
+    pieces = weight.double().cpu().view(len(weight), -1, cells)
+    return (pieces @ torch.linalg.pinv(matrix)).flatten(1).to(weight)

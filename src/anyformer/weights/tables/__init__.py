@@ -2,9 +2,12 @@
 
 from anyformer.weights.table import Table
 from anyformer.weights.tables import (
+    ast,
     bart,
+    beit,
     bert,
     clip,
+    deit,
     detr,
     distilbert,
     electra,
@@ -14,6 +17,7 @@ from anyformer.weights.tables import (
     gpt1,
     gpt2,
     gptneox,
+    imagegpt,
     llama,
     mae,
     mamba,
@@ -30,14 +34,16 @@ from anyformer.weights.tables import (
     vision_encoder_decoder,
     vit,
     vitpose,
+    whisper,
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
-_DECODERS = (gemma3, gpt1, gpt2, gptneox, llama, mamba, mistral, trocr)
+_DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral, trocr)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
-_OTHERS = (detr, git, mae, perceiver, resnet, vit, vitpose)
+_SOUNDS = (ast, whisper)
+_OTHERS = (beit, deit, detr, git, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
-    *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_OTHERS)),
+    *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_SOUNDS, *_OTHERS)),
     *(clip.TABLE, clip.TEXT, clip.VISION),
     *(qwen.QWEN2, qwen.QWEN3),
 )

@@ -146,10 +146,15 @@ def write_backbone(config: DETR, today: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _whole(value: float) -> float | int:
+    """transformers takes these as whole numbers."""
+    return int(value) if value == int(value) else value
+
+
 TABLE = Table(
     family="detr",
     model_type="detr",
-    architectures={"DetrForObjectDetection": {}},
+    architectures={"DetrForObjectDetection": {"stem": None, "patch_size": None, "anchors": False}},
     fields=(
         Field("backbone", "backbone_config", None, read_backbone, lambda net: None),
         Field("n_layers", "encoder_layers", 6),
@@ -166,16 +171,22 @@ TABLE = Table(
         Field("attention_dropout", "attention_dropout", 0.0),
         Field("hidden_dropout", "activation_dropout", 0.0),
         Field("every_layer", "auxiliary_loss", False),
+        Field("class_cost", "class_cost", 1.0, float, _whole),
+        Field("box_cost", "bbox_cost", 5.0, float, _whole),
+        Field("giou_cost", "giou_cost", 2.0, float, _whole),
+        Field("box_weight", "bbox_loss_coefficient", 5.0, float, _whole),
+        Field("giou_weight", "giou_loss_coefficient", 2.0, float, _whole),
+        Field("nothing_weight", "eos_coefficient", 0.1, float),
         LABELS,
     ),
     keys=keys,
-    # The costs and coefficients weigh the set loss; initial spreads and layer drop do not touch a trained model.
+    # Masks' coefficients weigh losses that this class has not; initial spreads and layer drop do not touch a trained
+    # model.
     # `dilation` has a meaning only for timm's networks, where `adjust` reads it.
     inert=frozenset(
         "backbone backbone_kwargs use_timm_backbone use_pretrained_backbone num_channels dilation init_std"
-        " init_xavier_std encoder_layerdrop decoder_layerdrop class_cost bbox_cost giou_cost mask_loss_coefficient"
-        " dice_loss_coefficient bbox_loss_coefficient giou_loss_coefficient eos_coefficient classifier_dropout"
-        " max_position_embeddings num_hidden_layers scale_embedding".split()
+        " init_xavier_std encoder_layerdrop decoder_layerdrop mask_loss_coefficient dice_loss_coefficient"
+        " classifier_dropout max_position_embeddings num_hidden_layers scale_embedding".split()
     ),
     aliases=(
         (r"^model\.backbone\.model\.", f"{_BACKBONE}."),

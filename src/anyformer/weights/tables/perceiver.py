@@ -1,4 +1,4 @@
-"""Perceiver: masked bytes, and pictures with learned positions."""
+"""Perceiver: masked bytes, and pictures with learned positions or with waves."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ def _words(config: Perceiver) -> list[Key]:
 
 def _pixels(config: Perceiver) -> list[Key]:
     reader, writer = "perceiver.input_preprocessor", "perceiver.decoder.decoder"
-    return [
+    learned = [
         Key("inputs.inputs.patches.weight", f"{reader}.convnet_1x1.weight", "reshape", (D_PIXEL, 3, 1, 1)),
         Key("inputs.inputs.patches.bias", f"{reader}.convnet_1x1.bias"),
         Key("inputs.inputs.positions.weight", f"{reader}.position_embeddings.position_embeddings"),
         *both("inputs.inputs.project", f"{reader}.positions_projection"),
+    ]
+    return [
+        *(learned if config.positions == "learned" else []),
         Key("outputs.inputs.vectors.weight", f"{writer}.output_position_encodings.position_embeddings"),
         *_layer("outputs.blocks.0", "cross", f"{writer}.decoding_cross_attention"),
         *both("classify-image.classes", f"{writer}.final_layer"),
@@ -74,7 +77,13 @@ TABLE = Table(
     model_type="perceiver",
     architectures={
         "PerceiverForMaskedLM": {"head": "masked"},
-        "PerceiverForImageClassificationLearned": {"head": "classify-image"},
+        "PerceiverForImageClassificationLearned": {"head": "classify-image", "positions": "learned"},
+        "PerceiverForImageClassificationFourier": {
+            "head": "classify-image",
+            "positions": "fourier",
+            "bands": 64,
+            "resolution": 224,
+        },
     },
     fields=(
         Field("n_latents", "num_latents", 256),

@@ -1,0 +1,74 @@
+"""Answers from the patches behind a class token: their mean, or a word of a visual vocabulary for each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.errors import InputError
+from anyformer.heads.base import Head, check_labels
+from anyformer.heads.classify import ClassifyConfig, ClassifyHead, first_token
+from anyformer.run import Run
+
+
+class PatchSummary(nn.Module):
+    """The normalised mean of the patches; without a norm the class token."""
+
+    def __init__(self, d_model: int, norm: NormConfig | None) -> None:
+        super().__init__()
+        self.norm = make_norm(norm, d_model) if norm is not None else None
+
+    def forward(self, run: Run, stage: str) -> Tensor:
+        if self.norm is None:
+            return first_token(run.tokens[stage])
+        mean: Tensor = self.norm(run.tokens[stage].pad().x[:, 1:].mean(dim=1))
+        return mean
+
+
+class PatchEmbedHead(Head):
+    """`last_hidden_state` and `pooler_output`."""
+
+    def __init__(self, d_model: int, norm: NormConfig | None, reads: str) -> None:
+        super().__init__(reads)
+        self.pool = PatchSummary(d_model, norm)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        return {"last_hidden_state": run.padded(self.reads), "pooler_output": self.pool(run, self.reads)}
+
+
+class PatchClassifyHead(ClassifyHead):
+    """A class for the whole picture, from the mean of its patches."""
+
+    def __init__(self, config: ClassifyConfig, norm: NormConfig | None) -> None:
+        super().__init__(config)
+        self.average = PatchSummary(config.d_model, norm)
+
+    def summary(self, run: Run) -> Tensor:
+        made: Tensor = self.average(run, self.reads)
+        return made
+
+
+class PatchWordHead(Head):
+    """The visual word of every patch; labels [covered patches] are those that bool_masked_pos covers, in order."""
+
+    names = ("labels",)
+
+    def __init__(self, d_model: int, vocab_size: int, norm: NormConfig, reads: str) -> None:
+        super().__init__(reads)
+        self.norm = make_norm(norm, d_model)
+        self.words = Linear(d_model, vocab_size)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        logits = self.words(self.norm(run.padded(self.reads))[:, 1:])
+        labels, covered = run.tensor("labels"), run.tensor("bool_masked_pos")
+        if labels is None:
+            return {"logits": logits}
+        if covered is None or int(covered.sum()) != labels.numel():
+            n = 0 if covered is None else int(covered.sum())
+            raise InputError(f"labels has {labels.numel()} entries; bool_masked_pos covers {n} patches.")
+        check_labels(labels, logits.shape[-1], "labels")
+        return {"loss": F.cross_entropy(logits[covered.bool()].float(), labels.flatten()), "logits": logits}

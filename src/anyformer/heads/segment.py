@@ -1,0 +1,176 @@
+"""A class for every pixel: from each patch alone, from class queries, or from a pyramid of grids.
+
+`logits` [B, classes, rows, columns] are coarser than the picture; `labels` [B, height, width] hold classes, and the
+loss compares at the labels' size. A class that does not count is `ignore`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.errors import InputError
+from anyformer.heads.base import Head
+from anyformer.heads.filters import Filter, FilterNorm, Widen, as_picture, resize
+from anyformer.run import Run
+
+IGNORED_CLASS = 255  # of a pixel that belongs to no class
+
+
+class SegmentHead(Head):
+    """What these heads have in common: the loss."""
+
+    names = ("labels",)
+
+    def __init__(self, reads: str, ignore: int = IGNORED_CLASS) -> None:
+        super().__init__(reads)
+        self.ignore = ignore
+
+    def finish(self, run: Run, logits: Tensor, aside: Tensor | None = None, weight: float = 0.0) -> dict[str, Any]:
+        """`aside` are logits of a helper that only training listens to, its loss times `weight`."""
+        labels = run.tensor("labels")
+        if labels is None:
+            return {"logits": logits}
+        loss = pixel_loss(logits, labels, self.ignore)
+        if aside is not None:
+            loss = loss + weight * pixel_loss(aside, labels, self.ignore)
+        return {"loss": loss, "logits": logits}
+
+
+def pixel_loss(logits: Tensor, labels: Tensor, ignore: int) -> Tensor:
+    if labels.dim() != 3 or labels.shape[0] != logits.shape[0]:
+        raise InputError(f"labels has shape {list(labels.shape)}; it must be [{logits.shape[0]}, height, width].")
+    n = logits.shape[1]
+    if not labels.is_cuda and not torch.compiler.is_compiling():
+        real = labels[labels != ignore]
+        if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
+            worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
+            raise InputError(f"labels holds {worst}; it takes 0 to {n - 1}, or {ignore} for a pixel of no class.")
+    size = (labels.shape[1], labels.shape[2])
+    return F.cross_entropy(resize(logits.float(), size), labels.long(), ignore_index=ignore)
+
+
+class LinearSegmentHead(SegmentHead):
+    """Each patch says its class by itself."""
+
+    def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
+        super().__init__(reads)
+        self.classes = Linear(d_model, n_labels)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        tokens = run.tokens[self.reads]
+        return self.finish(run, as_picture(tokens.replace(self.classes(tokens.x))))
+
+
+class MaskSegmentHead(SegmentHead):
+    """Patches and class queries have been through a decoder together; a patch is of the class whose query it is
+    closest to (Strudel et al. 2021). The stage's last `n_labels` tokens are the queries."""
+
+    def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
+        super().__init__(reads)
+        self.n_labels = n_labels
+        self.patch = Linear(d_model, d_model, bias=False)
+        self.query = Linear(d_model, d_model, bias=False)
+        self.norm = make_norm(NormConfig(), n_labels)
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        tokens = run.tokens[self.reads].pad()
+        x, queries = tokens.x[:, : -self.n_labels], tokens.x[:, -self.n_labels :]
+        x, queries = F.normalize(self.patch(x), dim=-1), F.normalize(self.query(queries), dim=-1)
+        return self.finish(run, as_picture(tokens.replace(self.norm(x @ queries.transpose(1, 2)))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidConfig(Settings):
+    d_model: int
+    n_labels: int
+    reads: str
+    layers: tuple[int, ...]  # after how many blocks each of the four grids is read
+    pools: tuple[int, ...] = (1, 2, 3, 6)  # cells a side of the poolings of the coarsest grid
+    ignore: int = IGNORED_CLASS
+    helper: bool = True  # a second, simpler way to the classes, that only training listens to
+    helper_weight: float = 0.4
+    d_helper: int = 256
+    n_helper: int = 1  # its convolutions
+    helper_keeps: bool = False  # it sees its grid again beside what the convolutions made of it
+
+
+class PyramidSegmentHead(SegmentHead):
+    """UPerNet (Xiao et al. 2018): four grids, made 4x, 2x, 1x and 1/2 as fine as the patches, are added up from the
+    coarsest, which sees the whole picture through poolings, to the finest."""
+
+    def __init__(self, config: PyramidConfig) -> None:
+        super().__init__(config.reads, config.ignore)
+        self.config = config
+        width = config.d_model
+        self.grids = FourGrids(width)
+        self.pools = nn.ModuleList(FilterNorm(width, width, 1) for _ in config.pools)
+        self.pooled = FilterNorm(width * (1 + len(config.pools)), width, 3)
+        self.sides = nn.ModuleList(FilterNorm(width, width, 1) for _ in range(3))
+        self.outs = nn.ModuleList(FilterNorm(width, width, 3) for _ in range(3))
+        self.together = FilterNorm(width * 4, width, 3)
+        self.classes = Filter(width, config.n_labels, 1)
+        self.helper = Helper(config) if config.helper else None
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        layers = run.layers[self.reads]
+        grids = self.grids([as_picture(layers[i]) for i in self.config.layers])
+        logits = self.classes(self._join(grids))
+        training = self.helper is not None and run.tensor("labels") is not None
+        aside = self.helper(grids[2]) if training and self.helper is not None else None
+        return self.finish(run, logits, aside, self.config.helper_weight)
+
+    def _join(self, grids: list[Tensor]) -> Tensor:
+        top = grids[3]
+        size = (top.shape[2], top.shape[3])
+        views = zip(self.config.pools, self.pools, strict=True)
+        pooled = [resize(layer(F.adaptive_avg_pool2d(top, cells)), size) for cells, layer in views]
+        rows = [layer(grid) for layer, grid in zip(self.sides, grids[:3], strict=True)]
+        rows.append(self.pooled(torch.cat([top, *pooled], dim=1)))
+        for i in (2, 1, 0):
+            rows[i] = rows[i] + resize(rows[i + 1], (rows[i].shape[2], rows[i].shape[3]))
+        outs = [layer(row) for layer, row in zip(self.outs, rows[:3], strict=True)]
+        size = (outs[0].shape[2], outs[0].shape[3])
+        fine = [outs[0], *(resize(out, size) for out in (*outs[1:], rows[3]))]
+        made: Tensor = self.together(torch.cat(fine, dim=1))
+        return made
+
+
+class FourGrids(nn.Module):
+    """Grids of one size as 4x, 2x, 1x and 1/2 as fine."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = Widen(width, width), nn.BatchNorm2d(width), Widen(width, width)
+        self.twice = Widen(width, width)
+
+    def forward(self, grids: list[Tensor]) -> list[Tensor]:
+        fine = self.second(F.gelu(self.norm(self.first(grids[0]))))
+        return [fine, self.twice(grids[1]), grids[2], F.max_pool2d(grids[3], kernel_size=2, stride=2)]
+
+
+class Helper(nn.Module):
+    """A few convolutions of one grid (Long et al. 2015)."""
+
+    def __init__(self, config: PyramidConfig) -> None:
+        super().__init__()
+        widths = [config.d_model, *[config.d_helper] * config.n_helper]
+        self.layers = nn.ModuleList(FilterNorm(d_in, d_out, 3) for d_in, d_out in pairwise(widths))
+        self.again = FilterNorm(config.d_model + config.d_helper, config.d_helper, 3) if config.helper_keeps else None
+        self.classes = Filter(config.d_helper, config.n_labels, 1)
+
+    def forward(self, grid: Tensor) -> Tensor:
+        x = grid
+        for layer in self.layers:
+            x = layer(x)
+        x = x if self.again is None else self.again(torch.cat([grid, x], dim=1))
+        made: Tensor = self.classes(x)
+        return made

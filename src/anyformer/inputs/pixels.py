@@ -1,0 +1,35 @@
+"""The pixels of a picture as tokens, one after another: each token holds the value before it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anyformer.core.positions import Cells
+from anyformer.inputs.text import Embedding, TextInput, TextInputConfig, check_ids
+from anyformer.run import Run
+
+
+class PixelInput(TextInput):
+    """`input_ids` are the intensities 0 to n - 1 of one channel after another, behind the token n that every picture
+    begins with. Each channel has vectors of its own. A token stands at the place of the value that comes next.
+    """
+
+    def __init__(self, n_values: int, d_model: int, cells: Cells, dropout: float = 0.0) -> None:
+        config = TextInputConfig(
+            vocab_size=n_values + 1, d_model=d_model, position_ids=False, embeds=False, dropout=dropout
+        )
+        super().__init__(config, cells)
+        self.n_values, self.n_channels = n_values, cells.raster.depth
+        self.words = Embedding(n_values * self.n_channels + 1, d_model)
+
+    def _vectors(self, run: Run) -> Tensor:
+        _, ids = run.need("input_ids")
+        check_ids(ids, self.config.vocab_size, "input_ids", run.training)
+        batch, length = ids.shape
+        at = self._places(run, self._real(run, batch, length), length, ids.device)
+        at = torch.arange(length, device=ids.device).unsqueeze(0) if at is None else at
+        channel = (at - 1) % self.n_channels  # of the value that the token holds, not of the one it stands for
+        own = torch.where(ids < self.n_values, ids + channel * self.n_values, self.n_values * self.n_channels)
+        vectors: Tensor = self.words(own)
+        return vectors

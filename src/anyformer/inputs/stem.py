@@ -1,0 +1,90 @@
+"""Small ways from pixels to a grid of features, which learn from little data: a few residual convolutions, or patches.
+
+Norms are over groups of channels (Wu and He 2018), so that nothing depends on how many pictures come together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class StemConfig(Settings):
+    """Each stage halves the picture, then looks around `depths` times. Four stages: a cell is 16 pixels wide."""
+
+    n_channels: int = 3
+    widths: tuple[int, ...] = (32, 64, 128, 256)
+    depths: tuple[int, ...] = (0, 1, 2, 2)
+    groups: int = 8
+
+    def check(self) -> None:
+        self.require(len(self.widths) == len(self.depths) > 0, "widths and depths must have one entry a stage each.")
+        odd = [width for width in self.widths if width % self.groups]
+        self.require(not odd, f"widths {odd} are not multiples of groups {self.groups}.")
+
+    @property
+    def d_out(self) -> int:
+        return self.widths[-1]
+
+
+class Convolve(nn.Module):
+    """3x3, norm over groups."""
+
+    def __init__(self, d_in: int, d_out: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.filter = nn.Conv2d(d_in, d_out, 3, stride, 1, bias=False)
+        self.norm = nn.GroupNorm(groups, d_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.filter(x))
+
+
+class LookAround(nn.Module):
+    """x + two convolutions of x."""
+
+    def __init__(self, width: int, groups: int) -> None:
+        super().__init__()
+        self.first, self.second = Convolve(width, width, 1, groups), Convolve(width, width, 1, groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.second(F.relu(self.first(x))))
+
+
+class Stem(nn.Module):
+    """[B, C, H, W] -> [B, d_out, H / 2^stages, W / 2^stages], rounded up."""
+
+    def __init__(self, config: StemConfig) -> None:
+        super().__init__()
+        self.config = config
+        d_in = config.n_channels
+        stages: list[nn.Module] = []
+        for width, depth in zip(config.widths, config.depths, strict=True):
+            around = [LookAround(width, config.groups) for _ in range(depth)]
+            stages.append(nn.Sequential(Convolve(d_in, width, 2, config.groups), nn.ReLU(), *around))
+            d_in = width
+        self.stages = nn.Sequential(*stages)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        if pixels.is_cuda:  # whose convolutions want the channels of a pixel side by side
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        features: Tensor = self.stages(pixels)
+        return features
+
+
+class Patches(nn.Module):
+    """[B, C, H, W] -> [B, d, H / size, W / size]: ViT's, for pictures of any size."""
+
+    def __init__(self, n_channels: int, d_model: int, size: int) -> None:
+        super().__init__()
+        self.filter = nn.Conv2d(n_channels, d_model, size, size)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        size = self.filter.stride[0]
+        right, below = -pixels.shape[3] % size, -pixels.shape[2] % size
+        return self.filter(F.pad(pixels, (0, right, 0, below)) if right or below else pixels)

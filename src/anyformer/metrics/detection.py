@@ -1,0 +1,211 @@
+"""COCO's average precision of boxes (Lin et al. 2014): by pycocotools where it is installed, and the same in numpy.
+
+figures = average_precision(found, truth)       # both: one entry a picture
+figures["ap50"], figures["ap"]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Whole = NDArray[np.int64]
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+RECALLS = np.linspace(0.0, 1.0, 101)
+MOST = 100  # answers a picture and class that count
+AREAS = {"": (0.0, 1e10), "s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}  # in square pixels
+NONE = -1.0  # COCO's figure where there is nothing to measure
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a detector says of one picture: boxes [n, 4] as left, top, right, bottom in pixels."""
+
+    labels: Whole
+    scores: Floats
+    boxes: Floats
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What there is. `crowd`: boxes around many things, which may be found any number of times or not at all."""
+
+    labels: Whole
+    boxes: Floats
+    areas: Floats
+    crowd: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
+
+    @classmethod
+    def of(cls, labels: Any, boxes: Any, areas: Any = None, crowd: Any = None) -> Truth:
+        """Areas that are not said are the boxes'."""
+        places = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+        sizes = area(places) if areas is None else np.asarray(areas, dtype=np.float64)
+        flags = np.zeros(len(places), dtype=bool) if crowd is None else np.asarray(crowd, dtype=bool)
+        return cls(np.asarray(labels, dtype=np.int64), places, sizes, flags)
+
+
+def area(boxes: Floats) -> Floats:
+    sizes: Floats = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return sizes
+
+
+def average_precision(found: Sequence[Found], truth: Sequence[Truth], sizes: bool = True) -> dict[str, float]:
+    """ap, ap50, ap75 and, with `sizes`, those of small, medium and large things: aps, apm, apl."""
+    classes = sorted({int(label) for one in truth for label in one.labels})
+    figures: dict[str, float] = {}
+    for name in AREAS if sizes else ("",):
+        curves = [_curves(found, truth, label, AREAS[name]) for label in classes]
+        known = [curve for curve in curves if curve is not None]
+        table = np.stack(known) if known else None  # [classes, thresholds, recalls]
+        figures[f"ap{name}"] = NONE if table is None else float(table.mean())
+        if not name:
+            figures["ap50"] = NONE if table is None else float(table[:, 0].mean())
+            figures["ap75"] = NONE if table is None else float(table[:, 5].mean())
+    return figures
+
+
+def _curves(found: Sequence[Found], truth: Sequence[Truth], label: int, within: tuple[float, float]) -> Floats | None:
+    """Precision at each recall, [thresholds, recalls], of one class; None where there is nothing of it."""
+    pieces = [_judge(*pair, label, within) for pair in zip(found, truth, strict=True)]
+    there = sum(piece.there for piece in pieces)
+    if there == 0:
+        return None
+    scores = np.concatenate([piece.scores for piece in pieces])
+    order = np.argsort(-scores, kind="mergesort")
+    hit = np.concatenate([piece.hit for piece in pieces], axis=1)[:, order]
+    left_out = np.concatenate([piece.left_out for piece in pieces], axis=1)[:, order]
+    right, wrong = np.cumsum(hit & ~left_out, axis=1), np.cumsum(~hit & ~left_out, axis=1)
+    recall = right / there
+    precision = right / (right + wrong + np.spacing(1))
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # the best at this recall or a higher one
+    curves = np.zeros((len(THRESHOLDS), len(RECALLS)))
+    for row, (reached, value) in enumerate(zip(recall, precision, strict=True)):
+        at = np.searchsorted(reached, RECALLS, side="left")
+        inside = at < len(value)
+        curves[row, inside] = value[at[inside]]
+    return curves
+
+
+@dataclass(frozen=True)
+class _Judged:
+    scores: Floats
+    hit: Flags  # [thresholds, answers]
+    left_out: Flags  # neither right nor wrong
+    there: int  # things that count
+
+
+def _judge(found: Found, truth: Truth, label: int, within: tuple[float, float]) -> _Judged:
+    """Each answer, the surest first, takes the thing that it overlaps most among those not yet taken."""
+    mine = np.flatnonzero(found.labels == label)
+    mine = mine[np.argsort(-found.scores[mine], kind="mergesort")][:MOST]
+    theirs = np.flatnonzero(truth.labels == label)
+    ignored = truth.crowd[theirs] | outside(truth.areas[theirs], within)
+    overlaps = overlap(found.boxes[mine], truth.boxes[theirs], truth.crowd[theirs])
+    hit = np.zeros((len(THRESHOLDS), len(mine)), dtype=bool)
+    left_out = np.zeros_like(hit)
+    free = np.ones((len(THRESHOLDS), len(theirs)), dtype=bool)
+    rows = np.arange(len(THRESHOLDS))
+    limits = np.minimum(THRESHOLDS, 1 - 1e-10)[:, None]
+    for answer, shares in enumerate(overlaps if len(theirs) else ()):
+        may = (free | truth.crowd[theirs]) & (shares >= limits)
+        some = may.any(axis=1)
+        if not some.any():
+            continue
+        counts = may & ~ignored
+        may = np.where(counts.any(axis=1, keepdims=True), counts, may)  # what counts comes first
+        best = len(theirs) - 1 - np.argmax(np.where(may, shares, -1.0)[:, ::-1], axis=1)  # of equals, the last
+        hit[:, answer] = some
+        left_out[:, answer] = some & ignored[best]
+        free[rows[some], best[some]] = False
+    left_out |= ~hit & outside(area(found.boxes[mine]), within)
+    return _Judged(found.scores[mine], hit, left_out, int((~ignored).sum()))
+
+
+def outside(areas: Floats, within: tuple[float, float]) -> Flags:
+    return (areas < within[0]) | (areas > within[1])
+
+
+def overlap(a: Floats, b: Floats, crowd: Flags) -> Floats:
+    """[n, m]: intersection over union; over the area of `a` alone where `b` is a crowd."""
+    start = np.maximum(a[:, None, :2], b[None, :, :2])
+    end = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    both = (end - start).clip(min=0).prod(axis=-1)
+    union = np.where(crowd, area(a)[:, None], area(a)[:, None] + area(b) - both)
+    shares: Floats = both / np.maximum(union, np.spacing(1))
+    return shares
+
+
+def coco_figures(found: Sequence[Found], truth: Sequence[Truth]) -> dict[str, float | str]:
+    """As above by pycocotools, the field's own program, with its signature; by numpy where it is not installed."""
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ImportError:
+        return {**average_precision(found, truth), "signature": "COCO AP|100 answers|numpy (pycocotools is absent)"}
+    with contextlib.redirect_stdout(io.StringIO()):  # it talks
+        gold, said = COCO(), COCO()
+        gold.dataset = _dataset(truth)
+        said.dataset = {**gold.dataset, "annotations": list(_answers(found))}
+        gold.createIndex()
+        said.createIndex()
+        judge = COCOeval(gold, said, "bbox")
+        judge.evaluate()
+        judge.accumulate()
+        judge.summarize()
+    names = ("ap", "ap50", "ap75", "aps", "apm", "apl", "ar1", "ar10", "ar100")
+    figures = {name: float(value) for name, value in zip(names, judge.stats, strict=False)}
+    return {**figures, "signature": f"COCO AP|100 answers|pycocotools {metadata.version('pycocotools')}"}
+
+
+def _dataset(truth: Sequence[Truth]) -> dict[str, Any]:
+    numbers = itertools.count(1)
+    things = [
+        {
+            "id": next(numbers),
+            "image_id": picture,
+            "category_id": int(label),
+            "bbox": _sizes(box),
+            "area": float(size),
+            "iscrowd": int(crowd),
+        }
+        for picture, one in enumerate(truth)
+        for label, box, size, crowd in zip(one.labels, one.boxes, one.areas, one.crowd, strict=True)
+    ]
+    classes = sorted({int(label) for one in truth for label in one.labels})
+    return {
+        "images": [{"id": picture} for picture in range(len(truth))],
+        "categories": [{"id": label} for label in classes],
+        "annotations": things,
+    }
+
+
+def _answers(found: Sequence[Found]) -> Iterable[dict[str, Any]]:
+    numbers = itertools.count(1)
+    for picture, one in enumerate(found):
+        for label, score, box in zip(one.labels, one.scores, one.boxes, strict=True):
+            size = _sizes(box)
+            yield {
+                "id": next(numbers),
+                "image_id": picture,
+                "category_id": int(label),
+                "bbox": size,
+                "score": float(score),
+                "area": size[2] * size[3],
+                "iscrowd": 0,
+            }
+
+
+def _sizes(box: Floats) -> list[float]:
+    left, top, right, bottom = (float(side) for side in box)
+    return [left, top, right - left, bottom - top]

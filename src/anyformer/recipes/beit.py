@@ -1,0 +1,164 @@
+"""BEiT (Bao et al. 2022): as ViT, except that attention knows how many rows and columns apart two patches are, what
+each sublayer adds is scaled by a learned number a feature, keys have no bias, and it is pre-trained to name the visual
+words of patches that were covered.
+
+Published: B 85.2%, L 87.4% on ImageNet (table 1 of the paper); B 45.6 mIoU on ADE20K (table 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.block import BlockConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Positions, RelativeGrid
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.classify import ClassifyConfig, Problem
+from anyformer.heads.patches import PatchClassifyHead, PatchEmbedHead, PatchWordHead
+from anyformer.heads.segment import PyramidConfig, PyramidSegmentHead
+from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.recipes.vit import encoder_block
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class BEiT(Settings):
+    n_layers: int = 12
+    d_model: int = 768
+    n_heads: int = 12
+    d_hidden: int = 3072
+    image_size: tuple[int, ...] = (224, 224)
+    patch_size: tuple[int, ...] = (16, 16)
+    n_channels: int = 3
+    vocab_size: int = 8192  # visual words
+    activation: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.1  # of the last block; earlier ones less
+    gain: float | None = 0.1  # where the scale of each sublayer's result starts; None: there is none
+    positions: Literal["none", "learned"] = "none"  # added to the patches
+    relative: Literal["none", "each", "shared"] = (
+        "each"  # numbers for rows and columns apart: in each block, or one set
+    )
+    mask_token: bool = False
+    average: bool = True  # the patches' mean speaks for the picture, not the class token
+    head: Literal["base", "classify", "words", "segment"] = "classify"
+    n_labels: int = 1000
+    problem: Problem | None = None
+    layers: tuple[int, ...] = (2, 4, 6, 10)  # after how many blocks each of segmentation's grids is read
+    pools: tuple[int, ...] = (1, 2, 3, 6)
+    helper: bool = True  # of segmentation's training
+    helper_weight: float = 0.4
+    d_helper: int = 256
+    n_helper: int = 1
+    helper_keeps: bool = False
+    ignore: int = 255  # the class of pixels that do not count
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+        if self.head == "segment":
+            good = len(self.layers) == 4 and all(-1 <= layer <= self.n_layers for layer in self.layers)
+            self.require(good, f"layers is {self.layers}; segmentation reads four of the {self.n_layers}.")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+
+def _block(config: BEiT, depth: int) -> BlockConfig:
+    block = encoder_block(
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_hidden=config.d_hidden,
+        activation=config.activation,
+        norm_eps=config.norm_eps,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        drop_path=config.drop_path * depth / max(config.n_layers - 1, 1),
+    )
+    return block.replace(sublayers=tuple(sublayer.replace(gain=config.gain) for sublayer in block.sublayers))
+
+
+def _stack(config: BEiT) -> Stack:
+    places: Positions | list[Positions] | None = None
+    if config.relative == "shared":
+        places = RelativeGrid(*config.grid, config.n_heads)
+    elif config.relative == "each":
+        places = [RelativeGrid(*config.grid, config.n_heads) for _ in range(config.n_layers)]
+    blocks = tuple(_block(config, depth) for depth in range(config.n_layers))
+    norm = None if config.average else NormConfig(eps=config.norm_eps)
+    return Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model, places)
+
+
+def _head(config: BEiT) -> Head:
+    norm = NormConfig(eps=config.norm_eps)
+    average = norm if config.average else None
+    if config.head == "base":
+        return PatchEmbedHead(config.d_model, average, "encoder")
+    if config.head == "words":
+        return PatchWordHead(config.d_model, config.vocab_size, norm, "encoder")
+    if config.head == "classify":
+        classes = ClassifyConfig(
+            d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem
+        )
+        return PatchClassifyHead(classes, average)
+    names = ("d_model", "n_labels", "pools", "ignore", "helper", "helper_weight", "d_helper", "n_helper")
+    same = {name: getattr(config, name) for name in (*names, "helper_keeps", "layers")}
+    return PyramidSegmentHead(PyramidConfig(reads="encoder", **same))
+
+
+def build(config: BEiT) -> Model:
+    inputs = ImageInputConfig(
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        n_channels=config.n_channels,
+        d_model=config.d_model,
+        dropout=config.dropout,
+        positions="learned" if config.positions == "learned" else "none",
+        mask_token=config.mask_token,
+        any_size=True,
+    )
+    report = Report(
+        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
+        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
+    )
+    stage = Stage("encoder", ImageInput(inputs), _stack(config))
+    return Model("beit", config, [stage], {config.head: _head(config)}, report)
+
+
+def init(config: BEiT) -> InitConfig:
+    return InitConfig(std=0.02)
+
+
+_BASE = BEiT()
+_LARGE = BEiT(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, gain=1e-5)
+_ADE = {"head": "segment", "image_size": (640, 640), "n_labels": 150}
+
+SIZES = {
+    "beit-tiny": BEiT(
+        n_layers=4,
+        d_model=64,
+        n_heads=4,
+        d_hidden=128,
+        image_size=(32, 32),
+        patch_size=(8, 8),
+        n_labels=10,
+        layers=(1, 2, 3, 4),
+        d_helper=32,
+    ),
+    "beit-b16": _BASE,
+    "beit-l16": _LARGE,
+    "beit-b16-pretrain": BEiT(head="words", mask_token=True, relative="shared", average=False),
+    "beit-b16-segment": _BASE.replace(**_ADE),
+    "beit-l16-segment": _LARGE.replace(**_ADE, layers=(6, 10, 14, 22)),
+}
+
+register(Family("beit", BEiT, build, init, __doc__ or ""), SIZES)

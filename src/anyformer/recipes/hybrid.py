@@ -1,0 +1,64 @@
+"""Hybrid vision transformer (Dosovitskiy et al. 2021, section 3.1): as ViT, except that patches are cut from the
+features of a residual network instead of the picture. The paper's network has group norms and standardised weights;
+ours is the ResNet of this library, with batch norm.
+
+Published: R50+ViT-B/16 83.6% on ImageNet after JFT-300M for 7 epochs (table 6 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.core.init import InitConfig
+from anyformer.inputs.backbone import ResNetConfig
+from anyformer.model import Model
+from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
+from anyformer.registry import Family, register
+
+# Its last stage is left out and its blocks go to the one before, so that a cell is 16 pixels wide.
+_R50 = ResNetConfig(depths=(3, 4, 9), widths=(256, 512, 1024), norm="batch")
+_SMALL = ResNetConfig(kind="basic", d_stem=64, widths=(64, 128), depths=(1, 1), stem="small", norm="batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(ViT):
+    backbone: ResNetConfig = _R50
+    patch_size: tuple[int, ...] = (1, 1)  # in cells of the backbone
+
+    def check(self) -> None:
+        super().check()
+        same = self.backbone.n_channels == self.n_channels
+        self.require(same, f"the backbone takes {self.backbone.n_channels} channels, n_channels is {self.n_channels}.")
+
+
+def build(config: Hybrid) -> Model:
+    return assemble("hybrid", config, images(config).replace(backbone=config.backbone), head(config))
+
+
+def init(config: Hybrid) -> InitConfig:
+    return InitConfig(std=0.02)
+
+
+def _small(n_layers: int, backbone: ResNetConfig) -> Hybrid:
+    """As the ViT for pictures of 32 x 32."""
+    fields = {name: getattr(CIFAR, name) for name in CIFAR.names()}
+    return Hybrid(**{**fields, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
+
+
+SIZES = {
+    "hybrid-tiny": Hybrid(
+        n_layers=2,
+        d_model=32,
+        n_heads=4,
+        d_hidden=64,
+        image_size=(32, 32),
+        patch_size=(2, 2),
+        n_labels=10,
+        backbone=_SMALL.replace(d_stem=8, widths=(8, 16)),
+    ),
+    "hybrid-cifar": _small(5, _SMALL),
+    "hybrid-r50-b16": Hybrid(),
+    "hybrid-r50-l16": Hybrid(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
+}
+
+register(Family("hybrid", Hybrid, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,82 @@
+"""ImageGPT (Chen et al. 2020): as GPT-2, except that the words are the colours of a picture's pixels, row by row, each
+the nearest of 512; norms only divide by the root mean square, the activation is the quick GELU, and the output has a
+matrix of its own, without the row of the token that every picture begins with.
+
+Published: a linear probe of the large model, trained on ImageNet without labels, is right on 96.3% of CIFAR-10, and on
+99.0% after fine-tuning (abstract of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.core.masks import Causal
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.classify import Problem
+from anyformer.heads.embed import EmbedHead, MeanHead
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.recipes.gpt2 import GPT2, block, init
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageGPT(GPT2):
+    n_layers: int = 24
+    d_model: int = 512
+    n_heads: int = 8
+    vocab_size: int = 513  # the colours, and after them the token that every picture begins with
+    max_length: int = 1024  # pixels: rows times columns
+    activation: str = "quick_gelu"
+    tied: bool = False
+    head: Literal["language", "classify", "base"] = "language"
+    n_labels: int = 10
+    problem: Problem | None = None
+
+    def check(self) -> None:
+        super().check()
+        self.require(not self.tied, "tied must be False; the output has one row less than the input.")
+        self.require(not self.cross_attention, "cross_attention is not supported.")
+
+
+def _head(config: ImageGPT) -> Head:
+    if config.head == "base":
+        return EmbedHead("decoder")
+    if config.head == "classify":
+        return MeanHead("decoder", config.d_model, config.n_labels, config.problem)
+    return LanguageHead(
+        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size - 1, reads="decoder", shift=True, keep=True)
+    )
+
+
+def build(config: ImageGPT) -> Model:
+    inputs = TextInput(
+        TextInputConfig(
+            vocab_size=config.vocab_size, d_model=config.d_model, types="shared", dropout=config.embedding_dropout
+        ),
+        Table(config.max_length, config.d_model),
+    )
+    norm = NormConfig(kind="rms", eps=config.norm_eps)
+    blocks = tuple(block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers))
+    stack = Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model)
+    report = Report(
+        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
+        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
+    )
+    return Model("imagegpt", config, [Stage("decoder", inputs, stack)], {config.head: _head(config)}, report)
+
+
+SIZES = {
+    "imagegpt-tiny": ImageGPT(n_layers=2, d_model=64, n_heads=4, vocab_size=257, max_length=64),
+    #                            layers        width           heads
+    "imagegpt-small": ImageGPT(n_layers=24, d_model=512, n_heads=8),
+    "imagegpt-medium": ImageGPT(n_layers=36, d_model=1024, n_heads=8),
+    "imagegpt-large": ImageGPT(n_layers=48, d_model=1536, n_heads=16),
+}
+
+register(Family("imagegpt", ImageGPT, build, init, __doc__ or ""), SIZES)

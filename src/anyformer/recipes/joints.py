@@ -1,0 +1,129 @@
+"""Joints decoded all at once: as DETR, except that there is one learned query for each joint of a body or landmark of a
+face, so nothing has to be matched; each points at its place, and every decoder layer's answer is learned from. Norms
+come before the sublayers, and the residual network is small, so that a few thousand pictures are enough.
+
+Published: nothing in these sizes; TFPose and PRTR (Mao et al. 2021, Li et al. 2021) decode COCO's joints in this way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Sinusoidal2D
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.keypoints import JointHead
+from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
+from anyformer.inputs.base import Input
+from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.latents import Queries, QueriesConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joints(Settings):
+    image_size: tuple[int, ...] = (128, 128)
+    n_channels: int = 3
+    n_joints: int = 14
+    backbone: ResNetConfig | None = None  # None: patches, as ViT has them
+    patch_size: tuple[int, ...] = (8, 8)
+    n_layers: int = 3
+    n_decoder_layers: int = 4
+    d_model: int = 192
+    n_heads: int = 6
+    d_hidden: int = 768
+    activation: str = "gelu"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+        self.require(self.n_joints > 0, f"n_joints is {self.n_joints}; it must be 1 or more.")
+        self.require(self.n_decoder_layers > 0, "n_decoder_layers must be 1 or more.")
+
+
+def _stack(config: Joints, n_layers: int, cross: bool) -> Stack:
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
+    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
+    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
+    if cross:
+        parts["cross"] = attention.replace(d_context=config.d_model)
+    parts["feedforward"] = feedforward
+    sublayers = tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
+    block = BlockConfig(sublayers=sublayers, drop_path=config.drop_path)
+    # The head normalises each layer of the decoder by itself.
+    return Stack(StackConfig.repeat(block, n_layers, None if cross else NormConfig()), config.d_model)
+
+
+def _pictures(config: Joints) -> Input:
+    if config.backbone is not None:
+        net = config.backbone.replace(n_channels=config.n_channels)
+        return BackboneInput(BackboneInputConfig(resnet=net, d_model=config.d_model), Sinusoidal2D(config.d_model))
+    return ImageInput(
+        ImageInputConfig(
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            n_channels=config.n_channels,
+            d_model=config.d_model,
+            class_token=False,
+        )
+    )
+
+
+def build(config: Joints) -> Model:
+    queries = Queries(
+        QueriesConfig(n=config.n_joints, d_model=config.d_model, as_code=True, source="encoder", prefix="decoder_")
+    )
+    stages = [
+        Stage("encoder", _pictures(config), _stack(config, config.n_layers, cross=False)),
+        Stage("decoder", queries, _stack(config, config.n_decoder_layers, cross=True), attends="encoder"),
+    ]
+    report = Report(
+        hidden={
+            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
+            "decoder_hidden_states": ("decoder", tuple(range(config.n_decoder_layers + 1))),
+        },
+        attentions={
+            "encoder_attentions": ("encoder.blocks.*.self.weights",),
+            "decoder_attentions": ("decoder.blocks.*.self.weights",),
+            "cross_attentions": ("decoder.blocks.*.cross.weights",),
+        },
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+    head = JointHead(config.d_model, "decoder", "encoder", NormConfig())
+    return Model("joints", config, stages, {"pose": head}, report)
+
+
+def init(config: Joints) -> InitConfig:
+    return InitConfig(linear="xavier", embedding_std=0.5)
+
+
+# Strides of 8: a stem of 4, and 2 in the second stage.
+_NET = ResNetConfig(kind="basic", d_stem=48, widths=(48, 96), depths=(2, 2), norm="batch")
+
+SIZES = {
+    "joints-tiny": Joints(
+        image_size=(32, 32),
+        n_joints=5,
+        backbone=ResNetConfig(kind="basic", d_stem=8, widths=(8, 16), depths=(1, 1), norm="batch"),
+        n_layers=1,
+        n_decoder_layers=2,
+        d_model=32,
+        n_heads=4,
+        d_hidden=64,
+    ),
+    "joints-96": Joints(image_size=(96, 96), n_joints=68, n_channels=1, backbone=_NET),
+    "joints-128": Joints(image_size=(128, 128), n_joints=14, backbone=_NET),
+    "joints-vit-128": Joints(image_size=(128, 128), n_joints=14, n_layers=6),
+}
+
+register(Family("joints", Joints, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,119 @@
+"""Segmenter (Strudel et al. 2021): as ViT, except that it says a class for every patch: each patch by itself
+("linear"), or after a few more blocks together with one learned query a class, by which query it lies closest to
+("mask").
+
+Published: B/16 48.5 (mask) and 48.1 (linear) mIoU on ADE20K at one scale (table 3 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.init import InitConfig
+from anyformer.core.norms import NormConfig
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.segment import LinearSegmentHead, MaskSegmentHead
+from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.latents import JoinedQueries, JoinedQueriesConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.recipes.vit import encoder_block
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segmenter(Settings):
+    n_layers: int = 12
+    d_model: int = 768
+    n_heads: int = 12
+    d_hidden: int = 3072
+    n_decoder_layers: int = 2  # of the "mask" head
+    image_size: tuple[int, ...] = (512, 512)
+    patch_size: tuple[int, ...] = (16, 16)
+    n_channels: int = 3
+    activation: str = "gelu"
+    norm_eps: float = 1e-6
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.1
+    head: Literal["linear", "mask"] = "mask"
+    n_labels: int = 150
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+
+
+def _stack(config: Segmenter, n_layers: int, drop_path: float) -> Stack:
+    block = encoder_block(
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_hidden=config.d_hidden,
+        activation=config.activation,
+        norm_eps=config.norm_eps,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        drop_path=drop_path,
+    )
+    return Stack(StackConfig.repeat(block, n_layers, NormConfig(eps=config.norm_eps)), config.d_model)
+
+
+def build(config: Segmenter) -> Model:
+    images = ImageInput(
+        ImageInputConfig(
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            n_channels=config.n_channels,
+            d_model=config.d_model,
+            dropout=config.dropout,
+            any_size=True,
+        )
+    )
+    stages = [Stage("encoder", images, _stack(config, config.n_layers, config.drop_path))]
+    head: Head = LinearSegmentHead(config.d_model, config.n_labels, "encoder")
+    if config.head == "mask":
+        queries = JoinedQueries(
+            JoinedQueriesConfig(n=config.n_labels, d_model=config.d_model, source="encoder", d_source=config.d_model)
+        )
+        stages.append(Stage("decoder", queries, _stack(config, config.n_decoder_layers, drop_path=0.0)))
+        head = MaskSegmentHead(config.d_model, config.n_labels, "decoder")
+    report = Report(
+        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
+        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
+    )
+    return Model("segmenter", config, stages, {config.head: head}, report)
+
+
+def init(config: Segmenter) -> InitConfig:
+    return InitConfig(std=0.02)
+
+
+def _size(n_layers: int, d_model: int, n_heads: int) -> Segmenter:
+    return Segmenter(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model)
+
+
+SIZES = {
+    "segmenter-tiny": Segmenter(
+        n_layers=2,
+        d_model=64,
+        n_heads=4,
+        d_hidden=128,
+        image_size=(32, 32),
+        patch_size=(8, 8),
+        n_labels=5,
+        drop_path=0.0,
+    ),
+    "segmenter-mini": Segmenter(
+        n_layers=6, d_model=192, n_heads=6, d_hidden=768, image_size=(192, 192), patch_size=(8, 8), drop_path=0.0
+    ),
+    #                    layers  width  heads
+    "segmenter-ti16": _size(12, 192, 3),
+    "segmenter-s16": _size(12, 384, 6),
+    "segmenter-b16": _size(12, 768, 12),
+    "segmenter-l16": _size(24, 1024, 16),
+}
+
+register(Family("segmenter", Segmenter, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,286 @@
+"""Boxes around things, with what they are.
+
+detect = af.task("detect", "folder")
+print(detect("street.jpg"))             # a line for each thing: car 0.97 at 12, 40, 210, 160
+detect("street.jpg").draw()             # the picture with the boxes on it
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings
+from anyformer.errors import DataError, InputError
+from anyformer.heads.base import IGNORED
+from anyformer.heads.geometry import broken, clip, to_centres
+from anyformer.heads.matching import Targets
+from anyformer.heads.set_loss import BOX, CLASS, GIOU
+from anyformer.metrics.detection import Found, Truth, average_precision, coco_figures
+from anyformer.model import Model
+from anyformer.pictures import draw
+from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.open import Picture
+from anyformer.pictures.processor import IMAGENET, Placement, Processor
+from anyformer.run import Output
+from anyformer.tasks import build
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, answering
+from anyformer.tasks.picture import PictureOptions, PictureTask
+from anyformer.tasks.text import labels_of
+
+NAMED = 5  # boxes that are told of one by one when they are left out
+
+
+@dataclass(frozen=True)
+class Thing:
+    """`box` is left, top, right, bottom in pixels of the picture; `slot` the query that found it."""
+
+    label: str
+    score: float
+    box: tuple[float, float, float, float]
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.score:.2f} at {', '.join(f'{side:.0f}' for side in self.box)}"
+
+
+@dataclass(frozen=True)
+class Things(Sequence[Thing]):
+    """What is in a picture, the surest first; `draw` gives the picture with the boxes on it."""
+
+    found: tuple[Thing, ...]
+    draw: Callable[[], Any] = field(repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.found[i]
+
+    def __str__(self) -> str:
+        return "\n".join(str(thing) for thing in self.found) or "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectOptions(PictureOptions):
+    augment: Augmentation = Augmentation(crop=(0.35, 1.2), flip=0.5, jitter=0.2)
+    threshold: float = 0.5  # answers are as sure as this at least; figures count all of them
+
+    def check(self) -> None:
+        self.require(0 <= self.threshold <= 1, f"threshold is {self.threshold}; it must be from 0 to 1.")
+
+
+class Detect(PictureTask):
+    name = "detect"
+    about = "boxes around things, with what they are"
+    columns = (
+        Column("image"),
+        Column("boxes", ("bbox", "bboxes")),
+        Column("classes", ("labels", "category", "categories")),
+        Column("areas", optional=True),
+        Column("crowds", ("iscrowd",), optional=True),
+    )
+    options_class = DetectOptions
+    label_column = "classes"
+    metric = "ap"
+    wanted = "a detector such as DETR"
+    _left_out = 0
+
+    # The model.
+
+    @classmethod
+    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+        labels = super().find_labels(rows, options, setup)
+        if not labels:
+            raise DataError(f"{rows.path} has no boxes with classes, so there is nothing to learn to find.")
+        return labels
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return {"n_queries", "giou_weight"} <= set(config.names())
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        """Fresh decoders learn from the loss of every layer."""
+        return config.replace(n_labels=len(labels), every_layer=True)
+
+    @classmethod
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+        """Other classes want other scores; what places boxes stays. Whether every layer is read stays too: it changes a
+        trained model's numbers."""
+        known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
+        if set(known) == set(labels):
+            return model, known
+        further = build.with_head(model, False, n_labels=len(labels))
+        kept = {name: value for name, value in model.state_dict().items() if name.startswith("heads.boxes.boxes.")}
+        further.load_state_dict(kept, strict=False)
+        return further, labels
+
+    @classmethod
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+        """The shorter side as long as the model was made for, unless the longer grows too long."""
+        shortest, longest = model.config.to_json()["image_size"]
+        if data.image_size is not None:
+            shortest, longest = data.image_size, max(round(data.image_size * longest / shortest), data.image_size)
+        return Processor(shortest=shortest, longest=longest, pad=True, mean=IMAGENET["mean"], std=IMAGENET["std"])
+
+    # Rows to loss.
+
+    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+        found: dict[str, Any] = {"before": np.array(placement.before)}
+        if row.get("boxes") is not None:
+            boxes, keep = self._check(row, placement.before)
+            classes = [self.number_of(label) for label in row["classes"]]
+            crowd = np.zeros(len(classes), dtype=bool) if row.get("crowds") is None else np.asarray(row["crowds"])
+            keep &= ~crowd  # too many to tell apart: nothing to learn from
+            found["boxes"] = placement.boxes(boxes[keep])
+            found["classes"] = np.array(classes, dtype=np.int64)[keep]
+        return found
+
+    def _check(self, row: Row, size: tuple[int, int]) -> tuple[Any, Any]:
+        """Boxes cut to the picture, and which of them there are; others are told of."""
+        boxes = np.asarray(row["boxes"], dtype=np.float32).reshape(-1, 4)
+        if len(boxes) != len(row["classes"]):
+            raise InputError(f"{row['image'].name} has {len(boxes)} boxes and {len(row['classes'])} classes.")
+        inside = clip(torch.from_numpy(boxes), *size)
+        bad = broken(inside).numpy()
+        for i in np.flatnonzero(bad):
+            self._tell(row["image"].name, boxes[i], size)
+        return inside.numpy(), ~bad
+
+    def _tell(self, name: str, box: Any, size: tuple[int, int]) -> None:
+        type(self)._left_out += 1
+        if self._left_out <= NAMED:
+            sides = ", ".join(f"{side:g}" for side in box)
+            more = " Others are counted only." if self._left_out == NAMED else ""
+            what = f"{sides} of {name}, which has {size[1]} x {size[0]} pixels"
+            print(f"Left out a box that is empty or outside its picture: {what}.{more}", file=sys.stderr, flush=True)
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        """Pictures of one size are not padded, so nothing need be masked."""
+        batch = super().collate(examples, generator)
+        if "sizes" in batch and bool((batch["sizes"] == torch.tensor(batch["pixels"].shape[-2:])).all()):
+            del batch["sizes"]
+        return batch
+
+    def collate_targets(self, examples: Sequence[Example]) -> Batch:
+        batch = {"before": torch.from_numpy(np.stack([one["before"] for one in examples]))}
+        if "boxes" not in examples[0]:
+            return batch
+        most = max(len(one["classes"]) for one in examples)
+        batch["boxes"] = torch.zeros(len(examples), most, 4)
+        batch["classes"] = torch.full((len(examples), most), IGNORED)
+        for row, one in enumerate(examples):
+            batch["boxes"][row, : len(one["boxes"])] = torch.from_numpy(one["boxes"])
+            batch["classes"][row, : len(one["classes"])] = torch.from_numpy(one["classes"])
+        return batch
+
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        """Boxes end as centres and sizes in shares of the picture, its padding left aside."""
+        made = super().ready(batch, generator)
+        if "boxes" in made:
+            edges = batch["sizes"] if "sizes" in batch else torch.tensor([made["pixel_values"].shape[-2:]])
+            scale = edges.flip(1).repeat(1, 2).to(made["boxes"])  # width, height, width, height
+            made["boxes"] = to_centres(made["boxes"] / scale[:, None])
+        return made
+
+    def loss(self, batch: Batch) -> Loss:
+        out = self.model(**self._pixels(batch), labels=Targets(batch["classes"], batch["boxes"]))
+        n = len(batch["pixel_values"])
+        parts = {name: value.detach() * n for name, value in self.layers(out.loss_dict)}
+        return Loss(out.loss * n, torch.tensor(n, device=out.loss.device), parts)
+
+    def layers(self, parts: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """The loss of each decoder layer, from the first; and of what the last one's is made."""
+        config: Any = self.model.config
+        earlier = sum(name.startswith(f"{CLASS}_") for name in parts)
+        for i in range(earlier + 1):
+            ending = f"_{i}" if i < earlier else ""
+            classes, boxes, giou = (parts[f"{name}{ending}"] for name in (CLASS, BOX, GIOU))
+            yield f"layer_{i + 1}", classes + config.box_weight * boxes + config.giou_weight * giou
+        yield from ((name, parts[name]) for name in (CLASS, BOX, GIOU))
+
+    @staticmethod
+    def _pixels(batch: Batch) -> Batch:
+        return {name: batch[name] for name in ("pixel_values", "pixel_mask") if name in batch}
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        examples = self.prepared(rows)
+        found: dict[int, Found] = {}
+        total, count = 0.0, 0
+        with answering(self.model):
+            for numbers, batch in self.batches_of(examples, progress=progress):
+                loss = self.loss(batch)
+                total, count = total + float(loss.total), count + int(loss.count)
+                for number, one in zip(numbers, self.find(batch, threshold=0.0), strict=True):
+                    found[examples.row(int(number))] = as_found(one)
+        order = sorted(found)
+        truth = [self._truth(rows[i]) for i in order]
+        said = [found[i] for i in order]
+        figures = average_precision(said, truth, sizes=False) if self.lenient else coco_figures(said, truth)
+        return {**figures, "loss": total / count, **self.skipped()}
+
+    def find(self, batch: Batch, threshold: float) -> list[Output]:
+        """What there is in each picture of a batch, in pixels of the picture as it came."""
+        return self.model.find(**self._pixels(batch), target_sizes=batch["before"], threshold=threshold)
+
+    def _truth(self, row: Row) -> Truth:
+        size = row["image"].open().size
+        boxes, keep = self._check(row, (size[1], size[0]))
+        classes = np.array([self.number_of(label) for label in row["classes"]], dtype=np.int64)
+        areas, crowds = (row.get(name) for name in ("areas", "crowds"))
+        return Truth.of(
+            classes[keep],
+            boxes[keep],
+            None if areas is None else np.asarray(areas)[keep],
+            None if crowds is None else np.asarray(crowds)[keep],
+        )
+
+    def answer(self, pictures: Sequence[Picture], threshold: float | None = None, **options: Any) -> list[Things]:
+        least = self.settings.threshold if threshold is None else threshold
+        with answering(self.model):
+            batch, placed = self.look_at(pictures)
+            batch["before"] = torch.tensor([placement.before for placement in placed])
+            answers = self.find(batch, least)
+        return [self._things(*pair) for pair in zip(pictures, answers, strict=True)]
+
+    def _things(self, picture: Picture, found: Output) -> Things:
+        values = (found[name].tolist() for name in ("labels", "scores", "boxes", "queries"))
+        kinds, things = [], []
+        for label, score, box, slot in zip(*values, strict=True):
+            kinds.append(label)
+            things.append(Thing(self.labels[label], score, tuple(box), slot))
+        names = [f"{thing.label} {thing.score:.2f}" for thing in things]
+        return Things(tuple(things), lambda: draw.boxes(picture.open(), [thing.box for thing in things], names, kinds))
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        epochs = 400 if rows < 1000 else 150
+        steps = max((epochs if fresh else 20) * rows // 16, 50)
+        return {
+            "batch_size": 16,
+            "steps": steps,
+            "lr": 4e-4 if fresh else 2e-5,
+            "warmup": max(steps // 20, 1),
+            "weight_decay": 1e-4,
+            "ema": 0.998 if steps > 2000 else 0.0,
+            "eval_every": max(steps // 20, 1),
+            "save_every": max(steps // 10, 1),
+        }
+
+
+def as_found(one: Output) -> Found:
+    labels, scores, boxes = (one[name].cpu().numpy() for name in ("labels", "scores", "boxes"))
+    return Found(labels.astype(np.int64), scores.astype(np.float64), boxes.astype(np.float64))

@@ -1,0 +1,124 @@
+"""Pictures from a few of their patches: how a masked autoencoder learns to see, without labels (He et al. 2022).
+
+reconstruct = af.task("reconstruct", "folder")
+print(reconstruct("cat.jpg"))           # squared error 0.31 in the 48 of 64 patches that were hidden
+reconstruct("cat.jpg").draw()           # what it saw, what it made of it, and the picture
+
+The folder then goes on to `anyformer train classify-image --recipe FOLDER`, which takes its encoder further; with
+train.freeze=encoder.* only the new head learns (linear probing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from anyformer.config import Settings
+from anyformer.data.read import Rows
+from anyformer.heads.pixels import PixelHead
+from anyformer.pictures import draw
+from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.open import Picture, pillow
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, answering
+from anyformer.tasks.picture import PictureOptions, PictureTask
+
+GREY = 128  # of 255: where a patch is hidden
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """`error` is the mean squared error of the hidden patches, in the units of the loss. `draw` shows what was seen,
+    what was made of it, and the picture."""
+
+    error: float
+    hidden: int
+    patches: int
+    draw: Callable[[], Any] = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"squared error {self.error:.3f} in the {self.hidden} of {self.patches} patches that were hidden"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructOptions(PictureOptions):
+    augment: Augmentation = Augmentation(crop=(0.3, 1.0), flip=0.5)
+
+
+class Reconstruct(PictureTask):
+    name = "reconstruct"
+    about = "a picture from a few of its patches (pre-training without labels)"
+    columns = (Column("image"),)
+    options_class = ReconstructOptions
+    metric, larger_is_better = "loss", False
+    wanted = "a masked autoencoder"
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return "mask_ratio" in config.names()
+
+    def loss(self, batch: Batch) -> Loss:
+        """Of the patches that are dropped, which the model draws anew for every batch."""
+        count = torch.tensor(len(batch["pixel_values"]), device=batch["pixel_values"].device)
+        return Loss(self.model(pixel_values=batch["pixel_values"]).loss * count, count)
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """The squared error of hidden patches; which ones are hidden is the same every time."""
+        total, count = 0.0, 0
+        chance = torch.Generator().manual_seed(0)
+        with answering(self.model):
+            for _, batch in self.batches_of(self.prepared(rows), progress=progress):
+                pixels = batch["pixel_values"]
+                total += float(self.model(pixel_values=pixels, noise=self.noise(pixels, chance)).loss) * len(pixels)
+                count += len(pixels)
+        return {"loss": total / count, **self.skipped()}
+
+    def noise(self, pixels: Tensor, chance: torch.Generator) -> Tensor:
+        """[B, patches]: the patches with the largest of it are hidden."""
+        height, width = self.head.patch_size
+        patches = (pixels.shape[2] // height) * (pixels.shape[3] // width)
+        return torch.rand(len(pixels), patches, generator=chance).to(pixels.device)
+
+    @property
+    def head(self) -> PixelHead:
+        return cast("PixelHead", self.model.heads["pixels"])
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Reconstruction]:
+        return [self._answer(picture) for picture in pictures]
+
+    def _answer(self, picture: Picture) -> Reconstruction:
+        with answering(self.model):
+            pixels = self.look_at([picture])[0]["pixel_values"]
+            out = self.model(pixel_values=pixels, noise=self.noise(pixels, torch.Generator().manual_seed(0)))
+        hidden, patches = int(out.mask.sum()), out.mask.shape[1]
+        return Reconstruction(float(out.loss), hidden, patches, lambda: self.draw(pixels, out.logits, out.mask))
+
+    def draw(self, pixels: Tensor, logits: Tensor, mask: Tensor) -> Any:
+        """What the model saw, what it made of it, and the picture, as the model takes it."""
+        pixels = pixels.float()
+        made = self.head.picture(logits.float(), pixels, mask)
+        pixels = pixels[:, :, : made.shape[2], : made.shape[3]]  # what no patch covers is not shown
+        grid = (made.shape[2] // self.head.patch_size[0], made.shape[3] // self.head.patch_size[1])
+        hidden = torch.nn.functional.interpolate(mask.float().view(-1, 1, *grid), size=made.shape[2:]) > 0
+        grey = self.processor.normalise(torch.full_like(pixels, GREY))["pixel_values"]
+        seen = torch.where(hidden, grey, pixels)
+        shown = [self.processor.denormalise(one)[0].permute(1, 2, 0).cpu().numpy() for one in (seen, made, pixels)]
+        images = [pillow().Image.fromarray(one.squeeze(-1) if one.shape[-1] == 1 else one) for one in shown]
+        return draw.beside(images, ["seen", "made of it", "the picture"])
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        size = 1024 if rows > 20_000 else 256 if rows > 2000 else 32
+        steps = max(200 * rows // size, 50)
+        return {
+            "batch_size": size,
+            "steps": steps,
+            "lr": 1e-3,
+            "warmup": max(steps // 20, 1),
+            "weight_decay": 0.05,
+            "eval_every": max(steps // 20, 1),
+            "save_every": max(steps // 10, 1),
+        }

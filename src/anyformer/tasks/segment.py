@@ -1,0 +1,286 @@
+"""A class for every pixel of a picture.
+
+segment = af.task("segment", "folder")
+print(segment("street.jpg"))            # road 41% · building 30% · person 4%
+segment("street.jpg").draw()            # the classes in colours over the picture
+segment("street.jpg").classes           # [rows, columns], numbers of `names`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import pairs
+from anyformer.errors import DataError, FolderError, InputError
+from anyformer.heads.filters import resize
+from anyformer.heads.segment import IGNORED_CLASS
+from anyformer.metrics import pixels
+from anyformer.model import Model
+from anyformer.pictures import draw
+from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.open import CLASSES, Picture
+from anyformer.pictures.outlines import classes as from_outlines
+from anyformer.pictures.processor import FILE, Placement
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
+from anyformer.tasks.picture import PictureOptions, PictureTask, head_for
+
+HEADS = ("mask", "linear", "segment")
+NOTHING = frozenset(("unlabeled", "unlabelled", "void", "ignore", "ignored"))  # names of classes that are none
+BACKGROUND = "background"
+LISTS = ("*classes*.json", "*classes*.txt", "id2label.json")  # what may lie beside the data and name the classes
+FEW = 0.005  # the share of a picture below which a class is not printed
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """`classes` [rows, columns] are numbers of `names`."""
+
+    classes: Any = field(repr=False)
+    names: tuple[str, ...] = field(repr=False)
+    shares: Mapping[str, float]
+    draw: Callable[[], Any] = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        large = {name: share for name, share in self.shares.items() if share >= FEW}
+        return " · ".join(f"{name} {100 * share:.0f}%" for name, share in large.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentOptions(PictureOptions):
+    augment: Augmentation = Augmentation(crop=(0.4, 1.2), flip=0.5, jitter=0.3)
+
+
+class Segment(PictureTask):
+    name = "segment"
+    about = "a class for every pixel of a picture"
+    columns = (
+        Column("image"),
+        Column("mask", ("semantic_mask", "annotation", "label"), optional=True),
+        Column("segments", optional=True),
+        Column("classes", optional=True),
+    )
+    options_class = SegmentOptions
+    metric = "mean_iou"
+    wanted = "a model that says a class for every pixel, such as segmenter-mini or beit-b16-segment"
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        said = json.loads(self.model.origin.files.get(FILE, b"{}"))
+        first = int(bool(said.get("do_reduce_labels", said.get("reduce_labels", False))))
+        self.ids = tuple(range(first, first + len(self.labels)))  # what stands in masks for each class
+
+    # Which rows and which classes there are.
+
+    @classmethod
+    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+        """Rows that say something of their pixels; a picture without a mask, where others have one, is left out."""
+        fitted = super().fit(rows, chosen)
+        if "mask" in fitted.columns:
+            whole = [i for i in range(len(fitted)) if fitted[i]["mask"] is not None]
+            return fitted if len(whole) == len(fitted) else fitted.take(np.array(whole, dtype=int))
+        return fitted
+
+    @classmethod
+    def find_labels(cls, rows: Rows, options: Options, setup: Setup) -> tuple[str, ...]:
+        return tuple(cls.find_classes(rows, setup).values())
+
+    @classmethod
+    def find_classes(cls, rows: Rows, setup: Setup) -> dict[int, str]:
+        """What stands in masks -> the name of the class. As data.labels says, or a list beside the data; of outlines
+        the categories, and the background; else the numbers that occur."""
+        if "mask" not in rows.columns:
+            if "segments" not in rows.columns:
+                raise DataError(f"{rows.path} has neither masks nor outlines of its pictures' objects.")
+            return dict(enumerate((BACKGROUND, *(str(name) for name in rows.about["labels"]))))
+        said = {int(number): name for number, name in pairs(setup.data.labels, "data.labels").items()}
+        found = said or _listed(rows.path) or _occurring(rows)
+        kept = {number: name for number, name in found.items() if name.lower() not in NOTHING}
+        if len(kept) < 2:
+            raise DataError(f"The masks of {rows.path} have {len(kept)} classes; there is nothing to tell apart.")
+        return kept
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+        found = cls.find_classes(rows, setup)
+        task = super().begin(source, rows, valid, setup)
+        numbers = {name: number for number, name in found.items()}
+        task.ids = tuple(numbers[label] for label in task.labels)
+        task.meaning = {}
+        return task
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return head_for(config, *HEADS) is not None and "n_labels" in config.names()
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        has = config.to_json()["head"]
+        return config.replace(head=has if has in HEADS else head_for(config, *HEADS), n_labels=len(labels))
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        super().check(model, path)
+        head = model.config.to_json()["head"]
+        if head not in HEADS:
+            raise FolderError(
+                f'{path} holds a {model.family} model with the head "{head}", which gives no classes of pixels yet;'
+                f" train it: anyformer train {cls.name} --recipe {path} --data DATA --out DIR."
+            )
+
+    def describe(self) -> dict[str, Any]:
+        return {"labels": list(self.labels), "ids": list(self.ids)}
+
+    def recall(self, said: Mapping[str, Any]) -> None:
+        self.ids = tuple(said.get("ids", self.ids))
+
+    # Rows to loss.
+
+    def truth(self, row: Row, size: tuple[int, int]) -> Any:
+        """[rows, columns]: the place of each pixel's class among the labels, `ignore` where it has none."""
+        if row.get("mask") is None:
+            numbers = [self.number_of(name) for name in row["classes"]]
+            return from_outlines(row["segments"], numbers, size, self.index.get(BACKGROUND, self.ignore))
+        picture: Picture = row["mask"]
+        values = np.asarray(picture.open(CLASSES)).astype(np.int64)
+        if values.ndim != 2:
+            raise InputError(f"the mask {picture.name} has colours; it must have one number a pixel, its class.")
+        if values.shape != size:
+            raise InputError(
+                f"the mask {picture.name} has {values.shape[1]} x {values.shape[0]} pixels, its picture"
+                f" {size[1]} x {size[0]}."
+            )
+        return self.numbers(values, picture.name)
+
+    def numbers(self, values: Any, name: str) -> Any:
+        most = max(int(values.max(initial=0)), *self.ids, IGNORED_CLASS)
+        table = np.full(most + 1, -1, dtype=np.int64)
+        table[list(self.ids)] = np.arange(len(self.ids))
+        for number in (0, IGNORED_CLASS):  # unlabelled, where no class is called so
+            table[number] = self.ignore if table[number] < 0 else table[number]
+        made = table[values]
+        if made.size and int(made.min()) < 0:
+            number = int(values[made < 0][0])
+            raise InputError(
+                f"the mask {name} holds {number}, which is no class; there are {len(self.ids)}, from"
+                f" {min(self.ids)} to {max(self.ids)}. Name them in data.labels, or in a classes.json beside the data."
+            )
+        return made
+
+    @property
+    def ignore(self) -> int:
+        return int(getattr(self.model.config, "ignore", IGNORED_CLASS))
+
+    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+        if row.get("mask") is None and row.get("segments") is None:
+            return {}
+        made = self.truth(row, placement.before).astype(np.int32)
+        return {"mask": self.processor.place_mask(made, fill=self.ignore).astype(np.int16)}
+
+    def collate_targets(self, examples: Sequence[Example]) -> Batch:
+        if "mask" not in examples[0]:
+            return {}
+        return {"mask": torch.from_numpy(np.stack([one["mask"] for one in examples])).long()}
+
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        batch = super().ready(batch, generator)
+        if "mask" in batch:
+            mask = batch.pop("mask")
+            batch["labels"] = torch.where(mask < 0, self.ignore, mask)
+        return batch
+
+    def loss(self, batch: Batch) -> Loss:
+        out = self.model(pixel_values=batch["pixel_values"], labels=batch["labels"])
+        count = (batch["labels"] != self.ignore).sum().clamp(min=1)
+        return Loss(torch.nan_to_num(out.loss) * count, count)
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """At the size of the masks as they are."""
+        n = len(self.labels)
+        counts, total, count = np.zeros((n, n), dtype=np.int64), 0.0, 0.0
+        examples = self.prepared(rows)
+        with answering(self.model):
+            for numbers, batch in self.batches_of(examples, progress=progress):
+                loss = self.loss(batch)
+                total, count = total + float(loss.total), count + float(loss.count)
+                logits = self.model(pixel_values=batch["pixel_values"]).logits.float()
+                for i, one in zip(numbers, logits, strict=True):
+                    row = rows[self.row_of(examples, int(i))]
+                    right = self.truth(row, _size(row["image"]))
+                    counts += pixels.confusion(self.classes_of(one, right.shape), right, n, self.ignore)
+        return {**pixels.figures(counts), "loss": total / max(count, 1.0), **self.skipped()}
+
+    @staticmethod
+    def classes_of(logits: Tensor, size: tuple[int, int]) -> Any:
+        """[classes, rows, columns] -> the best class of each pixel of a picture of that size."""
+        return resize(logits.unsqueeze(0), size)[0].argmax(dim=0).cpu().numpy()
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Segmentation]:
+        with answering(self.model):
+            batch, placements = self.look_at(pictures)
+            logits = self.model(pixel_values=batch["pixel_values"]).logits.float()
+        found = [self.classes_of(one, where.before) for one, where in zip(logits, placements, strict=True)]
+        return [self._answer(*pair) for pair in zip(pictures, found, strict=True)]
+
+    def _answer(self, picture: Picture, classes: Any) -> Segmentation:
+        numbers, counts = np.unique(classes, return_counts=True)
+        order = np.argsort(-counts)
+        shares = {self.labels[int(numbers[i])]: float(counts[i] / counts.sum()) for i in order}
+        names = self.labels
+        nothing = [self.index[BACKGROUND]] if BACKGROUND in self.index else []
+        return Segmentation(classes, names, shares, lambda: draw.mask(picture.open(), classes, names, nothing))
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        size = 16
+        steps = min(max((200 if fresh else 30) * rows // size, 300), 100_000)
+        return {
+            "batch_size": size,
+            "steps": steps,
+            "lr": 5e-4 if fresh else 5e-5,
+            "warmup": max(steps // 20, 1),
+            "weight_decay": 0.05,
+            "eval_every": max(steps // 10, 1),
+            "save_every": max(steps // 5, 1),
+        }
+
+
+def _size(picture: Picture) -> tuple[int, int]:
+    width, height = picture.open().size
+    return height, width
+
+
+def _listed(path: str) -> dict[int, str]:
+    """The names in a file beside the data: {"1": "person"}, ["person", …], or one a line."""
+    home = Path(path.split(" and ")[0]).parent
+    for pattern in LISTS:
+        for file in sorted(home.glob(pattern)):
+            text = file.read_text(encoding="utf-8")
+            try:
+                whole = json.loads(text) if file.suffix == ".json" else text.split("\n")
+                names = whole.items() if isinstance(whole, dict) else enumerate(whole)
+                return {int(number): str(name) for number, name in names if str(name)}
+            except (ValueError, TypeError):
+                raise DataError(f'{file} names no classes: write {{"1": "person", "2": "car"}}.') from None
+    return {}
+
+
+def _occurring(rows: Rows) -> dict[int, str]:
+    found: set[int] = set()
+    for i in range(len(rows)):
+        found |= {int(number) for number in np.unique(np.asarray(rows[i]["mask"].open(CLASSES)))}
+    return {number: str(number) for number in sorted(found - {IGNORED_CLASS})}

@@ -1,0 +1,58 @@
+"""ImageGPT: GPT-2's names, norms without biases, and an output without the row of the first token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anyformer.recipes.imagegpt import ImageGPT
+from anyformer.weights.table import LABELS, PROBLEM, Key, Table
+from anyformer.weights.tables import gpt2
+
+
+def keys(config: ImageGPT) -> list[Key]:
+    rows = [
+        key for key in gpt2.keys(config) if not key.ours.endswith("norm.bias") and key.ours != "language.words.weight"
+    ]
+    if config.head == "language":
+        rows.append(Key("language.words.weight", "lm_head.weight"))
+    elif config.head == "classify":
+        rows.append(Key("classify.classes.weight", "score.weight"))
+    return rows
+
+
+def leftovers(config: ImageGPT) -> tuple[str, ...]:
+    heads = {"language": r"^lm_head\.", "classify": r"^score\."}
+    others = tuple(pattern for head, pattern in heads.items() if head != config.head)
+    return (r"attn\.(bias|masked_bias)$", *others)
+
+
+def rename(config: ImageGPT, name: str) -> str:
+    return name.removeprefix("transformer.") if config.head == "base" else name
+
+
+_DEFAULTS = {"n_layer": 24, "n_embd": 512, "n_head": 8, "vocab_size": 513, "activation_function": "quick_gelu"}
+
+TABLE = Table(
+    family="imagegpt",
+    model_type="imagegpt",
+    architectures={
+        "ImageGPTForCausalImageModeling": {"head": "language"},
+        "ImageGPTForImageClassification": {"head": "classify"},
+        "ImageGPTModel": {"head": "base"},
+    },
+    fields=(
+        *(
+            replace(entry, default=_DEFAULTS.get(entry.theirs, entry.default))
+            for entry in gpt2.TABLE.fields
+            if entry.ours not in ("tied", "cross_attention")
+        ),
+        LABELS,
+        PROBLEM,
+    ),
+    keys=keys,
+    fixed={"tie_word_embeddings": (False,), "add_cross_attention": (False,)},
+    inert=frozenset({"is_decoder", "reorder_and_upcast_attn"}),
+    aliases=gpt2.TABLE.aliases,
+    leftovers=leftovers,
+    rename=rename,
+)

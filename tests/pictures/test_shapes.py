@@ -1,0 +1,70 @@
+"""Outlines become the masks that pycocotools makes of them, pixel by pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anyformer.errors import DataError
+from anyformer.pictures.shapes import fill, mask_of, paint, unpack
+
+coco = pytest.importorskip("pycocotools.mask")
+
+HEIGHT, WIDTH = 23, 31
+places = st.tuples(st.floats(-4, WIDTH + 4), st.floats(-4, HEIGHT + 4))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(places, min_size=3, max_size=9), st.booleans())
+def test_polygons(corners: list[tuple[float, float]], whole: bool) -> None:
+    flat = [float(round(value)) if whole else value for corner in corners for value in corner]
+    wanted = coco.decode(coco.frPyObjects([flat], HEIGHT, WIDTH))[:, :, 0].astype(bool)
+    np.testing.assert_array_equal(fill(flat, HEIGHT, WIDTH), wanted)
+
+
+def test_several_polygons_are_one_mask() -> None:
+    polygons = [[1.0, 1, 8, 1, 8, 8, 1, 8], [5.0, 5, 20, 5, 20, 18.5]]
+    merged = coco.merge(coco.frPyObjects(polygons, HEIGHT, WIDTH))
+    np.testing.assert_array_equal(mask_of(polygons, HEIGHT, WIDTH), coco.decode(merged).astype(bool))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.02, 0.98))
+def test_runs_plain_and_packed(seed: int, share: float) -> None:
+    mask = np.random.default_rng(seed).random((HEIGHT, WIDTH)) < share
+    packed = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    np.testing.assert_array_equal(mask_of(packed, HEIGHT, WIDTH), mask)
+    np.testing.assert_array_equal(mask_of({**packed, "counts": packed["counts"].decode()}, HEIGHT, WIDTH), mask)
+    flat = mask.T.reshape(-1)
+    ends = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff([0, *ends, flat.size]).tolist()
+    counts = [0, *counts] if flat[0] else counts
+    np.testing.assert_array_equal(mask_of({"counts": counts, "size": [HEIGHT, WIDTH]}, HEIGHT, WIDTH), mask)
+    assert unpack(packed["counts"]) == counts
+
+
+def test_smaller_outlines_lie_on_top() -> None:
+    large, small = [[0.0, 0, 10, 0, 10, 10, 0, 10]], [[2.0, 2, 5, 2, 5, 5, 2, 5]]
+    for segments, kinds in (([large, small], [1, 2]), ([small, large], [2, 1])):
+        painted = paint(segments, kinds, 12, 12, nothing=9)
+        assert painted[3, 3] == 2 and painted[8, 8] == 1 and painted[11, 11] == 9
+    assert not mask_of(None, 4, 4).any() and not mask_of([], 4, 4).any()
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        {"counts": [3], "size": [4, 4]},
+        {"counts": [16], "size": [5, 5]},
+        {"counts": [-4, 20], "size": [4, 4]},
+        {"size": [4, 4]},
+        [["a", "b"]],
+        [[1.0, 2, 3]],
+        "words",
+    ],
+)
+def test_what_is_no_outline_says_so(segment: object) -> None:
+    with pytest.raises(DataError):
+        mask_of(segment, 4, 4)

@@ -1,0 +1,141 @@
+"""ViT's choices: how a patch knows its place, what is classified, other sizes; hybrid and DeiT beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import anyformer as af
+from anyformer.core.positions import sinusoids, sinusoids_2d
+from anyformer.inputs.image import patchify
+
+PLACES = ("learned", "learned-2d", "sine", "sine-2d", "none")
+
+
+def build(name: str = "vit-tiny", **changes: Any) -> af.Model:
+    """With weights that are large enough to matter."""
+    torch.manual_seed(0)
+    model = af.build(name, **changes).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def pictures(rows: int = 32, columns: int = 32) -> Tensor:
+    return torch.randn(2, 3, rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def turned(pixels: Tensor, patch: int = 8) -> Tensor:
+    """The same patches in reverse order."""
+    n = pixels.shape[2] // patch
+    cut = patchify(pixels, (patch, patch)).flip(1)
+    return cut.view(-1, n, n, 3, patch, patch).permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
+@pytest.mark.parametrize("positions", PLACES)
+def test_only_without_positions_the_order_of_patches_is_nothing(positions: str) -> None:
+    model = build(positions=positions, pooling="mean", class_token=False)
+    with torch.no_grad():
+        one, other = model(pixel_values=pictures()).logits, model(pixel_values=turned(pictures())).logits
+    assert torch.allclose(one, other, atol=1e-10) == (positions == "none")
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("positions", PLACES)
+def test_what_is_added(positions: str, class_token: bool) -> None:
+    """Tokens at the bottom are the patches' products plus the vectors that the name of the encoding promises."""
+    model = build(positions=positions, class_token=class_token, pooling="class" if class_token else "mean")
+    inputs: Any = model.stages["encoder"].inputs
+    with torch.no_grad(), af.look(model, "encoder.input") as seen:
+        model(pixel_values=pictures())
+    cells = seen["encoder.input"][:, int(class_token) :] - inputs.patches(patchify(pictures(), (8, 8)))
+    places = inputs.positions
+    expected = {
+        "none": lambda: torch.zeros(16, 64),
+        "sine": lambda: sinusoids(torch.arange(16), 64, "halves"),
+        "sine-2d": lambda: sinusoids_2d(4, 4, 64),
+        "learned": lambda: places.weight[int(class_token) :],
+        # cell (row, column): the column's half, then the row's
+        "learned-2d": lambda: torch.stack(
+            [torch.cat([places.column[c], places.row[r]]) for r in range(4) for c in range(4)]
+        ),
+    }[positions]()
+    torch.testing.assert_close(cells, expected.detach().double().expand(2, -1, -1), rtol=1e-6, atol=1e-7)
+    learns = any("positions" in name and p.requires_grad for name, p in model.named_parameters())
+    assert learns == positions.startswith("learned")
+
+
+@pytest.mark.parametrize("positions", PLACES)
+def test_another_size_of_picture(positions: str) -> None:
+    """Any size runs, where it is asked for."""
+    model = build(positions=positions)
+    with torch.no_grad():
+        out = model(pixel_values=pictures(48, 16), interpolate_pos_encoding=True)
+    assert out.logits.shape == (2, 10)
+    with pytest.raises(af.InputError, match="interpolate_pos_encoding"):
+        model(pixel_values=pictures(48, 16))
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_pooling(class_token: bool) -> None:
+    """Of the patches alone, also where a class token is there; attention weighs by a softmax that a tap shows."""
+    for pooling in ("mean", "attention"):
+        model = build(pooling=pooling, class_token=class_token)
+        head: Any = model.heads["classify"]
+        points = [point for point in model.points if point == "classify.gather.weights"]
+        with torch.no_grad(), af.look(model, "encoder.output", *points) as seen:
+            out = model(pixel_values=pictures())
+        patches = seen["encoder.output"][:, int(class_token) :]
+        weights = torch.full((2, 16), 1 / 16, dtype=torch.float64)
+        if pooling == "attention":
+            scores = (patches @ head.gather.query[0]).exp()
+            weights = scores / scores.sum(dim=1, keepdim=True)
+            torch.testing.assert_close(seen["classify.gather.weights"][:, 0, 0], weights)
+        torch.testing.assert_close(out.logits, head.classes((weights.unsqueeze(-1) * patches).sum(dim=1)).detach())
+
+
+def test_what_hugging_face_cannot_say(tmp_path: Path) -> None:
+    for changes in ({"positions": "sine-2d"}, {"pooling": "mean"}, {"pooling": "mean", "class_token": False}):
+        with pytest.raises(af.ConfigError, match="anyformer's own"):
+            build(**changes).save(tmp_path / "folder", format="hf")
+    with pytest.raises(af.ConfigError, match="small stem"):
+        build("resnet-tiny").save(tmp_path / "folder", format="hf")
+    build().save(tmp_path / "folder", format="hf")
+
+
+def test_a_class_token_must_be_there_to_be_read() -> None:
+    with pytest.raises(af.ConfigError, match="class_token"):
+        build(class_token=False)
+
+
+def test_hybrid_cuts_features() -> None:
+    """Its tokens are products of 2 x 2 cells of what the residual network gives."""
+    model = build("hybrid-tiny", positions="none")
+    inputs: Any = model.stages["encoder"].inputs
+    with torch.no_grad(), af.look(model, "encoder.input", "*.features") as seen:
+        model(pixel_values=pictures())
+    cells = seen["encoder.inputs.resnet.features"]
+    assert cells.shape == (2, 16, 16, 16)
+    torch.testing.assert_close(seen["encoder.input"][:, 1:], inputs.patches(patchify(cells, (2, 2))).detach())
+
+
+def test_deit_answers_with_both_tokens() -> None:
+    model = build("deit-tiny")
+    with torch.no_grad(), af.look(model, "encoder.output") as seen:
+        out = model(pixel_values=pictures(), labels=torch.tensor([1, 2]))
+    head: Any = model.heads["distill"]
+    own, taught = head.classes(seen["encoder.output"][:, 0]), head.taught(seen["encoder.output"][:, 1])
+    torch.testing.assert_close(out.logits, ((own + taught) / 2).detach())
+    losses = [torch.nn.functional.cross_entropy(x, torch.tensor([1, 2])) for x in (own, taught)]
+    torch.testing.assert_close(out.loss, (sum(losses) / 2).detach())  # type: ignore[union-attr]
+
+
+def test_deeper_blocks_are_left_out_more_often() -> None:
+    blocks: Any = af.build("vit-tiny", n_layers=4, drop_path=0.2).stages["encoder"].stack.config.blocks  # type: ignore[union-attr]
+    assert [block.drop_path for block in blocks] == pytest.approx([0.05, 0.1, 0.15, 0.2])

@@ -45,7 +45,7 @@ class ReadOptions(WriteOptions):
     synthetic: float = 0.0  # lines drawn by fonts for each line of the data, while the model learns
     lowercase: bool = False  # whether errors of case count
     wide: Literal["squeeze", "cut", "refuse"] = "squeeze"  # what happens to a line wider than the model's limit
-    augment: Augmentation = Augmentation(pad=0.03, jitter=0.4)
+    augment: Augmentation = Augmentation(pad=0.03, jitter=0.4, operations=1, magnitude=0.4)
 
 
 class Read(PictureTextTask):
@@ -157,9 +157,11 @@ class Read(PictureTextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max(120 * rows // 64, 100) if fresh else max(10 * rows // 64, 50)
+        size = 128 if rows > 1000 else 32
+        epochs = 10 if not fresh else 100 if rows > 5000 else 200
+        steps = max(epochs * rows // size, 50)
         return {
-            "batch_size": 64,
+            "batch_size": size,
             "steps": steps,
             "lr": 1e-3 if fresh else 5e-5,
             "warmup": max(steps // 20, 1),

@@ -15,7 +15,7 @@ from tests.weights.compare import flat
 from ..tiny import family_of, tiny_recipes
 from .batches import training_batch
 
-NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny")
+NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny", "show-tell-tiny")
 NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
     *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),

@@ -227,7 +227,7 @@ def test_parameter_count(name: str) -> None:
 
 def test_every_published_size_is_checked() -> None:
     sizes = set(af.recipes()) - set(tiny_recipes())
-    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT)
+    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT) | sizes_vision.OWN
 
 
 @pytest.mark.parametrize("name", sorted(sizes_enc.JOINT))

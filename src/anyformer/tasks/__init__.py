@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Task -> its class, whose module loads when it is used.
 TASKS = {
     "answer": ("anyformer.tasks.answer", "AnswerTask"),
+    "ask-image": ("anyformer.tasks.ask_image", "AskImage"),
+    "caption": ("anyformer.tasks.caption", "Caption"),
     "classify-audio": ("anyformer.tasks.classify_audio", "ClassifyAudio"),
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
@@ -29,7 +31,9 @@ TASKS = {
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
     "generate": ("anyformer.tasks.language", "Generate"),
+    "match": ("anyformer.tasks.match", "Match"),
     "pose": ("anyformer.tasks.pose", "PoseTask"),
+    "read": ("anyformer.tasks.read", "Read"),
     "reconstruct": ("anyformer.tasks.reconstruct", "Reconstruct"),
     "segment": ("anyformer.tasks.segment", "Segment"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
@@ -38,7 +42,7 @@ TASKS = {
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
 # Tasks whose answer is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"complete-image", "generate", "summarize", "transcribe", "translate"})
+WRITING = frozenset("ask-image caption complete-image generate read summarize transcribe translate".split())
 
 
 def find(name: str) -> type[Task]:

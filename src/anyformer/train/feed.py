@@ -38,7 +38,7 @@ class Fed:
     @property
     def unit(self) -> str:
         """What `tokens` counts."""
-        if any(name.endswith("input_ids") for name in self.batch):
+        if any(name.endswith(("input_ids", "attention_mask")) for name in self.batch):
             return "tokens"
         return "images" if "pixel_values" in self.batch else "rows"
 

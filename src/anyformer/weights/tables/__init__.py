@@ -13,6 +13,7 @@ from anyformer.weights.tables import (
     electra,
     encoder_decoder,
     gemma3,
+    git,
     gpt1,
     gpt2,
     gptneox,
@@ -30,6 +31,7 @@ from anyformer.weights.tables import (
     roformer,
     t5,
     timesformer,
+    trocr,
     videomae,
     vision_encoder_decoder,
     vit,
@@ -38,11 +40,11 @@ from anyformer.weights.tables import (
 )
 
 _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
-_DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral)
+_DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral, trocr)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
 _SOUNDS = (ast, whisper)
 _VIDEOS = (timesformer, videomae)
-_OTHERS = (beit, deit, detr, mae, perceiver, resnet, vit, vitpose)
+_OTHERS = (beit, deit, detr, git, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
     *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_SOUNDS, *_VIDEOS, *_OTHERS)),
     *(clip.TABLE, clip.TEXT, clip.VISION),

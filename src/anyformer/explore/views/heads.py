@@ -126,7 +126,8 @@ def steps(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     query, key, value = seen[at_point + "query"], seen[at_point + "key"], seen[at_point + "value"]
     scale = attention.config.scale if attention.config.scale is not None else attention.config.d_head**-0.5
     scores = key[0, group] @ query[0, head, at]  # [K]
-    bias = None if attention.positions is None else attention.positions.bias(query, key, 0, scale, None)
+    grid = trace.calls[site.stage][site.layer].tokens.grid
+    bias = None if attention.positions is None else attention.positions.bias(query, key, 0, scale, grid)
     allowed = attention.config.mask.dense(len(queries), len(keys), 0, scores.device)[0, 0, at]
     shown = _shown(weights[at], allowed)
     picked = value[0, group][shown]

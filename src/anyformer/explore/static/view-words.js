@@ -115,17 +115,20 @@ function drawTree(tree) {
   const drawing = sheet(wide * (tree.levels.length + 1), most * step + 24, "beam search");
   let before = new Map([[0, [10, 30]]]);
   drawing.append(text(2, 16, "start", { fill: soft() }));
+  let path = new Set([0]); // beams that say the result so far
   tree.levels.forEach((level, n) => {
     const now = new Map();
+    const best = level.filter((one) => path.has(one.from) && one.id === tree.ids[n]);
     level.forEach((one, i) => {
       const x = wide * (n + 0.6), y = 20 + i * step;
       const kept = one.beam !== null;
       const from = before.get(one.from);
       if (from) drawing.append(svg("line", { x1: from[0], y1: from[1] - 4, x2: x - 4, y2: y - 4, stroke: kept ? blue() : soft(), "stroke-opacity": kept ? 0.9 : 0.2, "stroke-width": kept ? 1.6 : 1 }));
-      drawing.append(text(x, y, `${short(one.text, 9)} ${one.score.toFixed(2)}`, { fill: kept ? ink() : soft(), "fill-opacity": kept ? 1 : 0.6, "font-weight": tree.ids[n] === one.id && kept ? 700 : 400, class: "candidate" }));
+      drawing.append(text(x, y, `${short(one.text, 9)} ${one.score.toFixed(2)}`, { fill: kept ? ink() : soft(), "fill-opacity": kept ? 1 : 0.6, "font-weight": best.includes(one) ? 700 : 400, class: best.includes(one) ? "candidate best" : "candidate" }));
       if (kept) now.set(one.beam, [x + 70, y]);
     });
     before = now;
+    path = new Set(best.map((one) => one.beam));
   });
   return drawing;
 }

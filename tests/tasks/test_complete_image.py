@@ -120,7 +120,7 @@ def test_a_text_says_which_picture(tmp_path: Path) -> None:
     learn(task, rows, 60, lr=3e-3, batch=BatchSettings(rows=4))
     assert task.evaluate(rows)["bits_per_code"] < 0.1
     task.save(tmp_path / "x")
-    again = af.task("complete-image", tmp_path / "x", samples=2, temperature=0.5)
+    again = af.task("complete-image", tmp_path / "x", samples=2, top_k=1)
     drawn = again(["red", "dark"])
     for i, answer in enumerate(drawn):
         assert str(answer) == f"{('red', 'dark')[i]}: 2 pictures" and answer.draw().size[0] > 2 * 224

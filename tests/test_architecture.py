@@ -29,7 +29,7 @@ TIERS = [
     ("recipes",),
     ("weights",),
     ("data", "metrics"),
-    ("pictures",),
+    ("pictures", "sounds"),
     ("tasks",),
     ("train",),
     ("cli", "serve", "explore", "demo", "__main__", ""),  # "" is anyformer/__init__.py, the public names
@@ -51,6 +51,9 @@ HEAVY = (
     "sklearn",
     "pyarrow",
     "sacrebleu",
+    "soundfile",
+    "av",
+    "jiwer",
 )
 
 

@@ -16,13 +16,14 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Crossing, PartConfig
 from anyformer.core.convolution import PositionMixConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.linear import quantise_weights, quantised
+from anyformer.core.linear import pack_weights, quantise_weights, quantised
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
 from anyformer.core.taps import NO_TAPS, Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED, Head
+from anyformer.inputs.backbone import fold_norms
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
 from anyformer.tokens import Tokens, unobserved
@@ -37,7 +38,8 @@ PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens 
 class Stage(nn.Module):
     """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at.
 
-    `decodes` off: it reads all at once, causal or not (the text side of CLIP).
+    `decodes` off: it reads all at once, causal or not (the text side of CLIP). `optional`: it stands aside where its
+    first input is not given (the pictures of a text).
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class Stage(nn.Module):
         attends: str | None = None,
         memory: str | None = None,
         decodes: bool = True,
+        optional: bool = False,
     ) -> None:
         super().__init__()
-        self.name, self.attends, self.memory = name, attends, memory
+        self.name, self.attends, self.memory, self.optional = name, attends, memory, optional
         self.inputs = inputs
         self.stack = stack
         self.taps = NO_TAPS
@@ -73,13 +76,21 @@ class Stage(nn.Module):
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
 
+    def skips(self, run: Run) -> bool:
+        return self.optional and run.batch.get(self.inputs.names[0]) is None
+
     def forward(self, run: Run, pack: bool = True) -> None:
         state = run.state if self.remembers else None
         tokens: Tokens = self.inputs(run)
         memory = self._memory(run)
         if state is not None:
             state.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
-        elif pack and self.packable and (_wasteful(tokens) or (memory is not None and memory.packed)):
+        elif (
+            pack
+            and self.packable
+            and tokens.spans is None
+            and (_wasteful(tokens) or (memory is not None and memory.packed))
+        ):
             tokens = tokens.pack()
         if memory is not None:
             memory = memory.pack() if tokens.packed else memory.pad()
@@ -279,16 +290,16 @@ class Model(nn.Module):
 
     def _stages(self, run: Run, pack: bool, decode: bool = True) -> None:
         given = run.batch.pop("encoder_outputs", None)
-        for name, stage in self.stages.items():
+        for name, stage in cast("Iterable[tuple[str, Stage]]", self.stages.items()):
             if stage.remembers and not decode:
                 continue
             if run.state is not None and name in run.state.memory:
                 run.tokens[name] = run.state.memory[name]
             elif given is not None and name == "encoder":
                 run.tokens[name] = handed_in(run, given if isinstance(given, Tensor) else given[0], "attention_mask")
-            else:
+            elif not stage.skips(run):
                 stage(run, pack)
-            if run.state is not None and not stage.remembers:
+            if run.state is not None and not stage.remembers and name in run.tokens:
                 run.state.memory[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: Run) -> bool:
@@ -354,6 +365,18 @@ class Model(nn.Module):
             if part is not None:
                 quantise_weights(part)
         self.requires_grad_(False)
+        return self.eval()
+
+    def optimise(self, rows: int = 1024) -> Self:
+        """Lay weights out for running, which takes room for a copy of them; numbers stay, but for rounding. On a CPU
+        matrices are packed for products of about so many rows; batch norms are worked into their convolutions.
+
+        On a GPU `model.compile()`, PyTorch's own, also joins what stands between the products; its first call takes a
+        minute.
+        """
+        fold_norms(self)
+        if self.device.type == "cpu":
+            pack_weights(self, rows)
         return self.eval()
 
     def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:

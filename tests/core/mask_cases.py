@@ -169,6 +169,12 @@ MASKS = [
     Case("padding, a row of nothing else", Padding(EMPTY), _padding(EMPTY), (Padding,)),
     Case("filled columns", Filled(FIRST, COLUMN), _filled(12), (Filled,)),
     Case("filled columns, a window", Filled(FIRST, COLUMN, 3), _filled(3), (Filled,)),
+    Case(
+        "filled columns, blocks",
+        Filled(FIRST, COLUMN, own=Causal() & Blocks(Raster(1, 4), 0, 1)),
+        lambda b, i, j: _filled(12)(b, i, j) and (3, 5)[b] <= j,  # row 0: number 7, after 3; row 1: number 2, all
+        (Filled,),
+    ),
     Case("documents", Documents(DOCUMENT, DOCUMENT), _documents, (Documents,)),
     Case(
         "documents, one without keys",

@@ -14,7 +14,16 @@ from anyformer.core.steady import Steady
 from anyformer.decode import engine, graph
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-MODELS = ("gpt2-tiny", "llama-tiny", "mistral-tiny", "gemma3-tiny", "gptneox-tiny", "transformer-tiny", "bart-tiny")
+MODELS = (
+    "gpt2-tiny",
+    "image-transformer-tiny",
+    "llama-tiny",
+    "mistral-tiny",
+    "gemma3-tiny",
+    "gptneox-tiny",
+    "transformer-tiny",
+    "bart-tiny",
+)
 OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": {"do_sample": True, "seed": 3, "temperature": 0.8},
@@ -74,6 +83,20 @@ def test_a_window_looks_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_new_tokens": 100, "eos_token_id": None, "pad_token_id": 0, **prompts(model, "left")}
     grown, fixed, steps = both(model, monkeypatch, **options)
     assert fixed.tolist() == grown.tolist() and steps == 99
+
+
+@pytest.mark.parametrize(
+    "way", [{}, {"local": "2d", "block": (2, 4), "memory": (1, 2)}], ids=["in a line", "in a plane"]
+)
+def test_blocks_of_a_picture(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Query blocks with memory blocks, to the end of the picture, whose beginning the growing memory has forgotten."""
+    torch.manual_seed(1)
+    model = af.build("image-transformer-tiny", **way).double()
+    mask = torch.arange(9) >= torch.tensor([[0], [3], [8], [1]])
+    ids = torch.randint(0, 256, (4, 9), generator=torch.Generator().manual_seed(2))
+    options = {"input_ids": ids, "attention_mask": mask.long(), "max_new_tokens": 180, "do_sample": True, "seed": 1}
+    grown, fixed, steps = both(model, monkeypatch, **options)
+    assert fixed.tolist() == grown.tolist() and steps == 179
 
 
 def test_a_kept_recording_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:

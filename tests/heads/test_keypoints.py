@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import anyformer as af
 from anyformer.heads.keypoints import bells, mirror
 from anyformer.heads.peaks import find_peaks
+from anyformer.tokens import Tokens
+from anyformer.weights.table import addresses
 
 
 def smooth_maps(seed: int = 0, size: tuple[int, int] = (16, 12)) -> torch.Tensor:
@@ -88,12 +91,25 @@ def test_joints_learn_in_every_layer() -> None:
     with torch.no_grad():
         out = model(pixel_values=pixels, labels=labels, output_hidden_states=True)
     count = labels[..., 2].bool()
-    layers = [model.heads["pose"]._place(x) for x in out.decoder_hidden_states[1:]]
+    cells = Tokens(out.encoder_last_hidden_state, grid=(4, 4))
+    layers = [model.heads["pose"].point(x, cells) for x in out.decoder_hidden_states[1:]]
     each = [(found - labels[..., :2]).abs()[count].mean() for found in layers]
     assert len(each) == 2
     torch.testing.assert_close(out.loss, sum(each))
     torch.testing.assert_close(out.layer_losses, torch.stack(each))
     torch.testing.assert_close(out.keypoints, layers[-1])
+
+
+def test_a_joint_points_at_the_mean_of_the_cells_that_fit() -> None:
+    """Scaled dot products with the cells, as weights of the cells' middles; the step is nothing at first."""
+    torch.manual_seed(0)
+    head, x, cells = af.build("joints-tiny").heads["pose"], torch.randn(1, 5, 32), torch.randn(1, 6, 32)
+    p = addresses(head)
+    query = F.layer_norm(x, (32,)) @ p["query.weight"].T + p["query.bias"]
+    weights = (query @ (cells @ p["key.weight"].T + p["key.bias"]).transpose(1, 2) / 32**0.5).softmax(-1)
+    middles = torch.tensor([[x, y] for y in (0.25, 0.75) for x in (1 / 6, 3 / 6, 5 / 6)])
+    with torch.no_grad():
+        torch.testing.assert_close(head.point(x, Tokens(cells, grid=(2, 3))), weights @ middles)
 
 
 @pytest.mark.parametrize("name", ["joints-tiny", "vitpose-tiny"])

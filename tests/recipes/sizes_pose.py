@@ -67,11 +67,11 @@ def _segmenter(n_layers: int, width: int, cells: int, patch: int, n_labels: int 
 def _joints(channels: int, n_joints: int) -> int:
     net = _convolution(channels, 48, 7) + 2 * _basic(48, 48) + _basic(48, 96) + _basic(96, 96)
     encoder = net + 96 * 192 + 192 + 3 * _block(192) + _norm(192)
-    return encoder + n_joints * 192 + 4 * _block(192, cross=True) + _place(192, n_joints)
+    return encoder + n_joints * 192 + 4 * _block(192, cross=True) + _place(192)
 
 
-def _place(width: int, n_joints: int) -> int:
-    return _norm(width) + width * width + width + 2 * width + 2 + 2 * n_joints
+def _place(width: int) -> int:
+    return _norm(width) + 3 * (width * width + width) + 2 * width + 2
 
 
 COUNTED: dict[str, int] = {
@@ -80,12 +80,13 @@ COUNTED: dict[str, int] = {
     "segmenter-b16": _segmenter(12, 768, 32 * 32, 16),
     "segmenter-l16": _segmenter(24, 1024, 32 * 32, 16),
     "segmenter-mini": _segmenter(6, 192, 24 * 24, 8),
+    "vitpose-mini": 3 * 64 * 192 + 192 + 257 * 192 + 6 * _block(192) + _norm(192) + 9 * 192 * 14 + 14,
     "joints-96": _joints(1, 68),
     "joints-128": _joints(3, 14),
     "joints-vit-128": sum(
         (
             3 * 64 * 192 + 192 + 256 * 192 + 6 * _block(192) + _norm(192),
-            14 * 192 + 4 * _block(192, cross=True) + _place(192, 14),
+            14 * 192 + 4 * _block(192, cross=True) + _place(192),
         )
     ),
 }

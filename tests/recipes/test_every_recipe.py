@@ -12,16 +12,18 @@ from torch import Tensor
 import anyformer as af
 from tests.weights.compare import flat
 
+from ..tiny import family_of, tiny_recipes
 from .batches import training_batch
 
-NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny")
+NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny", "show-tell-tiny")
 NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
     *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
-    *("beit-tiny", "segmenter-tiny", "vitpose-tiny"),
+    *("ast-tiny", "set-transformer-tiny", "timesformer-tiny", "videomae-tiny", "whisper-toy"),
+    *("beit-tiny", "joints-tiny", "segmenter-tiny", "vitpose-tiny"),
     *("clip-tiny", "clip-text-tiny", "clip-vision-tiny"),
 )
-TINY = [name for name in af.recipes() if name.endswith("-tiny")]
+TINY = tiny_recipes()
 
 
 def loss_of(model: af.Model, name: str, batch: dict[str, Any]) -> Tensor:
@@ -36,7 +38,7 @@ def loss_of(model: af.Model, name: str, batch: dict[str, Any]) -> Tensor:
 def test_there_is_a_tiny_one_of_each_family() -> None:
     from anyformer.registry import FAMILIES
 
-    assert {name.removesuffix("-tiny") for name in TINY} == set(FAMILIES)
+    assert {family_of(name) for name in TINY} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -10,9 +10,10 @@ import torch
 import anyformer as af
 from anyformer.registry import recipe
 
+from ..tiny import tiny_recipes
 from ..weights.oracles import hf_class
 from . import sizes_decoders as decoders
-from . import sizes_enc, sizes_pose, sizes_vision, sizes_vit
+from . import sizes_enc, sizes_pose, sizes_sound, sizes_vision, sizes_vit
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {
@@ -82,6 +83,7 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "detr-r50-dc5": ("DetrForObjectDetection", "DetrConfig", detr()),
     "detr-r101": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
     "detr-r101-dc5": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
+    "imagegpt-cifar": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(8, 384, 6)),
     "imagegpt-small": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(24, 512, 8)),
     "imagegpt-medium": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(36, 1024, 8)),
     "imagegpt-large": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(48, 1536, 16)),
@@ -123,6 +125,7 @@ PUBLISHED |= sizes_enc.PUBLISHED
 PUBLISHED |= sizes_vision.PUBLISHED
 PUBLISHED |= sizes_vit.PUBLISHED
 PUBLISHED |= sizes_pose.PUBLISHED
+PUBLISHED |= sizes_sound.PUBLISHED
 
 # Recipes of families that have no Hugging Face class, with the count that the paper prints.
 PAPERS: dict[str, float] = {
@@ -151,6 +154,7 @@ _PIXELS = sum(
 
 # And, where it prints none, the sum of what it describes.
 COUNTED: dict[str, int] = {
+    **sizes_sound.COUNTED,
     # words and codes; places of the text, rows, columns; eight blocks; a norm
     "dalle-mini": (1024 + 256) * 256 + (32 + 16 + 16) * 256 + 8 * (12 * 256**2 + 13 * 256) + 2 * 256,
     # latents; reading pixels of 133 features; eight blocks; the query; answering; the classes
@@ -208,7 +212,7 @@ def theirs(name: str) -> int:
         values |= {"backbone_config": hf_class("VitPoseBackboneConfig")(**vitpose)}
     if resnet is not None:
         values |= {"use_timm_backbone": False, "backbone_config": hf_class("ResNetConfig")(**resnet)}
-    besides = {**sizes_enc.BESIDES, **sizes_pose.BESIDES}.get(name, 0)
+    besides = {**sizes_enc.BESIDES, **sizes_pose.BESIDES, **sizes_sound.BESIDES}.get(name, 0)
     with torch.device("meta"):
         return count(hf_class(architecture)(hf_class(config_class)(**values))) + besides
 
@@ -222,8 +226,8 @@ def test_parameter_count(name: str) -> None:
 
 
 def test_every_published_size_is_checked() -> None:
-    sizes = {name for name in af.recipes() if not name.endswith("-tiny")}
-    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT)
+    sizes = set(af.recipes()) - set(tiny_recipes())
+    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT) | sizes_vision.OWN
 
 
 @pytest.mark.parametrize("name", sorted(sizes_enc.JOINT))

@@ -13,13 +13,14 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.read import Rows
 from anyformer.tasks import find
 
+from ..tiny import tiny_recipes
 from .learn import begin, learn, listed
 
 
 def tiny(task: str) -> list[str]:
     """The smallest recipe of each family."""
     kind = find(task)
-    return [name for name in af.recipes() if name.endswith("-tiny") and kind.fits(registry.recipe(name).config)]  # type: ignore[attr-defined]
+    return [name for name in tiny_recipes() if kind.fits(registry.recipe(name).config)]  # type: ignore[attr-defined]
 
 
 CLASSES = listed(*({"text": f"{word} {i}", "label": word} for i in range(4) for word in ("red", "blue")))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_old, oracles_pixels, oracles_pose, oracles_vision, oracles_vit
+from . import oracles_enc, oracles_old, oracles_pixels, oracles_pose, oracles_sound, oracles_vision, oracles_vit
 from .cases import Batch, Case, ids, ragged
 
 # Where each class lives; importing from the submodule keeps the rest of transformers out.
@@ -30,6 +30,7 @@ _HOMES = {
     **oracles_pose.HOMES,
     **oracles_vision.HOMES,
     **oracles_pixels.HOMES,
+    **oracles_sound.HOMES,
 }
 
 
@@ -115,6 +116,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     **oracles_pose.SMALL,
     **oracles_vision.SMALL,
     **oracles_pixels.SMALL,
+    **oracles_sound.SMALL,
 }
 
 ARCHITECTURES: tuple[str, ...] = (
@@ -141,6 +143,7 @@ ARCHITECTURES: tuple[str, ...] = (
     *oracles_pose.ARCHITECTURES,
     *oracles_vision.ARCHITECTURES,
     *oracles_pixels.ARCHITECTURES,
+    *oracles_sound.ARCHITECTURES,
 )
 
 
@@ -225,7 +228,7 @@ def make_case(architecture: str, seed: int = 1) -> Case:
         "ImageGPT": oracles_pixels.imagegpt_case,
     }
     family = family_of(architecture)
-    others = {**oracles_enc.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
+    others = {**oracles_enc.CASES, **oracles_sound.CASES, **oracles_vision.CASES, **oracles_vit.CASES}
     case = builders[family]() if family in builders else others[family](architecture)
     if architecture.endswith("ForMultipleChoice"):
         batch = {name: value.view(2, 2, 9) for name, value in case.batch.items()}
@@ -287,6 +290,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     **oracles_pose.LABELS,
     **oracles_vision.LABELS,
     **oracles_pixels.LABELS,
+    **oracles_sound.LABELS,
 }
 
 

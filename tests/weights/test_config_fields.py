@@ -11,7 +11,7 @@ import torch
 import anyformer as af
 
 from . import oracles_decoders as decoders
-from . import oracles_enc, oracles_pose, oracles_vit
+from . import oracles_enc, oracles_pose, oracles_sound, oracles_vit
 from .compare import compare
 from .oracles import _RESNET, ARCHITECTURES, SMALL, Case, family_of, hf_class, make_case, make_oracle, save_oracle
 
@@ -68,6 +68,7 @@ VALUES: dict[str, Any] = {
     **oracles_enc.VALUES,
     **oracles_vit.VALUES,
     **oracles_pose.VALUES,
+    **oracles_sound.VALUES,
 }
 # Another change that a field needs beside it, for transformers itself to accept it.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
@@ -76,6 +77,7 @@ BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     **decoders.BESIDE,
     **oracles_enc.BESIDE,
     **oracles_pose.BESIDE,
+    **oracles_sound.BESIDE,
 }
 # Fields of the class that say nothing about one model.
 MACHINERY = frozenset(
@@ -103,6 +105,7 @@ MORE: list[tuple[str, str, Any]] = [
     *oracles_enc.MORE,
     *oracles_vit.MORE,
     *oracles_pose.MORE,
+    *oracles_sound.MORE,
 ]
 
 
@@ -143,6 +146,7 @@ def fit_batch(case: Case, config: Any, changed: str) -> Case:
         batch.pop("pixel_mask", None)
     if "noise" in batch:
         batch["noise"] = torch.rand(2, (config.image_size // config.patch_size) ** 2)
+    batch.update(oracles_sound.fit(batch, config))
     return Case(batch, case.masks)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.raster import Raster, Surroundings
@@ -300,7 +301,8 @@ class Filled(Mask):
 
     `table` [B, columns]: the row of the cache in which each column of a row lies, where beams left their past with
     their ancestors. `fresh`: the newest key and value, which are not in the cache yet. A kernel that follows the one
-    and writes the other is then the only one that can answer.
+    and writes the other is then the only one that can answer. `own`: what else the family forbids, counted in the real
+    tokens of a row, which lie side by side.
     """
 
     first: Tensor
@@ -308,12 +310,17 @@ class Filled(Mask):
     span: int | None = None
     table: Tensor | None = None
     fresh: tuple[Tensor, Tensor] | None = None
+    own: Mask | None = None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         assert self.table is None and self.fresh is None
         low = self.first[:, None, None, None]
         low = low if self.span is None else torch.maximum(low, self.column - self.span)
-        return (k >= low) & (k <= self.column)
+        seen = (k >= low) & (k <= self.column)
+        if self.own is None:
+            return seen
+        first = self.first[:, None, None]
+        return seen & self.own.allowed(self.column - first, k - first)[0, 0].unsqueeze(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,6 +332,12 @@ class Documents(Mask):
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return (self.query[:, q[:, 0], None] == self.key[:, None, k[0]])[:, None]
+
+
+def together(spans: Tensor, n_keys: int) -> Documents:
+    """Tokens of one span see each other: `spans` [B, Q] of the last Q of `n_keys` tokens, -1 for those of none."""
+    whole = F.pad(spans, (n_keys - spans.shape[1], 0), value=-1)
+    return Documents(whole, whole.masked_fill(whole < 0, -2))
 
 
 @dataclass(frozen=True, eq=False)

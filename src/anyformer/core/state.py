@@ -156,6 +156,8 @@ class State:
         self.layers: dict[str, KeyValues | Fixed | Held] = {}
         self.real: Tensor | None = None  # [B, length]: which remembered tokens are real; None while all are
         self.length = 0
+        self.uncounted = 0  # tokens in front of a text (a picture's) that its positions do not count
+        self.numbered = False  # whether some layer's mask goes by the numbers of tokens
         self.memory: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()
 
@@ -183,6 +185,7 @@ class State:
         """What the last `n_query` tokens may look at among the `n_keys` that a layer holds: what the family allows
         (`own`) and is real. Where slots of the past are padding, distances are counted without them.
         """
+        self.numbered |= own.numbered
         if self.real is None:
             return Moved(own, self.length - n_keys) if own.numbered and n_keys < self.length else own
         real = Padding(self.real[:, self.real.shape[1] - n_keys :])  # a bounded memory has the last ones only

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.linear import HAS_TRITON
-from anyformer.core.masks import Causal, Filled, Mask, Window
+from anyformer.core.masks import Blocks, Causal, Filled, Mask, Window
 from anyformer.core.state import Fixed, KeyValues, State
 from anyformer.tokens import Memo, Tokens
 
@@ -45,8 +45,8 @@ def can_follow(some: Tensor) -> bool:
 
 
 def fits(own: Mask) -> bool:
-    """A mask that a run of columns can stand for."""
-    return all(isinstance(part, (Causal, Window)) for part in own.parts)
+    """A mask that a run of columns can stand for, or that goes by numbers, which the columns tell."""
+    return all(isinstance(part, (Blocks, Causal, Window)) for part in own.parts)
 
 
 class Steady(State):
@@ -62,7 +62,8 @@ class Steady(State):
         self.column, self.places = self.clock[:1], self.clock[1:, None]
         self.first = torch.zeros(rows, dtype=torch.long, device=device)
         self.own = torch.arange(rows, dtype=torch.int32, device=device)[:, None]
-        self.fresh: list[Tensor] | None = [] if can_follow(some) else None
+        follows = can_follow(some) and not like.numbered  # its kernel sees runs of columns only
+        self.fresh: list[Tensor] | None = [] if follows else None
         self.table = self.own.repeat(1, columns) if beams > 1 and self.fresh is not None else None
         for path, layer in grown.items():
             assert layer.key is not None and layer.value is not None
@@ -76,7 +77,7 @@ class Steady(State):
 
     def load(self, state: State) -> None:
         """Take over what a state of the same shape remembers."""
-        n = state.length
+        n, self.uncounted = state.length, state.uncounted
         order = None
         if state.real is not None:  # real tokens to the right end of each row, in their order
             order = state.real.long().argsort(dim=1, stable=True)
@@ -124,7 +125,8 @@ class Steady(State):
     def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
         windows = [part.left for part in own.parts if isinstance(part, Window)]
         fresh = None if self.fresh is None else (self.fresh[0], self.fresh[1])
-        return Filled(self.first, self.column, min(windows, default=None), self.table, fresh)
+        numbered = own if own.numbered else None
+        return Filled(self.first, self.column, min(windows, default=None), self.table, fresh, numbered)
 
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
         self.clock += 1
@@ -144,7 +146,7 @@ class Steady(State):
 
 def sizes(state: State) -> tuple[Any, ...]:
     """Everything about a state that a recorded step depends on, besides how much of it is filled."""
-    found: list[Any] = []
+    found: list[Any] = [state.uncounted]
     for layer in state.layers.values():
         assert isinstance(layer, (KeyValues, Fixed))
         key, value = _given(layer)

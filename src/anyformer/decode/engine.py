@@ -22,7 +22,7 @@ from anyformer.core.state import State
 from anyformer.decode.graph import can_record, record
 from anyformer.decode.observe import Observer, observing, take_wishes
 from anyformer.decode.options import Plan, make_plan, resolve, several, vocabulary
-from anyformer.decode.prompt import begin_answer, fit, longest, repeat, spoken, take_inputs
+from anyformer.decode.prompt import begin_answer, begin_text, fit, hears, longest, repeat, spoken, take_inputs
 from anyformer.decode.prompt import decoding_stage as decoding_stage
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
 from anyformer.decode.strategies import Beam, Greedy, Line, Strategy, check_every, make_strategy
@@ -44,8 +44,19 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
     made to begin with decoder_input_ids; rows that are finished early are filled with the padding id. With
     num_return_sequences there are so many rows for each prompt. `assistant_model`, a smaller model with the same
     vocabulary, guesses ahead and changes nothing but the time. `logprobs`, `alignment` and what else observe.py has
-    come in an Output. A `streamer` is told each token, as transformers does it.
+    come in an Output. A `streamer` is told each token, as transformers does it. A model that hears writes down sound
+    of any length (speech.py), unless it is told how its answer begins.
     """
+    begun = any(options.get(name) is not None for name in ("decoder_input_ids", "encoder_outputs"))
+    if hears(model) and not begun:
+        from anyformer.decode.speech import generate as write_down
+
+        return write_down(model, args, options)
+    return write(model, *args, **options)
+
+
+def write(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
+    """The loop itself, once."""
     wishes, streamer = take_wishes(options), options.pop("streamer", None)
     with observing(model, wishes) as observer:
         start = begin(model, args, options)
@@ -112,7 +123,7 @@ def begin(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> St
     given = resolve(model, options)
     batch = repeat_prompts(batch, given)
     pair, mask_name = decoder.attends is not None, decoder.names[1]
-    prompt = begin_answer(model, batch, given) if pair else batch["input_ids"]
+    prompt = begin_answer(model, batch, given) if pair else begin_text(batch, given)
     if not pair and mask_name not in batch:
         batch.update(infer_mask(prompt, given))
     mask = batch.get(mask_name)
@@ -174,9 +185,13 @@ def prefill(
     mask = begin.get(mask_name)
     if mask is not None and not bool(mask[:, -1].all()):  # no gap between a prompt and what follows: padding goes left
         order = torch.argsort(mask.long(), dim=1, stable=True)
-        begin = {key: x.gather(1, order) if x.shape == mask.shape else x for key, x in begin.items()}
+        begin = {key: x.gather(1, order) if _per_token(x, mask) else x for key, x in begin.items()}
     keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
     return state, model(**begin, **keep, past_key_values=state).logits[:, -1]
+
+
+def _per_token(x: Any, mask: Tensor) -> bool:
+    return isinstance(x, Tensor) and x.shape == mask.shape
 
 
 def step(model: Model, state: State, ids: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.config import Settings
-from anyformer.decode.prompt import inputs_of
+from anyformer.decode.prompt import hears, inputs_of
+from anyformer.decode.stamps import Stamps
 from anyformer.decode.stops import Stops, make_stops
 from anyformer.errors import InputError, nearest
 
@@ -20,7 +21,7 @@ NEW_TOKENS = 20  # where nobody says how long
 SETTINGS = {"eos_token_id": "end", "pad_token_id": "padding", "decoder_start_token_id": "decoder_start"}
 
 # What a generation config may hold that says nothing about which tokens come out.
-MOOT = ("use_cache", "max_time", "transformers_version", "cache_implementation")
+MOOT = ("use_cache", "max_time", "transformers_version", "cache_implementation", "alignment_heads")
 MOOT_PREFIXES = ("_", "output_", "return_", "assistant_", "num_assistant_")
 # Options of searches that are not in this version, with the values that mean "not used".
 ABSENT: dict[str, tuple[Any, ...]] = {
@@ -71,6 +72,7 @@ class Plan(Settings):
     prompt_lookup_num_tokens: int = 0  # the same where the text so far is the draft; 0: it is not
     max_matching_ngram_size: int = 2  # how many last tokens are looked up there
     stops: Stops | None = None  # strings that end a row
+    stamps: Stamps | None = None  # times that a transcript must keep in order
     allowed: Any = None  # (number of the prompt, ids so far) -> the ids that may come next
     spoken: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
 
@@ -143,11 +145,18 @@ IDS = (
     *(*SETTINGS, "bos_token_id", "forced_bos_token_id", "forced_eos_token_id"),
     *("suppress_tokens", "begin_suppress_tokens"),
 )
+# What listening takes besides (speech.py), from the caller or from a file; `temperature` may be several there.
+SPEECH = (
+    *("return_timestamps", "task", "language", "is_multilingual", "prompt_ids", "prompt_condition_type"),
+    *("condition_on_prev_tokens", "temperature", "compression_ratio_threshold", "logprob_threshold"),
+    *("no_speech_threshold", "no_timestamps_token_id", "max_initial_timestamp_index", "prev_sot_token_id"),
+    *("lang_to_id", "task_to_id", "forced_decoder_ids"),
+)
 # Options that need a word of translation, those among them.
 OPTIONS = (
     *IDS,
     *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed", "stop_strings", "tokenizer"),
-    *("bad_words_ids", "prefix_allowed_tokens_fn"),
+    *("bad_words_ids", "prefix_allowed_tokens_fn", "stamps"),
 )
 # Two ways of saying one thing: of these the caller gives one, and it wins over a file that gives the other.
 RIVALS = (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length"))
@@ -173,7 +182,8 @@ def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f'generate takes no "{name}".{nearest(name, known)} It takes: {", ".join(known)}.')
     check_options(model, options)
     file = model.origin.generation or said_in_config(model)
-    check_file({name: value for name, value in file.items() if name not in options})
+    heard_of = SPEECH if hears(model) else ()
+    check_file({name: value for name, value in file.items() if name not in (*options, *heard_of)})
     heard = {name: value for name, value in file.items() if value is not None and not outranked(name, options)}
     given = {**own_ids(model), **heard, **options}
     for name in IDS:
@@ -188,6 +198,7 @@ def own_ids(model: Model) -> dict[str, Any]:
     """Ids that the model's settings and its config.json give; a pair's may stand with its decoder."""
     settings, theirs = model.config.to_json(), model.origin.hf_config
     own = {name: settings[ours] for name, ours in SETTINGS.items() if ours in settings}
+    own |= {"bos_token_id": settings["begin"]} if "begin" in settings else {}
     for config in (theirs.get("decoder"), theirs):
         if isinstance(config, Mapping):
             own.update({n: config[n] for n in (*SETTINGS, "bos_token_id") if config.get(n) is not None})
@@ -255,6 +266,7 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
         seeds=_seeds(given.get("seed"), rows),
         stops=make_stops(given.get("stop_strings"), given.get("tokenizer")),
         allowed=given.get("prefix_allowed_tokens_fn"),
+        stamps=given.get("stamps"),
         **plain,
     )
     idle = [name for name in SAMPLING if not plan.do_sample and given.get(name) not in SAMPLING[name]]

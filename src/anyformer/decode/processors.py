@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.decode.options import Plan
+from anyformer.decode.stamps import tell_times
 from anyformer.errors import InputError
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (scores [R, V], history [R, L]) -> scores
@@ -48,6 +49,8 @@ def processors(plan: Plan) -> list[Processor]:
     if plan.begin_suppress:
         free = plan.prompt if plan.prompt > 1 or plan.forced_begin is None else plan.prompt + 1  # the first free choice
         rules.append(partial(ban, ids=plan.begin_suppress, at=free))
+    if plan.stamps is not None:
+        rules.append(partial(tell_times, stamps=plan.stamps, begin=plan.prompt))
     return rules
 
 

@@ -74,13 +74,18 @@ class Line(Strategy):
     def __init__(self, plan: Plan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
         self.columns = [prompt]
+        self.joined = (prompt, 1)  # the first columns side by side, and how many those are
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.read = self.stops.begin(prompt) if self.stops is not None else None
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
 
     @property
     def history(self) -> Tensor:
-        return torch.cat(self.columns, dim=1)
+        """All that was read and said, [R, length]; long texts are joined bit by bit."""
+        whole, n = self.joined
+        if n < len(self.columns):
+            self.joined = (torch.cat([whole, *self.columns[n:]], dim=1), len(self.columns))
+        return self.joined[0]
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
         """What is said after `history`, whoever asks and however often."""
@@ -106,7 +111,7 @@ class Line(Strategy):
         return token
 
     def result(self) -> Tensor:
-        return torch.cat(self.columns, dim=1)[:, : int(self.lengths.max())]
+        return self.history[:, : int(self.lengths.max())]
 
 
 class Greedy(Line):

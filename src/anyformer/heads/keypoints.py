@@ -14,13 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.attend import weigh
 from anyformer.core.linear import Linear
+from anyformer.core.masks import EVERYTHING, Padding
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
 from anyformer.heads.base import Head
 from anyformer.heads.filters import Filter, FilterNorm, as_picture
 from anyformer.heads.peaks import find_peaks
 from anyformer.run import Run
+from anyformer.tokens import Tokens
 
 D_CLASSIC = 256  # channels between the transposed convolutions
 
@@ -123,22 +126,6 @@ def mirror(maps: Tensor, pairs: Tensor) -> Tensor:
     return exchanged
 
 
-class Rest(nn.Module):
-    """Where each joint is taken to be before anything was seen, as the logit of its share: at first the middle."""
-
-    def __init__(self, n_joints: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_joints, 2))
-
-    def reset(self, std: float) -> None:
-        nn.init.zeros_(self.weight)
-
-    def put(self, places: Tensor) -> None:
-        """At these shares of the picture: those of a mean pose, say."""
-        with torch.no_grad():
-            self.weight.copy_(torch.logit(places.clamp(0.01, 0.99)))
-
-
 class Still(Linear):
     """A projection that says nothing at first."""
 
@@ -148,32 +135,51 @@ class Still(Linear):
 
 
 class JointHead(PoseHead):
-    """Each token is a joint and says where it is: `keypoints` [B, joints, 2] as shares of the picture.
+    """Each token is a joint and points at where it is: `keypoints` [B, joints, 2] as shares of the picture.
 
-    The loss is the mean distance along x and along y, of every layer's tokens (each learns to place its joints).
+    A token is compared with every cell of the picture; the mean of the cells' middles, weighed by how well they fit
+    (Sun et al. 2018), is the place, but for a step that the token adds to it. So the gradient moves a joint over the
+    picture from the first step on. The loss is the mean distance along x and along y, of every layer's tokens.
     """
 
-    def __init__(self, d_model: int, n_joints: int, reads: str, norm: NormConfig) -> None:
+    def __init__(self, d_model: int, reads: str, sees: str, norm: NormConfig) -> None:
         super().__init__(reads)
+        self.sees = sees
         self.norm = make_norm(norm, d_model)
-        self.hidden = Linear(d_model, d_model)
-        self.place = Still(d_model, 2)
-        self.rest = Rest(n_joints)
+        self.query, self.key = Linear(d_model, d_model), Linear(d_model, d_model)
+        self.hidden, self.step = Linear(d_model, d_model), Still(d_model, 2)
 
     def forward(self, run: Run) -> dict[str, Any]:
+        cells = run.tokens[self.sees].pad()
         layers = [layer.pad().x for layer in run.layers[self.reads][1:]]  # the first is what came in
         labels = run.tensor("labels")
         if labels is None:
-            return {"keypoints": self._place(layers[-1])}
+            return {"keypoints": self.point(layers[-1], cells)}
         labels = check_joints(labels, layers[-1].shape[0], layers[-1].shape[1])
-        found = torch.stack([self._place(layer) for layer in layers])
+        found = torch.stack([self.point(layer, cells) for layer in layers])
         missed = (found - labels[..., :2]).abs().mean(dim=-1) * labels[..., 2]
         each = missed.sum(dim=(1, 2)) / labels[..., 2].sum().clamp(min=1.0)
         return {"loss": each.sum(), "keypoints": found[-1], "layer_losses": each}
 
-    def _place(self, x: Tensor) -> Tensor:
-        return (self.rest.weight + self.place(F.gelu(self.hidden(self.norm(x))))).float().sigmoid()
+    def point(self, x: Tensor, cells: Tokens) -> Tensor:
+        """Single precision: half would not tell pixels apart."""
+        x = self.norm(x)
+        query, key = self.query(x).unsqueeze(1), self.key(cells.x).unsqueeze(1)  # one head
+        step = self.step(F.gelu(self.hidden(x)))
+        mask = EVERYTHING if cells.mask is None else Padding(cells.mask)
+        with torch.autocast(x.device.type, enabled=False):
+            wide = torch.promote_types(x.dtype, torch.float32)
+            weights = weigh(query.to(wide), key.to(wide), mask, scale=x.shape[-1] ** -0.5)
+            return (weights @ middles(cells).to(wide)).squeeze(1) + step.to(wide)
 
     def places(self, fields: dict[str, Any]) -> Tensor:
         found: Tensor = fields["keypoints"]
         return torch.cat([found, torch.ones_like(found[..., :1])], dim=-1)
+
+
+def middles(cells: Tokens) -> Tensor:
+    """[cells, 2]: x and y of each cell's middle, as shares of the picture."""
+    assert cells.grid is not None
+    rows, columns = cells.grid
+    cell = torch.arange(rows * columns, device=cells.x.device)
+    return torch.stack([(cell % columns + 0.5) / columns, (cell // columns + 0.5) / rows], dim=-1)

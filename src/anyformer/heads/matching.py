@@ -113,7 +113,7 @@ def class_cost(logits: Tensor, focal: bool) -> Tensor:
     return yes - (1 - FOCAL_ALPHA) * p**FOCAL_GAMMA * -(1 - p + 1e-8).log()
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.library.custom_op("anyformer::assign", mutates_args=())  # to a compiler, a box that it need not look into
 def assign(cost: Tensor) -> Tensor:
     """[L, B, N]: the query of each object; -1 where it has none, for want of queries or because it is not real."""
     try:
@@ -132,3 +132,9 @@ def assign(cost: Tensor) -> Tensor:
                 queries, objects = linear_sum_assignment(host[layer, row][:, real])
                 found[layer, row, real[objects]] = queries
     return torch.from_numpy(found).to(cost.device, non_blocking=True)
+
+
+@assign.register_fake
+def _(cost: Tensor) -> Tensor:
+    layers, batch, _, most = cost.shape
+    return cost.new_empty((layers, batch, most), dtype=torch.long)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -70,7 +71,10 @@ class Stem(nn.Module):
         self.stages = nn.Sequential(*stages)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.stages(pixels)
+        if pixels.is_cuda:  # whose convolutions want the channels of a pixel side by side
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        features: Tensor = self.stages(pixels)
+        return features
 
 
 class Patches(nn.Module):

@@ -53,7 +53,7 @@ class Augmentation(Settings):
     pad: float = 0.0  # a picture is moved by up to this share of its sides, what is missing is grey
     flip: float = 0.0  # the chance that left and right change places
     turn: float = 0.0  # degrees by which a picture is turned at most, to either side
-    operations: int = 0  # changes drawn from RandAugment's set (Cubuk et al. 2020), one after another
+    operations: int = 0  # changes drawn from RandAugment's set (Cubuk et al. 2020), each made to half of the pictures
     magnitude: float = 0.9  # how strong they are, 0 to 1
     jitter: float = 0.0  # brightness, contrast and saturation change by up to this share
     erase: float = 0.0  # the chance that a rectangle becomes noise (Zhong et al. 2020)
@@ -132,9 +132,9 @@ def change(batch: Batch, drawn: Batch, settings: Augmentation, swaps: Tensor | N
 
 
 def _choose(which: Tensor, how: Tensor, settings: Augmentation) -> tuple[Tensor, Tensor]:
-    """An operation for each picture, by its number among COLOURS and MOVES, and how strong it is, from -m to m."""
+    """An operation for half of the pictures, by its number among COLOURS and MOVES, and how strong it is, -m to m."""
     kinds = len(COLOURS) + len(MOVES)
-    kind = (which * kinds).long().clamp(max=kinds - 1)
+    kind = ((2 * which - 1).clamp(min=0) * kinds).long().clamp(max=kinds - 1)  # the first is to do nothing
     return kind, (2 * how - 1).sign() * (0.5 + 0.5 * (2 * how - 1).abs()) * settings.magnitude
 
 

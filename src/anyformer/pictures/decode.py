@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from anyformer.data.read import Rows
 from anyformer.errors import Error
 from anyformer.pictures.open import PictureError
 
+TRIED, QUICK = 2, 1e-3  # pictures that are tried first; seconds below which threads would only get in each other's way
 ROOM = 2**31  # bytes of decoded pictures that are kept
 NAMED = 10  # pictures that cannot be opened and are told of one by one
 
@@ -49,13 +52,18 @@ class Decoded(OnDemand):
         """Several examples, decoded beside each other."""
         places = [int(i) for i in numbers]
         missing = [i for i in dict.fromkeys(places) if i not in self.kept]
-        made = dict(zip(missing, threads().map(self._make, missing), strict=True)) if missing else {}
+        made: dict[int, Example] = {}
+        started = time.perf_counter()
+        while missing and (len(made) < TRIED or time.perf_counter() - started < QUICK * len(made)):
+            i = missing.pop()
+            made[i] = self._make(i)
+        made.update(zip(missing, threads().map(self._make, missing), strict=True))
         return [made[i] if i in made else self.kept[i] for i in places]
 
     def _make(self, i: int) -> Example:
         if not self.lenient:
             return self._try(i)
-        for place in (*range(i, len(self)), *range(i)):
+        for place in chain(range(i, len(self)), range(i)):
             if place not in self.broken:
                 try:
                     return self._try(place)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # none that runs another program
 SUFFIXES = frozenset(".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm .pgm .pbm".split())
+NOTES = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))  # where an orientation may be said
 LARGEST = 80_000_000  # pixels that are decoded
 HEAVIEST = 2**29  # bytes of a picture file
 
@@ -174,6 +175,8 @@ def too_large(name: str, size: tuple[int, int]) -> PictureError:
 
 def _turn(image: Any) -> Any:
     """Upright, as the camera's EXIF note says; a note that cannot be read says nothing."""
+    if getattr(image, "format", None) != "TIFF" and not NOTES & image.info.keys():
+        return image
     try:
         return pillow().ImageOps.exif_transpose(image)
     except Exception:

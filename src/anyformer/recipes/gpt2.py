@@ -132,7 +132,7 @@ _LETTERS: dict[str, Any] = {"tokenizer.kind": "char", "data.held_out": 0.1, "tra
 TRAINING: dict[str, dict[str, Any]] = {
     "gpt2-char-cpu": {**_LETTERS, "train.batch_size": 12, "train.steps": 2000, "train.lr": 2e-3},
     "gpt2-char": {**_LETTERS, "train.batch_size": 64, "train.steps": 5000},
-    "gpt2-mini": {"train.batch_size": 64, "train.steps": 6000, "data.max_length": 128},
+    "gpt2-mini": {"train.batch_size": 32, "train.steps": 5000, "data.max_length": 128},
 }
 
 register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES, TRAINING)

@@ -1,6 +1,6 @@
 """Joints decoded all at once: as DETR, except that there is one learned query for each joint of a body or landmark of a
-face, so nothing has to be matched; each says its place, and every decoder layer's answer is learned from. Norms come
-before the sublayers, and the residual network is small, so that a few thousand pictures are enough.
+face, so nothing has to be matched; each points at its place, and every decoder layer's answer is learned from. Norms
+come before the sublayers, and the residual network is small, so that a few thousand pictures are enough.
 
 Published: nothing in these sizes; TFPose and PRTR (Mao et al. 2021, Li et al. 2021) decode COCO's joints in this way.
 """
@@ -39,7 +39,7 @@ class Joints(Settings):
     n_heads: int = 6
     d_hidden: int = 768
     activation: str = "gelu"
-    dropout: float = 0.1
+    dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
 
@@ -99,7 +99,7 @@ def build(config: Joints) -> Model:
         },
         last={"encoder_last_hidden_state": "encoder"},
     )
-    head = JointHead(config.d_model, config.n_joints, "decoder", NormConfig())
+    head = JointHead(config.d_model, "decoder", "encoder", NormConfig())
     return Model("joints", config, stages, {"pose": head}, report)
 
 

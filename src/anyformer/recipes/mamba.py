@@ -82,6 +82,6 @@ SIZES = {
     "mamba-2.8b": Mamba(n_layers=64, d_model=2560),
 }
 
-_FEW_WORDS = {"train.batch_size": 64, "train.steps": 6000, "data.max_length": 128}
+_FEW_WORDS = {"train.batch_size": 32, "train.steps": 5000, "data.max_length": 128}
 
 register(Family("mamba", Mamba, build, init, __doc__ or ""), SIZES, {"mamba-mini": _FEW_WORDS})

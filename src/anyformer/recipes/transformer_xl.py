@@ -119,7 +119,7 @@ SIZES = {
     ),
 }
 
-_FEW_WORDS = {"train.batch_size": 64, "train.steps": 6000, "data.max_length": 128}
+_FEW_WORDS = {"train.batch_size": 32, "train.steps": 5000, "data.max_length": 128}
 
 register(
     Family("transformer-xl", TransformerXL, build, init, __doc__ or ""), SIZES, {"transformer-xl-mini": _FEW_WORDS}

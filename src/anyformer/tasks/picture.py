@@ -27,9 +27,10 @@ augments and normalises them to `pixel_values`, `loss` runs the model.
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -157,7 +158,7 @@ class PictureTask(Task):
             return ()
         meaning = pairs(setup.data.labels, "data.labels")
         known = rows.about.get("labels")
-        ordered = [str(one) for one in known] if known else _distinct(rows, cls.label_column)
+        ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
         return tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
 
     @staticmethod
@@ -181,6 +182,7 @@ class PictureTask(Task):
         said = dict(model.origin.settings.get("task", {}))
         kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
         labels = said.get("labels") or labels_of(model)
+        model.optimise()
         processor = cls.find_processor(model, None, DataSettings())
         task = cls(model, processor, cls.options_class.from_json({**kept, **options}), labels=labels)
         task.meaning = said.get("meaning", {})
@@ -211,6 +213,14 @@ class PictureTask(Task):
         )
         return cls.fit(rows, chosen)
 
+    @classmethod
+    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+        """Of a list without names, the one column beside the pictures' is what the task wants."""
+        wanted = [column.name for column in cls.columns if not column.optional and column.name != "image"]
+        if not chosen and len(wanted) == 1 and rows.columns in (("image", "1"), ("image", "2")):
+            chosen = {wanted[0]: rows.columns[1]}
+        return super().fit(rows, chosen)
+
     def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
         return Decoded(rows, self.example, lenient=self.lenient)
 
@@ -220,6 +230,13 @@ class PictureTask(Task):
     def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
         """Whole batches only, where there is more than one: a model compiled for a size stays with it."""
         return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
+
+    def batches_of(
+        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+    ) -> Iterator[tuple[Index, Batch]]:
+        """Small pictures go through a model by the hundred."""
+        small = self.processor.fixed is not None and max(self.processor.fixed) <= SMALL
+        return super().batches_of(examples, settings or (BatchSettings(rows=512) if small else self.batch), progress)
 
     def example(self, row: Row) -> Example:
         image = row["image"].open(self.processor.mode, self.processor.fixed if self.lenient else None)
@@ -308,7 +325,7 @@ def model_size(config: Settings) -> Any:
     return config.to_json().get("image_size")
 
 
-def _distinct(rows: Rows, column: str) -> list[str]:
+def distinct(rows: Rows, column: str) -> list[str]:
     found: set[str] = set()
     for i, row in enumerate(rows):
         value = row[column]

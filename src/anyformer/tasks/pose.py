@@ -22,7 +22,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.errors import DataError, InputError
-from anyformer.heads.keypoints import JointHead, PoseHead
+from anyformer.heads.keypoints import PoseHead
 from anyformer.metrics import poses
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
@@ -98,9 +98,6 @@ class PoseTask(PictureTask):
         task.set_skeleton(Skeleton.of(rows.about, len(task.labels)))
         task.name_processor()
         task.mean_pose = task.find_mean(rows)
-        head = task.model.heads["pose"]
-        if isinstance(head, JointHead) and not bool(head.rest.weight.any()):
-            head.rest.put(task.mean_pose.to(head.rest.weight))
         return task
 
     @classmethod
@@ -299,7 +296,7 @@ class PoseTask(PictureTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size = 64 if rows >= 256 else 16
-        steps = min(max((250 if fresh else 20) * rows // size, 300), 100_000)
+        steps = min(max((200 if fresh else 20) * rows // size, 300), 100_000)
         return {
             "batch_size": size,
             "steps": steps,

@@ -1,0 +1,230 @@
+"""Pictures through anyformer beside its peers: same sizes, weights and precision, one run, alternating.
+
+    python benchmarks/images.py                    # 2 CPU cores: ViT-B/16, 8 pictures, float32
+    python benchmarks/images.py --device cuda      # ViT-B/16 and DETR-R50 running, ViT-B/16 training, bfloat16
+
+Ours runs as a user gets it: `af.load(folder, …).optimise()`, on a GPU also `.compile()`. A training step is everything
+(forward, backward, clipping, AdamW), ours by `Engine.step`, the loop of `anyformer train`. transformers and timm are
+the packages; where one is not installed its column is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch
+from torch import Tensor
+
+import anyformer as af
+from anyformer.tasks.base import Loss
+from anyformer.tasks.text import token_loss
+from anyformer.train.distributed import Devices
+from anyformer.train.engine import Engine
+from anyformer.train.settings import TrainSettings
+
+Batch = dict[str, Tensor]
+Step = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    pictures: int  # a step
+    make: Callable[[], dict[str, Step]]
+
+
+# Running
+
+
+def running(theirs: Any, pixels: Tensor, device: str, rows: int) -> dict[str, Step]:
+    """The same weights in both; logits are compared before anything is timed."""
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = af.load(folder, device=device).optimise(rows)
+    theirs = theirs.to(device).eval()
+    pixels = pixels.to(device, ours.dtype)
+    with torch.inference_mode():
+        a, b = ours(pixel_values=pixels).logits.float(), theirs(pixel_values=pixels).logits.float()
+    print(f"  logits differ by {float((a - b).abs().max() / b.abs().max()):.1e} of the largest", flush=True)
+    steps = {"transformers": lambda: theirs(pixel_values=pixels)}
+    if device == "cuda":
+        ours.compile()
+        compiled = torch.compile(theirs)
+        steps["transformers compiled"] = lambda: compiled(pixel_values=pixels)
+    return {"anyformer": lambda: ours(pixel_values=pixels), **steps}
+
+
+def vit(device: str, rows: int, dtype: torch.dtype) -> dict[str, Step]:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    theirs = ViTForImageClassification(ViTConfig(num_labels=1000)).to(dtype).eval()
+    return running(theirs, torch.randn(rows, 3, 224, 224), device, rows * 197)
+
+
+def detr(device: str, rows: int, dtype: torch.dtype, size: tuple[int, int]) -> dict[str, Step]:
+    from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+
+    backbone = ResNetConfig(out_features=["stage4"])
+    config = DetrConfig(use_timm_backbone=False, use_pretrained_backbone=False, backbone_config=backbone)
+    theirs = DetrForObjectDetection(config).to(dtype).eval()
+    return running(theirs, torch.randn(rows, 3, *size), device, rows * (size[0] // 32) * (size[1] // 32))
+
+
+# Training
+
+
+class Given:
+    """Work for the engine: batches that are there already, again and again."""
+
+    metric, larger_is_better, slow = "loss", False, False
+
+    def __init__(self, model: af.Model, batches: Sequence[Batch]) -> None:
+        self.model, self.given = model, batches
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        return [[i] for i in range(len(self.given))]
+
+    def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
+        return self.given[rows[0]]
+
+    def ready(self, batch: Batch, generator: torch.Generator | None) -> Batch:
+        return batch
+
+    def loss(self, batch: Batch) -> Loss:
+        return Loss(*token_loss(self.model(pixel_values=batch["pixel_values"]).logits, batch["labels"]))
+
+    def evaluate(self) -> dict[str, float | str]:
+        return {}
+
+    def save(self, folder: Path) -> None:
+        self.model.save(folder)
+
+    def where(self, row: int) -> str:
+        return f"batch {row}"
+
+
+def ours(model: af.Model, batches: Sequence[Batch], device: str) -> Step:
+    settings = TrainSettings(
+        steps=10**6, lr=1e-4, weight_decay=0.1, compile=True, precision="bf16", device=device, log_every=100
+    )
+    engine = Engine(Given(model, batches), settings, Devices(torch.device(device)))
+    model.train()
+    return engine.step
+
+
+def theirs(model: torch.nn.Module, logits: Callable[[Any, Tensor], Tensor], batches: Sequence[Batch]) -> Step:
+    """timm's train.py in essence: autocast, compiled, AdamW (fused), gradients clipped."""
+    model = model.to("cuda").train()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    at = [0]
+
+    def step() -> None:
+        batch = {name: value.to("cuda", non_blocking=True) for name, value in batches[at[0] % len(batches)].items()}
+        at[0] += 1
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(logits(compiled, batch["pixel_values"]), batch["labels"])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def training(rows: int) -> dict[str, Step]:
+    batches = [
+        {"pixel_values": torch.randn(rows, 3, 224, 224).pin_memory(), "labels": torch.randint(0, 1000, (rows,))}
+        for _ in range(4)
+    ]
+    steps = {"anyformer": ours(af.build("vit-b16"), batches, "cuda")}
+    if importlib.util.find_spec("timm"):
+        timm = importlib.import_module("timm")
+        steps["timm"] = theirs(timm.create_model("vit_base_patch16_224"), lambda model, x: model(x), batches)
+    from transformers import ViTConfig, ViTForImageClassification
+
+    model = ViTForImageClassification(ViTConfig(num_labels=1000))
+    steps["transformers"] = theirs(model, lambda model, x: model(pixel_values=x).logits, batches)
+    return steps
+
+
+def workloads(device: str) -> list[Workload]:
+    if device == "cpu":
+        return [Workload("ViT-B/16 running, 8 pictures", 8, lambda: vit("cpu", 8, torch.float32))]
+    half = torch.bfloat16
+    return [
+        Workload("ViT-B/16 running, 128 pictures", 128, lambda: vit("cuda", 128, half)),
+        Workload("DETR-R50 running, 16 pictures of 800 x 1066", 16, lambda: detr("cuda", 16, half, (800, 1066))),
+        Workload("ViT-B/16 training, 128 pictures", 128, lambda: training(128)),
+    ]
+
+
+def timed(step: Step, n: int, device: str) -> float:
+    """Seconds a step."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(n):
+        step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / n
+
+
+def run(load: Workload, device: str, rounds: int, n: int) -> dict[str, Any]:
+    """Pictures a second, the median of the rounds; every peer takes its turn in each round."""
+    torch.manual_seed(0)
+    steps = load.make()
+    trains = "training" in load.name
+    with torch.inference_mode(not trains):
+        for step in steps.values():
+            timed(step, 1 if device == "cpu" else 10, device)
+        speeds: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(rounds):
+            for name, step in steps.items():
+                speeds[name].append(load.pictures / timed(step, n, device))
+    middle = {name: statistics.median(values) for name, values in speeds.items()}
+    ratios = {f"over {name}": round(middle["anyformer"] / value, 2) for name, value in middle.items()}
+    del ratios["over anyformer"]
+    return {"workload": load.name, **{name: round(value, 1) for name, value in middle.items()}, **ratios}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=0, help="steps a round; 0: 1 on a CPU, 20 on a GPU")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
+    parser.add_argument("--only", default="", help="workloads whose name contains this")
+    parser.add_argument("--json", help="write the rows to this file as well")
+    options = parser.parse_args()
+    if options.device == "cpu":
+        torch.set_num_threads(options.threads)
+    else:
+        torch.set_float32_matmul_precision("high")
+    rows = []
+    for load in workloads(options.device):
+        if options.only.lower() in load.name.lower():
+            rows.append(
+                run(load, options.device, options.rounds, options.steps or (1 if options.device == "cpu" else 20))
+            )
+            print("  ".join(f"{name}: {value}" for name, value in rows[-1].items()), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

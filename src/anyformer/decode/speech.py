@@ -1,0 +1,259 @@
+"""Writing down speech (Radford et al. 2022, §4.5): what the answer begins with, windows over sound of any length, and
+warmer tries where a window came out badly. Each window is written by the one loop of `engine`.
+
+    ids = model.generate(input_features, language="de", task="transcribe", return_timestamps=True)
+    out = model.generate(input_features, return_segments=True)     # out.segments: {"start", "end", "tokens"} of each
+
+The ids are those of transformers: new tokens alone, without the end. `temperature` may be several, tried one after
+another until a row is neither as repetitive as `compression_ratio_threshold` nor less likely than `logprob_threshold`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from anyformer.decode.opening import Wish, cut_window, open_answers, read_wish, window_of
+from anyformer.decode.options import vocabulary
+from anyformer.decode.stamps import Stamps
+from anyformer.errors import InputError
+from anyformer.run import Output
+
+if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
+    from anyformer.model import Model
+
+STAMP = 0.02  # seconds between two times; one token of the encoder
+STRIDE = 2  # frames in that
+COOL = 0.5  # temperatures below this are trusted with the next window
+
+
+@dataclass
+class Row:
+    """One sound on its way: what is heard up to `seek`, of `frames`."""
+
+    frames: int
+    seek: int = 0
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    follows: bool = False
+
+
+def generate(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor | Output:
+    """Any length of sound: `input_features` [B, mels, frames], with an attention_mask [B, frames] where rows differ."""
+    features, mask = _take_features(args, options)
+    window = window_of(model)
+    assert window is not None
+    wish = read_wish(model, options, features.shape[2] > window)
+    wants_segments = options.pop("return_segments", False)
+    many = options.pop("num_return_sequences", None) or 1
+    openings = open_answers(model, features, wish).repeat_interleave(many, dim=0)
+    rows = [Row(frames, follows=wish.follows) for frames in _lengths(features, mask, window) for _ in range(many)]
+    if wish.prompt is not None and wish.follows and not wish.prompt_always:
+        said = torch.as_tensor(wish.prompt)
+        said = said[1:] if int(said[0]) == wish.previous else said
+        for row in rows:
+            row.segments.append({"tokens": said.tolist(), "prompt": True})
+    features = features.repeat_interleave(many, dim=0)
+    Listener(model, wish, window, options).hear(features, openings, rows)
+    return _report(rows, wish, features.device, wants_segments)
+
+
+def _take_features(args: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    given = [*args, *(options.pop(name) for name in ("inputs", "input_features") if options.get(name) is not None)]
+    if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].dim() != 3:
+        raise InputError("generate needs input_features of shape [batch, mels, frames], once.")
+    return given[0], options.pop("attention_mask", None)
+
+
+def _lengths(features: Tensor, mask: Tensor | None, window: int) -> list[int]:
+    rows, _, frames = features.shape
+    if frames <= window or (rows == 1 and mask is None):
+        return [frames] * rows
+    if mask is None:
+        raise InputError("Several long sounds in one batch need an attention_mask that says where each ends.")
+    return mask.sum(dim=1).tolist() if rows > 1 else [frames]
+
+
+@dataclass
+class Heard:
+    """What came out of one window."""
+
+    tokens: list[int]
+    silent: bool
+    cool: bool  # said at so low a temperature that the next window may build on it
+
+
+class Listener:
+    """Hears one window after another of every row, and writes each by the loop of `engine`."""
+
+    def __init__(self, model: Model, wish: Wish, window: int, options: Mapping[str, Any]) -> None:
+        self.model, self.wish, self.window, self.options = model, wish, window, options
+
+    def hear(self, features: Tensor, openings: Tensor, rows: list[Row]) -> None:
+        """To the end of every row, those that are not there yet side by side."""
+        while active := [i for i, row in enumerate(rows) if row.seek < row.frames]:
+            pieces = [cut_window(features[i], rows[i].seek, rows[i].frames, self.window) for i in active]
+            prompt, mask = self.prompts(openings[active], [rows[i] for i in active], rows[0])
+            heard = self.attempt(torch.stack(pieces), prompt, mask, openings.shape[1])
+            for i, one in zip(active, heard, strict=True):
+                self.note(rows[i], one)
+
+    def note(self, row: Row, heard: Heard) -> None:
+        row.follows = self.wish.follows and heard.cool
+        length = min(row.frames - row.seek, self.window)
+        if heard.silent:
+            row.seek += length
+            return
+        segments, moved = cut_segments(heard.tokens, self.wish.first, row.seek * STAMP / STRIDE, length)
+        row.segments += segments
+        row.seek += moved
+
+    def prompts(self, openings: Tensor, rows: list[Row], first: Row) -> tuple[Tensor, Tensor | None]:
+        """What the decoder reads first: what was said before, where that is wanted, and how the answer begins."""
+        wish, device = self.wish, openings.device
+        if any(row.follows for row in rows) and first.segments:
+            head = [wish.previous] if wish.previous is not None else []
+            head = torch.as_tensor(wish.prompt).tolist() if wish.prompt is not None and wish.prompt_always else head
+            most = wish.room // 2 - 1
+            before = [head + (_said(row.segments, wish.first)[-most:] if row.follows else []) for row in rows]
+            longest = max(map(len, before))
+            filled = [[wish.padding] * (longest - len(one)) + one for one in before]
+            prompt = torch.cat([torch.tensor(filled, dtype=torch.long, device=device), openings], dim=1)
+            return prompt, prompt != wish.padding
+        if wish.prompt is not None:
+            said = torch.as_tensor(wish.prompt, device=device).long()
+            return torch.cat([said.expand(len(openings), -1), openings], dim=1), None
+        return openings, None
+
+    def attempt(self, pieces: Tensor, prompt: Tensor, mask: Tensor | None, opening: int) -> list[Heard]:
+        """Each row at the first temperature, those that come out badly at the next."""
+        wish, heard = self.wish, [Heard([], False, True)] * len(pieces)
+        encoded = self.model.encode(input_features=pieces).memory["encoder"].x
+        begin = {"decoder_input_ids": prompt, "encoder_outputs": encoded}
+        begin |= {} if mask is None else {"decoder_attention_mask": mask}
+        silence = self.silence(begin, opening)
+        pending = list(range(len(pieces)))
+        for temperature in wish.temperatures:
+            again = []
+            some = {name: value[pending] for name, value in begin.items()}
+            for i, (tokens, chance) in zip(pending, self.write(some, temperature, pending), strict=True):
+                unlikely = wish.logprob is not None and chance < wish.logprob
+                silent = unlikely and wish.no_speech is not None and silence[i] > wish.no_speech
+                words = tokens[:-1] if tokens and tokens[-1] == wish.end else tokens
+                heard[i] = Heard(words, silent, temperature is None or temperature < COOL)
+                again += [i] if (unlikely or self.repeats(tokens)) and not silent else []
+            pending = again
+            if not pending:
+                break
+        return heard
+
+    def repeats(self, tokens: list[int]) -> bool:
+        most = self.wish.compression
+        return most is not None and compression(tokens, vocabulary(self.model)) > most
+
+    def silence(self, begin: Mapping[str, Tensor], opening: int) -> list[float]:
+        """The chance of silence in each row, told by the token after the start."""
+        wish, prompt = self.wish, begin["decoder_input_ids"]
+        if wish.no_speech is None or wish.no_stamps is None:
+            return [0.0] * len(prompt)
+        scores = self.model(**begin).logits[:, prompt.shape[1] - opening]
+        found: list[float] = scores.float().log_softmax(dim=-1).exp()[:, wish.no_stamps - 1].tolist()
+        return found
+
+    def write(
+        self, begin: Mapping[str, Tensor], temperature: float | None, numbers: list[int]
+    ) -> list[tuple[list[int], float]]:
+        """The new tokens of each row, the end among them, and the mean of their log-probabilities where it matters."""
+        from anyformer.decode.engine import write
+
+        wish, length = self.wish, begin["decoder_input_ids"].shape[1]
+        warm = temperature is not None and temperature > 0
+        chosen = {**self.options, **self.lengths(length), "do_sample": warm}
+        seed = chosen.pop("seed", None)
+        if warm:  # only what is drawn takes a seed, each row its own
+            own = None if seed is None else [seed[i] if isinstance(seed, (list, tuple)) else seed + i for i in numbers]
+            chosen |= {"temperature": temperature, "num_beams": 1, "seed": own}
+        chosen |= {"decoder_start_token_id": None, "bos_token_id": None}  # the answer is begun already
+        if wish.stamped:
+            chosen["stamps"] = Stamps(first=wish.first, none=wish.first - 1, end=wish.end, latest=wish.latest)
+        asks = wish.logprob is not None
+        shown = {"return_dict_in_generate": True, "logprobs": asks and not warm, "output_scores": asks and warm}
+        out: Any = write(self.model, **begin, **chosen, **shown)
+        made, sizes = out.sequences[:, length:], (out.lengths - length).tolist()
+        tokens = [row[:size] for row, size in zip(made.tolist(), sizes, strict=True)]
+        return list(zip(tokens, _chances(out, made, sizes, temperature, asks), strict=True))
+
+    def lengths(self, prompt: int) -> dict[str, int]:
+        """As many tokens as are asked for, beyond what the answer begins with, and as fit."""
+        options, file, room = self.options, self.model.origin.generation, self.wish.room
+        asked = options.get("max_length")
+        if options.get("max_new_tokens") is not None or (asked is None and file.get("max_new_tokens") is not None):
+            return {}
+        return {"max_length": min((asked or file.get("max_length") or room) + min(room // 2 - 1, prompt), room)}
+
+
+def _said(segments: Sequence[Mapping[str, Any]], first: int) -> list[int]:
+    """All tokens so far; a time that closes one thing and opens the next is said once."""
+    said: list[int] = []
+    for segment in segments:
+        tokens = segment["tokens"]
+        said += tokens[:-1] if len(tokens) > 2 and tokens[-2] >= first else tokens
+    return said
+
+
+def _chances(out: Output, made: Tensor, sizes: list[int], temperature: float | None, asks: bool) -> list[float]:
+    """The mean log-probability of each row's tokens, the end's too, at temperature 1."""
+    if not asks:
+        return [0.0] * len(sizes)
+    if "sequences_scores" in out:
+        found: list[float] = out.sequences_scores.tolist()
+        return found
+    if "scores" in out:
+        tables = torch.stack(out.scores, dim=1).float() * (temperature or 1.0)
+        logs = tables.log_softmax(dim=-1).gather(2, made.unsqueeze(2)).squeeze(2)
+    else:
+        logs = out.logprobs
+    return [float(row[:size].sum()) / max(size, 1) for row, size in zip(logs, sizes, strict=True)]
+
+
+def compression(tokens: list[int], words: int) -> float:
+    """How much shorter the tokens become when packed: large where they repeat themselves."""
+    width = (words.bit_length() - 1) // 8 + 1
+    raw = b"".join(token.to_bytes(width, "little") for token in tokens)
+    return len(raw) / len(zlib.compress(raw))
+
+
+def cut_segments(tokens: list[int], first: int, offset: float, frames: int) -> tuple[list[dict[str, Any]], int]:
+    """What was said when, and how many frames were understood: all, or up to where the last thing was finished.
+
+    Two times side by side end one thing and begin the next; what follows the last such pair is heard again.
+    """
+    is_time = [token >= first for token in tokens]
+    alone = is_time[-2:] == [False, True]
+    ends = [i + 1 for i in range(len(tokens) - 1) if is_time[i] and is_time[i + 1]]
+    if not ends:
+        times = [token for token in tokens if token >= first]
+        last = times[-1] - first if times and times[-1] != first else frames // STRIDE
+        return [{"start": offset, "end": offset + last * STAMP, "tokens": tokens}], frames
+    ends = [*ends, len(tokens)] if alone else [*ends[:-1], ends[-1] + 1]  # the last keeps both of its times
+    segments, start = [], 0
+    for end in ends:
+        said = tokens[start:end]
+        closes = said[-2] if end == ends[-1] and not alone else said[-1]
+        times_of = {"start": offset + (said[0] - first) * STAMP, "end": offset + (closes - first) * STAMP}
+        segments.append({**times_of, "tokens": said})
+        start = end
+    return segments, frames if alone else (tokens[start - 2] - first) * STRIDE
+
+
+def _report(rows: list[Row], wish: Wish, device: torch.device, wants_segments: bool) -> Tensor | Output:
+    kept = [[segment for segment in row.segments if "prompt" not in segment] for row in rows]
+    said = [[token for segment in segments for token in segment["tokens"]] for segments in kept]
+    longest = max(map(len, said))
+    filled = [one + [wish.padding] * (longest - len(one)) for one in said]
+    sequences = torch.tensor(filled, dtype=torch.long, device=device).view(len(rows), longest)
+    return Output(sequences=sequences, segments=kept) if wants_segments else sequences

@@ -1,0 +1,75 @@
+"""One answer for a whole sequence, read off a pool of its tokens instead of the first one alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from anyformer.config import Settings
+from anyformer.core.activations import ACTIVATIONS
+from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.heads.base import Head
+from anyformer.heads.classify import Problem, class_loss, first_token, mean_token
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+Pooling = Literal["first", "mean", "pair"]
+
+
+def pool(tokens: Tokens, how: Pooling) -> Tensor:
+    """[B, d]: the first token, the mean of all real ones, or that of the first two (a class token and a teacher's)."""
+    if how == "pair":
+        return tokens.pad().x[:, :2].mean(dim=1)
+    return mean_token(tokens) if how == "mean" else first_token(tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledConfig(Settings):
+    d_model: int
+    n_labels: int
+    reads: str
+    pooling: Pooling = "mean"
+    d_pool: int | None = None  # a projection of each token before they are pooled
+    norm: NormConfig | None = None  # of what is pooled
+    activation: str | None = None  # after the norm
+    problem: Problem | None = None
+
+
+class PooledHead(Head):
+    """`logits` of a pool of tokens, normalised where the family does that."""
+
+    names = ("labels",)
+
+    def __init__(self, config: PooledConfig) -> None:
+        super().__init__(config.reads)
+        self.config = config
+        width = config.d_pool if config.d_pool is not None else config.d_model
+        self.project = Linear(config.d_model, width) if config.d_pool is not None else None
+        self.norm = make_norm(config.norm, width) if config.norm is not None else None
+        self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        tokens = run.tokens[self.reads]
+        tokens = tokens if self.project is None else tokens.replace(self.project(tokens.x))
+        x = pool(tokens, self.config.pooling)
+        x = x if self.norm is None else self.norm(x)
+        x = x if self.config.activation is None else ACTIVATIONS[self.config.activation](x)
+        logits = x if self.classes is None else self.classes(x)
+        labels = run.tensor("labels")
+        result = {} if labels is None else {"loss": class_loss(logits, labels, self.config.problem)}
+        return {**result, "logits": logits}
+
+
+class PooledEmbedHead(Head):
+    """`last_hidden_state`, and as `pooler_output` the pool itself."""
+
+    def __init__(self, reads: str, pooling: Pooling) -> None:
+        super().__init__(reads)
+        self.pooling: Pooling = pooling
+
+    def forward(self, run: Run) -> dict[str, Any]:
+        pooled = pool(run.tokens[self.reads], self.pooling)
+        return {"last_hidden_state": run.padded(self.reads), "pooler_output": pooled}

@@ -1,0 +1,138 @@
+"""Sound: a spectrogram cut into patches that may overlap, or frames that two convolutions join."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+from anyformer.core.positions import Grid, Table
+from anyformer.errors import InputError
+from anyformer.inputs.base import Input
+from anyformer.inputs.image import Vector
+from anyformer.run import Run, real_mask
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectrogramInputConfig(Settings):
+    n_frames: int
+    n_mels: int
+    patch_size: tuple[int, ...]  # mels, frames
+    stride: tuple[int, ...]  # how far patches lie apart; less than their size: they overlap
+    d_model: int
+    n_tokens: int = 2  # learned ones before the patches: the class's, a teacher's
+    combine: Literal["add", "concat"] = "add"  # positions to the patches, or beside them
+    d_position: int | None = None  # None: d_model
+    dropout: float = 0.0
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        (height, width), (down, along) = self.patch_size, self.stride
+        return (self.n_mels - height) // down + 1, (self.n_frames - width) // along + 1
+
+    def check(self) -> None:
+        fits = self.patch_size[0] <= self.n_mels and self.patch_size[1] <= self.n_frames
+        self.require(fits, f"a patch of {self.patch_size} is larger than {self.n_mels} mels x {self.n_frames} frames.")
+        self.require(min(self.stride) > 0, f"stride {self.stride} must be above 0.")
+
+
+class SpectrogramInput(Input):
+    """[B, frames, mels] as a picture of low notes above, one patch after another along the time."""
+
+    mask_name = "attention_mask"
+    names = ("input_values", "attention_mask")
+
+    def __init__(self, config: SpectrogramInputConfig) -> None:
+        super().__init__()
+        self.config = config
+        height, width = config.patch_size
+        self.patches = Linear(height * width, config.d_model)
+        d_position = config.d_position if config.d_position is not None else config.d_model
+        self.positions = Grid(*config.grid, d_position, extra=config.n_tokens)
+        self.tokens = nn.ModuleList(Vector(1, config.d_model) for _ in range(config.n_tokens))
+
+    def forward(self, run: Run) -> Tokens:
+        _, values = run.need("input_values")
+        config = self.config
+        check_spectrogram(values, config.n_frames, config.n_mels)
+        x = self.patches(self._cut(values.to(self.patches.weight.dtype)))
+        table = self.positions.table(*config.grid)
+        extra, cells = table[: config.n_tokens], table[config.n_tokens :]
+        x = x + cells if config.combine == "add" else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
+        if config.n_tokens:
+            learned = torch.cat(list(self.tokens.parameters())) + extra
+            x = torch.cat([learned.expand(x.shape[0], -1, -1), x], dim=1)
+        mask = real_mask(run.tensor("attention_mask"), (x.shape[0], x.shape[1]), "attention_mask")
+        return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=config.grid)
+
+    def _cut(self, values: Tensor) -> Tensor:
+        """[B, frames, mels] -> [B, patches, mels x frames of one]"""
+        (height, width), (down, along) = self.config.patch_size, self.config.stride
+        return values.transpose(1, 2).unfold(1, height, down).unfold(2, width, along).flatten(3).flatten(1, 2)
+
+
+def check_spectrogram(values: Tensor, n_frames: int, n_mels: int) -> None:
+    if values.dim() != 3 or tuple(values.shape[1:]) != (n_frames, n_mels):
+        raise InputError(f"input_values has shape {list(values.shape)}; it must be [batch, {n_frames}, {n_mels}].")
+
+
+class Sweep(Table):
+    """Sines, then cosines, whose wavelengths span 2π to 10,000·2π with both ends: a fixed table [n, d_model]."""
+
+    def __init__(self, n: int, d_model: int) -> None:
+        super().__init__(n, d_model, fixed="halves")
+
+    def reset(self, std: float) -> None:
+        n, width = self.weight.shape
+        rates = torch.logspace(0, -4, width // 2, dtype=torch.float64)
+        angles = torch.arange(n, dtype=torch.float64)[:, None] * rates
+        self.weight.data.copy_(torch.cat([angles.sin(), angles.cos()], dim=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramesInputConfig(Settings):
+    n_mels: int
+    n_tokens: int  # of the encoder: half as many as there are frames
+    d_model: int
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        self.require(self.d_model % 2 == 0, f"d_model {self.d_model} is odd; half of it are sines, half cosines.")
+
+
+class FramesInput(Input):
+    """[B, mels, frames] through two convolutions over three neighbours each, the second of which takes every other
+    frame. The caller's attention_mask is not looked at: silence is heard as silence."""
+
+    names = ("input_features", "attention_mask")
+
+    def __init__(self, config: FramesInputConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.window = 2 * config.n_tokens  # frames, neither more nor less
+        self.first = Linear(3 * config.n_mels, config.d_model)
+        self.second = Linear(3 * config.d_model, config.d_model)
+        self.positions = Sweep(config.n_tokens, config.d_model)
+
+    def forward(self, run: Run) -> Tokens:
+        _, frames = run.need("input_features")
+        shape = (self.config.n_mels, self.window)
+        if frames.dim() != 3 or tuple(frames.shape[1:]) != shape:
+            raise InputError(
+                f"input_features has shape {list(frames.shape)}; it must be [batch, {shape[0]}, {shape[1]}]: fill the"
+                " sound with silence, or use generate, which takes any length."
+            )
+        x = self.first(_neighbours(frames.to(self.first.weight.dtype).transpose(1, 2)), activation="gelu")
+        x = self.second(_neighbours(x, 2), activation="gelu") + self.positions.weight
+        return Tokens(F.dropout(x, self.config.dropout, self.training))
+
+
+def _neighbours(x: Tensor, step: int = 1) -> Tensor:
+    """[B, T, d] -> [B, T / step, 3d]: each with the one before it and the one after it, silence beyond the ends."""
+    return F.pad(x, (0, 0, 1, 1)).unfold(1, 3, step).flatten(2)

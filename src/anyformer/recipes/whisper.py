@@ -1,0 +1,176 @@
+"""Whisper (Radford et al. 2022): as the original Transformer, except that it hears: two convolutions make an encoder's
+token of every 20 ms of a log-mel spectrogram of 30 seconds. Norms come before the sublayers and once at the end, the
+decoder's positions are learned, and its first tokens say the language, the task, and whether times are told.
+
+Published: word error rates on LibriSpeech test-clean of 7.5 (tiny), 5.0 (base), 3.4 (small), 2.9 (medium) and 2.7
+(large) per cent (table 8 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.masks import Causal
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.embed import EmbedHead
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.heads.pooled import PooledConfig, PooledHead
+from anyformer.inputs.audio import FramesInput, FramesInputConfig
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whisper(Settings):
+    n_layers: int = 4
+    n_decoder_layers: int = 4
+    d_model: int = 384
+    n_heads: int = 6
+    n_decoder_heads: int = 6
+    d_hidden: int = 1536
+    d_decoder_hidden: int = 1536
+    vocab_size: int = 51865
+    n_mels: int = 80
+    source_length: int = 1500  # tokens of the encoder; a frame of 10 ms is half of one
+    max_length: int = 448  # of the decoder's positions
+    activation: str = "gelu"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    layer_drop: float = 0.0
+    decoder_layer_drop: float = 0.0
+    tied: bool = True
+    init_std: float = 0.02
+    padding: int | None = 50257
+    decoder_start: int = 50258
+    end: int = 50257
+    head: Literal["language", "base", "classify"] = "language"
+    n_labels: int = 2
+    d_pool: int = 256  # of the classifier
+
+    def check(self) -> None:
+        for name in ("n_heads", "n_decoder_heads"):
+            heads = getattr(self, name)
+            self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {name} {heads}.")
+
+
+def _block(config: Whisper, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
+    width, dropout = config.d_model, config.attention_dropout
+    parts: dict[str, AttentionConfig | FeedForwardConfig] = {}
+    if decodes:
+        parts["self"] = AttentionConfig(d_query=width, n_heads=n_heads, dropout=dropout, mask=Causal())
+        parts["cross"] = AttentionConfig(d_query=width, d_context=width, n_heads=n_heads, dropout=dropout)
+    else:
+        parts["self"] = AttentionConfig(d_query=width, n_heads=n_heads, dropout=dropout)
+    parts["feedforward"] = FeedForwardConfig(
+        d_model=width, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
+    )
+    return BlockConfig(
+        sublayers=tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
+    )
+
+
+def _encoder(config: Whisper) -> Stage:
+    inputs = FramesInputConfig(
+        n_mels=config.n_mels, n_tokens=config.source_length, d_model=config.d_model, dropout=config.dropout
+    )
+    block = _block(config, config.n_heads, config.d_hidden, decodes=False)
+    stack = StackConfig(blocks=(block,) * config.n_layers, final_norm=NormConfig(), layer_drop=config.layer_drop)
+    return Stage("encoder", FramesInput(inputs), Stack(stack, config.d_model))
+
+
+def _decoder(config: Whisper) -> tuple[Stage, TextInput]:
+    settings = TextInputConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        prefix="decoder_",
+        dropout=config.dropout,
+        padding=config.padding,
+    )
+    inputs = TextInput(settings, Table(config.max_length, config.d_model))
+    block = _block(config, config.n_decoder_heads, config.d_decoder_hidden, decodes=True)
+    stack = StackConfig(
+        blocks=(block,) * config.n_decoder_layers, final_norm=NormConfig(), layer_drop=config.decoder_layer_drop
+    )
+    return Stage("decoder", inputs, Stack(stack, config.d_model), attends="encoder"), inputs
+
+
+def _classifier(config: Whisper) -> Model:
+    head = PooledConfig(
+        d_model=config.d_model,
+        n_labels=config.n_labels,
+        reads="encoder",
+        d_pool=config.d_pool,
+        problem="single_label_classification",
+    )
+    report = Report(
+        hidden={"hidden_states": ("encoder", (*range(config.n_layers), -1))},
+        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
+    )
+    return Model("whisper", config, [_encoder(config)], {"classify": PooledHead(head)}, report)
+
+
+def build(config: Whisper) -> Model:
+    if config.head == "classify":
+        return _classifier(config)
+    decoder, words = _decoder(config)
+    heads: dict[str, Head] = {"embed": EmbedHead("decoder")}
+    if config.head == "language":
+        settings = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder")
+        heads = {"language": LanguageHead(settings, words.words if config.tied else None)}
+    report = Report(
+        hidden={
+            "encoder_hidden_states": ("encoder", (*range(config.n_layers), -1)),
+            "decoder_hidden_states": ("decoder", (*range(config.n_decoder_layers), -1)),
+        },
+        attentions={
+            "encoder_attentions": ("encoder.blocks.*.self.weights",),
+            "decoder_attentions": ("decoder.blocks.*.self.weights",),
+            "cross_attentions": ("decoder.blocks.*.cross.weights",),
+        },
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+    stages = [_encoder(config), decoder]
+    return Model("whisper", config, stages, heads, report, decoder_start=config.decoder_start, padding=config.padding)
+
+
+def init(config: Whisper) -> InitConfig:
+    return InitConfig(std=config.init_std)
+
+
+def _size(n_layers: int, d_model: int, n_heads: int, n_decoder_layers: int | None = None, **more: int) -> Whisper:
+    return Whisper(
+        n_layers=n_layers,
+        n_decoder_layers=n_layers if n_decoder_layers is None else n_decoder_layers,
+        d_model=d_model,
+        n_heads=n_heads,
+        n_decoder_heads=n_heads,
+        d_hidden=4 * d_model,
+        d_decoder_hidden=4 * d_model,
+    ).replace(**more)
+
+
+_TOY = {"vocab_size": 256, "n_mels": 16, "source_length": 32, "max_length": 64}
+
+SIZES = {
+    "whisper-toy": _size(2, 64, 4, **_TOY, padding=250, end=250, decoder_start=251, n_labels=10),
+    "whisper-tiny": _size(4, 384, 6),
+    "whisper-base": _size(6, 512, 8),
+    "whisper-small": _size(12, 768, 12),
+    "whisper-medium": _size(24, 1024, 16),
+    "whisper-large": _size(32, 1280, 20),
+    "whisper-large-v3": _size(32, 1280, 20, vocab_size=51866, n_mels=128),
+    "whisper-large-v3-turbo": _size(32, 1280, 20, 4, vocab_size=51866, n_mels=128),
+}
+
+register(Family("whisper", Whisper, build, init, __doc__ or ""), SIZES)

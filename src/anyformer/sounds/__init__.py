@@ -1,0 +1,1 @@
+"""Sounds: files become waves, waves become spectrograms."""

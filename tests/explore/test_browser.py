@@ -208,7 +208,7 @@ def test_writing_and_the_tree(page: Page, opened: Models) -> None:
     assert drawn == pytest.approx([one["chance"] for one in got["steps"][2]["best"]], abs=6e-5)
     assert page.text(".cache").startswith(f"{got['steps'][2]['cache']['tokens']} tokens")
     tree = view(opened["decoder"], "beams", text=TEXT, new_tokens=5, beams=3)
-    scores = [float(text.split()[-1]) for text in page.texts("svg .candidate")]
+    scores = [float(re.findall(r"-\d+\.\d\d", text)[-1]) for text in page.texts("svg .candidate")]
     assert scores == pytest.approx([one["score"] for level in tree["levels"] for one in level], abs=6e-3)
 
 

@@ -158,7 +158,7 @@ class PictureTask(Task):
             return ()
         meaning = pairs(setup.data.labels, "data.labels")
         known = rows.about.get("labels")
-        ordered = [str(one) for one in known] if known else _distinct(rows, cls.label_column)
+        ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
         return tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
 
     @staticmethod
@@ -325,7 +325,7 @@ def model_size(config: Settings) -> Any:
     return config.to_json().get("image_size")
 
 
-def _distinct(rows: Rows, column: str) -> list[str]:
+def distinct(rows: Rows, column: str) -> list[str]:
     found: set[str] = set()
     for i, row in enumerate(rows):
         value = row[column]

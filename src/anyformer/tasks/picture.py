@@ -255,8 +255,8 @@ class PictureTask(Task):
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is not None:
-            compiled = self.compiled and batch["pixels"].device.type == "cuda"
-            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=compiled)
+            fixed = batch["pixels"].device.type == "cuda" and "sizes" not in batch  # other sizes would compile again
+            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=self.compiled and fixed)
         left = {name: value for name, value in batch.items() if name not in ("pixels", "sizes")}
         return {**self.processor.normalise(batch["pixels"], batch.get("sizes")), **left}
 

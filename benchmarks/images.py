@@ -89,7 +89,7 @@ def detr(device: str, rows: int, dtype: torch.dtype, size: tuple[int, int]) -> d
 class Given:
     """Work for the engine: batches that are there already, again and again."""
 
-    metric, larger_is_better = "loss", False
+    metric, larger_is_better, slow = "loss", False, False
 
     def __init__(self, model: af.Model, batches: Sequence[Batch]) -> None:
         self.model, self.given = model, batches

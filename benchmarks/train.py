@@ -44,6 +44,7 @@ class Given:
     """Work for the engine: batches that are there already, again and again."""
 
     metric, larger_is_better = "loss", False
+    slow = False  # batches are there already
 
     def __init__(self, model: af.Model, batches: Sequence[Batch]) -> None:
         self.model, self.given = model, batches
@@ -53,6 +54,9 @@ class Given:
 
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
         return self.given[rows[0]]
+
+    def ready(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return batch
 
     def loss(self, batch: Batch) -> Loss:
         inputs = {name: value for name, value in batch.items() if name != "labels"}

@@ -258,6 +258,26 @@ def _unescape(text: Any) -> Any:
 
 
 @app.command()
+def explore(
+    model: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="A model folder or .gguf file; may be repeated.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen at; by default the first free one.")] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+) -> None:
+    """Look inside a model in the browser, with your own input. Without --model: whatever models lie around.
+
+    \b
+    Examples:
+      anyformer explore --model mine/
+      anyformer explore --model transformer/ --model rnn/            two models, side by side
+    """
+    from anyformer.explore.server import serve
+
+    serve(model or [], port, browser=not no_open)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the model and the picture go.")] = Path("demo-output"),
     seed: Annotated[int, typer.Option(help="Another seed draws other numbers and other first weights.")] = 1,

@@ -38,7 +38,8 @@ PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens 
 class Stage(nn.Module):
     """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at.
 
-    `decodes` off: it reads all at once, causal or not (the text side of CLIP).
+    `decodes` off: it reads all at once, causal or not (the text side of CLIP). `optional`: it stands aside where its
+    first input is not given (the pictures of a text).
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class Stage(nn.Module):
         attends: str | None = None,
         memory: str | None = None,
         decodes: bool = True,
+        optional: bool = False,
     ) -> None:
         super().__init__()
-        self.name, self.attends, self.memory = name, attends, memory
+        self.name, self.attends, self.memory, self.optional = name, attends, memory, optional
         self.inputs = inputs
         self.stack = stack
         self.taps = NO_TAPS
@@ -74,13 +76,21 @@ class Stage(nn.Module):
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
 
+    def skips(self, run: Run) -> bool:
+        return self.optional and run.batch.get(self.inputs.names[0]) is None
+
     def forward(self, run: Run, pack: bool = True) -> None:
         state = run.state if self.remembers else None
         tokens: Tokens = self.inputs(run)
         memory = self._memory(run)
         if state is not None:
             state.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
-        elif pack and self.packable and (_wasteful(tokens) or (memory is not None and memory.packed)):
+        elif (
+            pack
+            and self.packable
+            and tokens.spans is None
+            and (_wasteful(tokens) or (memory is not None and memory.packed))
+        ):
             tokens = tokens.pack()
         if memory is not None:
             memory = memory.pack() if tokens.packed else memory.pad()
@@ -280,16 +290,16 @@ class Model(nn.Module):
 
     def _stages(self, run: Run, pack: bool, decode: bool = True) -> None:
         given = run.batch.pop("encoder_outputs", None)
-        for name, stage in self.stages.items():
+        for name, stage in cast("Iterable[tuple[str, Stage]]", self.stages.items()):
             if stage.remembers and not decode:
                 continue
             if run.state is not None and name in run.state.memory:
                 run.tokens[name] = run.state.memory[name]
             elif given is not None and name == "encoder":
                 run.tokens[name] = handed_in(run, given if isinstance(given, Tensor) else given[0], "attention_mask")
-            else:
+            elif not stage.skips(run):
                 stage(run, pack)
-            if run.state is not None and not stage.remembers:
+            if run.state is not None and not stage.remembers and name in run.tokens:
                 run.state.memory[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: Run) -> bool:

@@ -18,7 +18,7 @@ FIELDS = frozenset(
     " encoder_last_hidden_state encoder_hidden_states encoder_attentions decoder_hidden_states decoder_attentions"
     " prediction_logits seq_relationship_logits start_logits end_logits pred_boxes auxiliary_outputs loss_dict mask"
     " ids_restore intermediate_hidden_states logits_per_image logits_per_text text_embeds image_embeds"
-    " text_model_output vision_model_output cls_logits distillation_logits"
+    " text_model_output vision_model_output attention_loss ctc_loss cls_logits distillation_logits"
     " sequences lengths sequences_scores logprobs raw_logprobs alignment beam_indices scores"  # of generate
     " segments".split()
 )

@@ -4,6 +4,7 @@ Original decoder:  self, cross, feedforward, each normalised after ("post")
 GPT-2:             self, feedforward, each normalised before ("pre")
 GPT-NeoX:          the same two, side by side (parallel)
 Mamba:             a state-space mixer alone
+TimeSformer:       self along the time, self over the picture, feedforward
 Before all these:  a recurrent layer alone, with neither norm nor residual connection
 """
 
@@ -32,6 +33,8 @@ from anyformer.core.convolution import (
     PositionMixConfig,
 )
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.grouping import Grouping, group, ungroup
+from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.recurrent import (
@@ -63,6 +66,8 @@ class SublayerConfig(Settings):
     scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
     gain: float | None = None  # each feature of the part times a learned number that starts here (layer scale)
     dropout: float = 0.0
+    grouping: Grouping = "all"  # of a clip: attention along the time of each cell, or over the cells of each frame
+    project: bool = False  # one more linear map of what the part made (divided attention)
 
     @property
     def width(self) -> int:
@@ -138,6 +143,7 @@ class Sublayer(nn.Module):
         if config.context_norm and norm is not None and config.d_context is not None:
             self.context_norm = make_norm(norm, config.d_context)
         self.part = make_part(config.part, positions)
+        self.project = Linear(config.width, config.width, residual=True) if config.project else None
         self.gain = Gain(config.width, config.gain) if config.gain is not None else None
         self.crosses = config.d_context is not None
 
@@ -148,6 +154,8 @@ class Sublayer(nn.Module):
             x = normalise(self.norm, x, tokens.mask)
         if isinstance(self.part, FeedForward):
             made = tokens.replace(self.part(x, tokens.packing))
+        elif self.config.grouping != "all":
+            made = tokens.replace(self._grouped(tokens.replace(x)))
         else:
             result = self.part(tokens.replace(x), self.context(memory), state)
             made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
@@ -158,6 +166,11 @@ class Sublayer(nn.Module):
         x = x if self.gain is None else self.gain(x)
         x = self._skip_rows(x, tokens) if self.training and self.drop_path else x
         return made if x is made.x else made.replace(x)
+
+    def _grouped(self, tokens: Tokens) -> Tensor:
+        x = self.part(group(tokens, self.config.grouping))
+        x = x if self.project is None else self.project(x)
+        return ungroup(x, tokens, self.config.grouping)
 
     def context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:

@@ -122,7 +122,7 @@ def build(config: BEiT) -> Model:
         n_channels=config.n_channels,
         d_model=config.d_model,
         dropout=config.dropout,
-        places=config.positions == "learned",
+        positions="learned" if config.positions == "learned" else "none",
         mask_token=config.mask_token,
         any_size=True,
     )

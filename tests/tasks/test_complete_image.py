@@ -154,4 +154,4 @@ def test_models_that_write_no_pixels(tmp_path: Path) -> None:
     with pytest.raises(af.FolderError, match="classes"):
         af.task("complete-image", tmp_path / "x")
     with pytest.raises(af.ConfigError, match="image_size"):
-        begin("complete-image", "image-transformer-tiny", ROWS, image_size=16)
+        begin("complete-image", "imagegpt-tiny", ROWS, image_size=16)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attend, weigh
 from anyformer.core.linear import Fused, Linear
-from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Placed
+from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Placed, together
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.state import PAST, State
@@ -129,7 +129,15 @@ class Attention(nn.Module):
         return self.taps.see("output", out, tokens.packing)
 
     def _mask(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
-        """What the family allows, and which keys are real."""
+        """What the family allows, which keys are real, and which tokens see each other whatever else holds."""
+        mask = self._own_mask(tokens, context, state, n_keys)
+        if context is not None or tokens.spans is None:
+            return mask
+        if "together" not in tokens.memo:
+            tokens.memo["together"] = together(tokens.spans, n_keys)
+        return mask | tokens.memo["together"]
+
+    def _own_mask(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
         own, keys = self.config.mask, tokens if context is None else context
         if tokens.packing is not None and keys.packing is not None:
             return own & Packed(tokens.packing, keys.packing)

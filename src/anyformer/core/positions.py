@@ -21,18 +21,20 @@ from anyformer.core.rope import Rope
 from anyformer.errors import InputError
 from anyformer.tokens import Memo, Tokens, unobserved
 
-Layout = Literal["halves", "interleaved"]
+Layout = Literal["halves", "interleaved", "stretched"]
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: Layout = "interleaved", base: float = 10_000.0) -> Tensor:
     """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5); computed in float64.
 
-    "interleaved": sin and cos take turns, as printed in the paper. "halves": first all sines, then all cosines, as in
-    the authors' code; the same up to a fixed reordering of the features.
+    "interleaved": sin and cos take turns, as printed in the paper. "halves": first all sines, then all cosines; the
+    same up to a fixed reordering of the features. "stretched": so too, the slowest at exactly 1 / base, as in the
+    authors' code.
     """
-    rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / d_model)
+    last = d_model - 2 if layout == "stretched" else d_model
+    rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / last)
     angles = positions.double().unsqueeze(-1) * rates
-    if layout == "halves":
+    if layout != "interleaved":
         return torch.cat([angles.sin(), angles.cos()[..., : d_model // 2]], dim=-1)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :d_model]
 

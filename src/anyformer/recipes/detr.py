@@ -177,7 +177,6 @@ SIZES = {
         image_size=(288, 512),
         stem=StemConfig(),
         anchors=True,
-        groups=3,
         every_layer=True,
         n_layers=3,
         n_decoder_layers=3,

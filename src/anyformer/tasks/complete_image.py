@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation, augment
 from anyformer.pictures.codes import Codes, Intensities, Palette
-from anyformer.pictures.open import Picture, pillow
+from anyformer.pictures.open import Picture, PictureError, pillow
 from anyformer.pictures.processor import FILE, Processor
 from anyformer.recipes.image_transformer import ImageTransformer
 from anyformer.recipes.imagegpt import ImageGPT
@@ -205,7 +206,7 @@ class CompleteImage(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        # Thousands of tokens a picture: few pictures make a step, and few rounds an hour's work.
+        # Thousands of tokens a picture: few pictures make a step, and few rounds take long.
         size = 16 if rows >= 1000 else 8
         steps = max(min(4000, 40 * rows // size), 50)
         return {
@@ -216,7 +217,7 @@ class CompleteImage(PictureTask):
             "warmup": min(200, steps // 10),
             "weight_decay": 0.01,
             "betas": (0.9, 0.95),
-            "eval_every": max(steps // 4, 1),
+            "eval_every": max(steps // 2, 1),
             "save_every": max(steps // 4, 1),
             "compile": torch.cuda.is_available(),
         }
@@ -247,7 +248,12 @@ def codes_of(model: Model) -> Codes:
 def _some_pixels(rows: Rows, processor: Processor) -> Tensor:
     """Pixels [n, 3] of some of the pictures, evenly."""
     every = max(len(rows) // SEEN, 1)
-    placed = [processor.place(rows[i]["image"].open(processor.mode))[0] for i in range(0, len(rows), every)]
+    placed = []
+    for i in range(0, len(rows), every):
+        with suppress(PictureError):  # training skips it and says so
+            placed.append(processor.place(rows[i]["image"].open(processor.mode))[0])
+    if not placed:
+        raise PictureError(f"None of the pictures of {rows.path} that were tried can be opened.")
     pixels = torch.from_numpy(np.stack(placed)).permute(0, 2, 3, 1).reshape(-1, 3)
     return pixels[:: max(len(pixels) // PIXELS, 1)]
 

@@ -30,6 +30,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -157,7 +158,7 @@ class PictureTask(Task):
             return ()
         meaning = pairs(setup.data.labels, "data.labels")
         known = rows.about.get("labels")
-        ordered = [str(one) for one in known] if known else _distinct(rows, cls.label_column)
+        ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
         return tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
 
     @staticmethod
@@ -211,6 +212,14 @@ class PictureTask(Task):
             paths, format=data.format, header=data.header, names=names, image=image, objects=cls.objects
         )
         return cls.fit(rows, chosen)
+
+    @classmethod
+    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+        """Of a list without names, the one column beside the pictures' is what the task wants."""
+        wanted = [column.name for column in cls.columns if not column.optional and column.name != "image"]
+        if not chosen and len(wanted) == 1 and rows.columns in (("image", "1"), ("image", "2")):
+            chosen = {wanted[0]: rows.columns[1]}
+        return super().fit(rows, chosen)
 
     def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
         return Decoded(rows, self.example, lenient=self.lenient)
@@ -316,7 +325,7 @@ def model_size(config: Settings) -> Any:
     return config.to_json().get("image_size")
 
 
-def _distinct(rows: Rows, column: str) -> list[str]:
+def distinct(rows: Rows, column: str) -> list[str]:
     found: set[str] = set()
     for i, row in enumerate(rows):
         value = row[column]

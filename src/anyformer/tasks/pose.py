@@ -296,7 +296,7 @@ class PoseTask(PictureTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size = 64 if rows >= 256 else 16
-        steps = min(max((250 if fresh else 20) * rows // size, 300), 100_000)
+        steps = min(max((200 if fresh else 20) * rows // size, 300), 100_000)
         return {
             "batch_size": size,
             "steps": steps,

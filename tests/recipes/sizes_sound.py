@@ -17,7 +17,9 @@ def _whisper(n_layers: int, width: int, heads: int, decoder_layers: int | None =
 
 
 _V3 = {"vocab_size": 51866, "num_mel_bins": 128}
+_MINI = {"vocab_size": 256, "pad_token_id": 250, "max_source_positions": 100, "max_target_positions": 64}
 _WHISPER = {
+    "whisper-mini": _whisper(4, 192, 4, **_MINI),
     "whisper-tiny": _whisper(4, 384, 6),
     "whisper-base": _whisper(6, 512, 8),
     "whisper-small": _whisper(12, 768, 12),

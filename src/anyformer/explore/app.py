@@ -118,6 +118,7 @@ def describe(opened: Opened) -> dict[str, Any]:
         "stages": list(model.stages),
         "text": opened.reads_text,
         "pictures": opened.reads_pictures,
+        "sounds": opened.reads_sounds,
         "tokenizer": opened.tokenizer is not None,
         "pairs": opened.reads_pairs,
         "writes": opened.writes,

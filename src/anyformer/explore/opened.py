@@ -221,7 +221,9 @@ class Opened:
         features = hear(self.extractor, as_sound(ask.file("sound")))
         mels = features if self.extractor.kind == "whisper" else features.T
         low, high = mels.aminmax()
-        shown = ((mels - low) / (high - low).clamp(min=1e-6) * 255).to(torch.uint8).numpy()
+        shown = (
+            (255 - (mels - low) / (high - low).clamp(min=1e-6) * 255).to(torch.uint8).numpy()
+        )  # ink where it is loud
         return {self.extractor.field: features[None]}, pillow().Image.fromarray(shown)
 
     def _answer(self, ask: Ask, batch: dict[str, Any], patience: Patience) -> tuple[list[Word], list[Word]]:

@@ -26,7 +26,7 @@ from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.backbone import fold_norms
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
-from anyformer.tokens import Tokens, unobserved
+from anyformer.tokens import Tokens, on_host, unobserved
 
 if TYPE_CHECKING:
     from anyformer.decode.score import Scores
@@ -129,7 +129,7 @@ def _parts(stack: Stack | None) -> list[PartConfig]:
 def _wasteful(tokens: Tokens) -> bool:
     if tokens.mask is None or unobserved(tokens.mask):
         return False
-    return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
+    return float(on_host(tokens.mask).sum()) < PACK_BELOW * tokens.mask.numel()
 
 
 @dataclass(frozen=True)

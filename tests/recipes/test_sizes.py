@@ -155,8 +155,8 @@ _PIXELS = sum(
 # And, where it prints none, the sum of what it describes.
 COUNTED: dict[str, int] = {
     **sizes_sound.COUNTED,
-    # words and codes; places of the text, rows, columns; eight blocks; a norm
-    "dalle-mini": (1024 + 256) * 256 + (32 + 16 + 16) * 256 + 8 * (12 * 256**2 + 13 * 256) + 2 * 256,
+    # bytes, padding and colours; places of the text, rows, columns; eight blocks; a norm
+    "dalle-cifar": (257 + 512 + 16 + 32 + 32) * 384 + 8 * (12 * 384**2 + 13 * 384) + 2 * 384,
     # latents; reading pixels of 133 features; eight blocks; the query; answering; the classes
     "perceiver-cifar": sum(
         (

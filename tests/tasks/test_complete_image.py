@@ -17,6 +17,7 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.read import Rows
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture
+from anyformer.tasks import find
 
 from ..weights.oracles import make_oracle, save_oracle
 from .learn import begin, learn, listed
@@ -106,6 +107,42 @@ def test_together_as_alone(way: str) -> None:
     assert not np.array_equal(together[0].pictures[0], together[0].pictures[1])
     other = task(stripes(0), samples=1, seed=6)
     assert not np.array_equal(other.pictures[0], together[0].pictures[0])
+
+
+def test_a_text_says_which_picture(tmp_path: Path) -> None:
+    """Two texts, two pictures: drawn from the text alone, completed by both, and another text is another picture."""
+    rows = listed(*({"image": stripes(i), "label": ("red", "dark")[i % 2]} for i in range(4)))
+    rows = find("complete-image").fit(rows)
+    config = registry.recipe("dalle-tiny").config.replace(
+        **{"n_codes": 4, "vocab_size": 261, "dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
+    )
+    task = begin("complete-image", "dalle-tiny", rows, {"augment": Augmentation()}, model=config)
+    learn(task, rows, 60, lr=3e-3, batch=BatchSettings(rows=4))
+    assert task.evaluate(rows)["bits_per_code"] < 0.1
+    task.save(tmp_path / "x")
+    again = af.task("complete-image", tmp_path / "x", samples=2, top_k=1)
+    drawn = again(["red", "dark"])
+    for i, answer in enumerate(drawn):
+        assert str(answer) == f"{('red', 'dark')[i]}: 2 pictures" and answer.draw().size[0] > 2 * 224
+        assert all(np.abs(one.astype(int) - np.asarray(stripes(i).open())).max() <= 1 for one in answer.pictures)
+    assert again(("dark", stripes(1))).bits < 0.1 < again(("red", stripes(1)), given=0.0).bits
+    stripes(1).open().save(tmp_path / "x.png")
+    assert "4 of 8 rows" in str(again(str(tmp_path / "x.png")))
+    with pytest.raises(af.Error, match=r"missing\.png"):
+        again("missing.png")
+
+
+def test_texts_are_bytes() -> None:
+    """Each byte from 1 on, filled up with zeros, and cut where the model reads no further."""
+    task = begin(
+        "complete-image",
+        "dalle-tiny",
+        ROWS,
+        model=registry.recipe("dalle-tiny").config.replace(n_codes=4, vocab_size=261),
+    )
+    assert task.spell("aé").tolist() == [98, 196, 170, 0, 0, 0, 0, 0]
+    assert task.spell("abcdefghij").tolist() == list(range(98, 106))
+    assert task.spell(None).tolist() == [0] * 8
 
 
 def test_nothing_given_is_a_picture_out_of_nothing() -> None:

@@ -108,7 +108,7 @@ def describe(opened: Opened) -> dict[str, Any]:
         "text": opened.reads_text,
         "pictures": opened.reads_pictures,
         "tokenizer": opened.tokenizer is not None,
-        "pairs": opened.tokenizer is not None and opened.tokenizer.takes_type_ids and "token_type_ids" in model.names,
+        "pairs": opened.reads_pairs,
         "writes": opened.writes,
         "continues": opened.continues,
         "words": opened.language is not None,

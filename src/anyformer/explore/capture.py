@@ -91,11 +91,20 @@ class Trace:
 
     @torch.inference_mode()
     def inside(self, stage: str, layer: int, *points: str) -> Seen:
-        """What the named points of a layer show ("self.weights"), in a pass of that block alone."""
+        """What the named points of a layer show ("self.weights"), in a pass of that block alone, which ends with the
+        part that was asked about."""
         call = self.calls[stage][layer]
         names = [f"{stage}.blocks.{call.index}.{point}" for point in points]
-        with silenced(self.model, self.mutes), look(self.model, *names) as seen:
-            call.block(call.tokens, call.memory, None)
+        asked = {point.split(".")[0] for point in points}
+        last = [sublayer for name, sublayer in call.block.sublayers.items() if name in asked][-1]
+        hook = cast("Sublayer", last).part.register_forward_hook(_enough)
+        try:
+            with silenced(self.model, self.mutes), look(self.model, *names) as seen:
+                call.block(call.tokens, call.memory, None)
+        except _Enough:
+            pass
+        finally:
+            hook.remove()
         return seen
 
     def weights(self, site: Site) -> Tensor:
@@ -115,6 +124,14 @@ class Trace:
     def memory_stage(self, stage: str) -> str:
         """The stage that cross-attention looks at."""
         return cast("Stage", self.model.stages[stage]).attends or stage
+
+
+class _Enough(Exception):  # noqa: N818 - no mistake: what was asked for has been seen
+    """Ends a block early."""
+
+
+def _enough(*_: Any) -> None:
+    raise _Enough
 
 
 def _parts(block: Block, crossing: bool) -> list[tuple[str, int, bool]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 SIDE = 128  # cells of a grid that are drawn at once
 THUMB = 48  # and of a small one
 LEVELS = 65535
+QUERIES = 256  # of a long text, by which a head's figures are worked out
 
 
 def pack(values: Tensor) -> dict[str, Any]:
@@ -63,9 +64,15 @@ def strongest(row: Tensor, most: int = SIDE) -> dict[str, Any]:
     return {"places": places[order].tolist(), "values": numbers(values[order]), "rest": rest}
 
 
+def some(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """[H, Q, K] of all queries, or of at most so many, evenly spread; and which they are."""
+    chosen = torch.arange(0, weights.shape[-2], math.ceil(weights.shape[-2] / QUERIES))
+    return (weights if len(chosen) == weights.shape[-2] else weights[:, chosen]).float(), chosen
+
+
 def entropy(weights: Tensor) -> Tensor:
     """[H, Q, K] -> [H]: how spread each head's attention is, in bits, the mean over its queries."""
-    exact = weights.float()
+    exact, _ = some(weights)
     each = -torch.special.xlogy(exact, exact).sum(dim=-1) / math.log(2)
     real = exact.sum(dim=-1) > 0.5
     return (each * real).sum(dim=-1) / real.sum(dim=-1).clamp(min=1)
@@ -73,9 +80,8 @@ def entropy(weights: Tensor) -> Tensor:
 
 def distance(weights: Tensor) -> Tensor:
     """[H, Q, K] -> [H]: how many tokens away each head looks, on average."""
-    n_query, n_key = weights.shape[-2:]
-    query, key = torch.arange(n_query, device=weights.device), torch.arange(n_key, device=weights.device)
-    apart = (query[:, None] - key[None]).abs().float()
-    each = (weights.float() * apart).sum(dim=-1)
-    real = weights.sum(dim=-1) > 0.5
+    exact, query = some(weights)
+    apart = (query[:, None] - torch.arange(weights.shape[-1])).abs().float()
+    each = (exact * apart).sum(dim=-1)
+    real = exact.sum(dim=-1) > 0.5
     return (each * real).sum(dim=-1) / real.sum(dim=-1).clamp(min=1)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 
 from anyformer.data.settings import DataSettings
+from anyformer.decode.engine import pack_for_steps
 from anyformer.errors import Error, InputError
 from anyformer.explore.ask import Ask
 from anyformer.explore.capture import Trace, trace, watched
@@ -65,6 +66,7 @@ class Opened:
     def load(cls, path: Path) -> Opened:
         model = load(path, dtype="float32").eval()
         model.requires_grad_(False)
+        pack_for_steps(model)
         try:
             tokenizer = Tokenizer.load(path)
         except Error:  # a model of pictures has none
@@ -90,6 +92,12 @@ class Opened:
     def continues(self) -> bool:
         """A decoder that goes on with its text."""
         return self.reads_text and not self.writes and any(one.remembers for one in self.stages) and bool(self.language)
+
+    @property
+    def reads_pairs(self) -> bool:
+        """An encoder that tells the second of two texts from the first."""
+        typed = self.tokenizer is not None and self.tokenizer.takes_type_ids and "token_type_ids" in self.model.names
+        return typed and not self.continues
 
     @property
     def stages(self) -> list[Stage]:

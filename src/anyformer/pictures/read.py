@@ -169,7 +169,9 @@ def read_place(place: Place) -> Rows:
             " another to evaluate on."
         )
     if not names:
-        raise DataError(f"{place.path} has no pictures.")
+        lists = [name for name in sorted(place.files) if kind_of(Path(name)) in TABLES and place.archive is None]
+        hint = f" It has {', '.join(lists[:5])}: give one of them, such as {place.path / lists[0]}." if lists else ""
+        raise DataError(f"{place.path} has no pictures.{hint}")
     classes = sorted({name.split("/")[0] for name in names if "/" in name})
     if not classes:
         return _plain(place)

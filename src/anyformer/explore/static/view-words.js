@@ -108,7 +108,7 @@ function cacheDrawing(steps, n) {
     fill: i === n ? warm() : blue(), "fill-opacity": i <= n ? 1 : 0.25 }, svg("title", {}, `${one.cache.tokens} tokens, ${bytes(one.cache.bytes)}`))));
 }
 
-// Levels from left to right; what goes on is joined by lines to what it continues, what is dropped is grey.
+// Levels from left to right; what goes on is joined by lines to what it continues, what is dropped is grey, ■ is an end.
 function drawTree(tree) {
   const wide = 118, step = 20;
   const most = Math.max(...tree.levels.map((level) => level.length));
@@ -121,11 +121,11 @@ function drawTree(tree) {
     const best = level.filter((one) => path.has(one.from) && one.id === tree.ids[n]);
     level.forEach((one, i) => {
       const x = wide * (n + 0.6), y = 20 + i * step;
-      const kept = one.beam !== null;
+      const kept = one.beam !== null || one.ended;
       const from = before.get(one.from);
       if (from) drawing.append(svg("line", { x1: from[0], y1: from[1] - 4, x2: x - 4, y2: y - 4, stroke: kept ? blue() : soft(), "stroke-opacity": kept ? 0.9 : 0.2, "stroke-width": kept ? 1.6 : 1 }));
-      drawing.append(text(x, y, `${short(one.text, 9)} ${one.score.toFixed(2)}`, { fill: kept ? ink() : soft(), "fill-opacity": kept ? 1 : 0.6, "font-weight": best.includes(one) ? 700 : 400, class: best.includes(one) ? "candidate best" : "candidate" }));
-      if (kept) now.set(one.beam, [x + 70, y]);
+      drawing.append(text(x, y, `${short(one.text, 9)} ${one.score.toFixed(2)}${one.ended ? " ■" : ""}`, { fill: kept ? ink() : soft(), "fill-opacity": kept ? 1 : 0.6, "font-weight": best.includes(one) ? 700 : 400, class: best.includes(one) ? "candidate best" : "candidate" }));
+      if (one.beam !== null) now.set(one.beam, [x + 70, y]);
     });
     before = now;
     path = new Set(best.map((one) => one.beam));

@@ -204,11 +204,13 @@ class _Tree:
 
     def note(self, scores: Tensor, strategy: Beam, tokens: Tensor) -> None:
         source, token, order = (one[0].tolist() for one in strategy.considered)
-        logs = strategy.processed
+        logs, full = strategy.processed, strategy.length >= strategy.plan.max_length
         level = []
         for i, (beam, word) in enumerate(zip(source, token, strict=True)):
             said = float(logs[beam, word]) + (float(self.scores[beam]) if self.levels else 0.0)
-            level.append({"id": word, "from": beam, "score": said, "beam": order.index(i) if i in order else None})
+            ended = full or word in strategy.plan.end
+            on = order.index(i) if i in order and not ended else None
+            level.append({"id": word, "from": beam, "score": said, "beam": on, "ended": ended and i < strategy.beams})
         self.levels.append(level)
         self.scores = strategy.scores[0].clone()
 

@@ -155,10 +155,6 @@ def evaluate(
     columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
-    language: Annotated[
-        str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
-    ] = None,
-    times: Annotated[bool | None, typer.Option("--times", help="Speech: say when each thing was said.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Draw where each query puts its boxes.")] = None,
 ) -> None:
     """Say how good a model is on rows that it has not learned from, by the field's own metric.
@@ -226,6 +222,10 @@ def run_task(
     shots: Annotated[str | None, typer.Option(help="A file of examples: question, tab, answer on each line.")] = None,
     template: Annotated[str | None, typer.Option(help=r"How an example is written: 'Q: {0}\nA: {1}\n\n'.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Finding things: as sure as this at least, 0 to 1.")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
+    ] = None,
+    times: Annotated[bool | None, typer.Option("--times", help="Speech: say when each thing was said.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Talk: a line in, an answer out, both remembered.")] = False,
 ) -> None:

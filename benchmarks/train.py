@@ -44,6 +44,7 @@ class Given:
     """Work for the engine: batches that are there already, again and again."""
 
     metric, larger_is_better = "loss", False
+    slow = False  # batches are there already
 
     def __init__(self, model: af.Model, batches: Sequence[Batch]) -> None:
         self.model, self.given = model, batches

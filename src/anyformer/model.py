@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -26,7 +27,7 @@ from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.backbone import fold_norms
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
-from anyformer.tokens import Tokens, unobserved
+from anyformer.tokens import Tokens, on_host, unobserved
 
 if TYPE_CHECKING:
     from anyformer.decode.score import Scores
@@ -38,7 +39,8 @@ PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens 
 class Stage(nn.Module):
     """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at.
 
-    `decodes` off: it reads all at once, causal or not (the text side of CLIP).
+    `decodes` off: it reads all at once, causal or not (the text side of CLIP). `optional`: it stands aside where its
+    first input is not given (the pictures of a text).
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class Stage(nn.Module):
         attends: str | None = None,
         memory: str | None = None,
         decodes: bool = True,
+        optional: bool = False,
     ) -> None:
         super().__init__()
-        self.name, self.attends, self.memory = name, attends, memory
+        self.name, self.attends, self.memory, self.optional = name, attends, memory, optional
         self.inputs = inputs
         self.stack = stack
         self.taps = NO_TAPS
@@ -74,20 +77,29 @@ class Stage(nn.Module):
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
 
-    def forward(self, run: Run, pack: bool = True) -> None:
+    def skips(self, run: Run) -> bool:
+        return self.optional and run.batch.get(self.inputs.names[0]) is None
+
+    def forward(self, run: Run, pack: bool = True, first: int | None = None) -> None:
+        """`first`: nobody reads more than so many tokens at the front."""
         state = run.state if self.remembers else None
         tokens: Tokens = self.inputs(run)
         memory = self._memory(run)
         if state is not None:
             state.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
-        elif pack and self.packable and (_wasteful(tokens) or (memory is not None and memory.packed)):
+        elif (
+            pack
+            and self.packable
+            and tokens.spans is None
+            and (_wasteful(tokens) or (memory is not None and memory.packed))
+        ):
             tokens = tokens.pack()
         if memory is not None:
             memory = memory.pack() if tokens.packed else memory.pad()
         run.layers[self.name] = [tokens]
         self.taps.see("input", tokens.x, tokens.packing)
         if self.stack is not None:
-            tokens, layers = self.stack(tokens, memory, state)
+            tokens, layers = self.stack(tokens, memory, state, first if state is None else None)
             run.layers[self.name] += layers
         self.taps.see("output", tokens.x, tokens.packing)
         run.tokens[self.name] = tokens
@@ -119,7 +131,7 @@ def _parts(stack: Stack | None) -> list[PartConfig]:
 def _wasteful(tokens: Tokens) -> bool:
     if tokens.mask is None or unobserved(tokens.mask):
         return False
-    return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
+    return float(on_host(tokens.mask).sum()) < PACK_BELOW * tokens.mask.numel()
 
 
 @dataclass(frozen=True)
@@ -200,7 +212,8 @@ class Model(nn.Module):
         as_dict = self._wish(batch, "return_dict", True)
         run = Run(batch, state, self.training)
         with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
-            self._stages(run, pack=state is None and not self._asks_padding(run))
+            front = {} if want_hidden or state is not None else self._front()
+            self._stages(run, pack=state is None and not self._asks_padding(run), front=front)
         out = Output()
         for head in self.heads.values():
             fields = head(run)
@@ -278,18 +291,37 @@ class Model(nn.Module):
             return State()
         return given
 
-    def _stages(self, run: Run, pack: bool, decode: bool = True) -> None:
+    def _front(self) -> dict[str, int]:
+        """Stages of which only tokens at the front are read, and how many: those of a class, say."""
+        if self.watch.patterns:
+            return {}
+        heads = cast("Iterable[Head]", self.heads.values())
+        counts: dict[str, list[int | None]] = {}
+        for head in heads:
+            counts.setdefault(head.reads, []).append(head.first)
+        others = {stage.attends for stage in cast("Iterable[Stage]", self.stages.values())} | {
+            *self.report.last.values()
+        }
+        return {
+            name: max(cast("list[int]", some))
+            for name, some in counts.items()
+            if None not in some and name not in others
+        }
+
+    def _stages(
+        self, run: Run, pack: bool, decode: bool = True, front: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         given = run.batch.pop("encoder_outputs", None)
-        for name, stage in self.stages.items():
+        for name, stage in cast("Iterable[tuple[str, Stage]]", self.stages.items()):
             if stage.remembers and not decode:
                 continue
             if run.state is not None and name in run.state.memory:
                 run.tokens[name] = run.state.memory[name]
             elif given is not None and name == "encoder":
                 run.tokens[name] = handed_in(run, given if isinstance(given, Tensor) else given[0], "attention_mask")
-            else:
-                stage(run, pack)
-            if run.state is not None and not stage.remembers:
+            elif not stage.skips(run):
+                stage(run, pack, front.get(name))
+            if run.state is not None and not stage.remembers and name in run.tokens:
                 run.state.memory[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: Run) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core.state import State
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens, on_host, remember
+from anyformer.tokens import Tokens, on_host, remember, unobserved
 
 # Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
 FIELDS = frozenset(
@@ -18,7 +18,7 @@ FIELDS = frozenset(
     " encoder_last_hidden_state encoder_hidden_states encoder_attentions decoder_hidden_states decoder_attentions"
     " prediction_logits seq_relationship_logits start_logits end_logits pred_boxes auxiliary_outputs loss_dict mask"
     " ids_restore intermediate_hidden_states logits_per_image logits_per_text text_embeds image_embeds"
-    " text_model_output vision_model_output cls_logits distillation_logits"
+    " text_model_output vision_model_output attention_loss ctc_loss cls_logits distillation_logits"
     " sequences lengths sequences_scores logprobs raw_logprobs alignment beam_indices scores"  # of generate
     " segments".split()
 )
@@ -99,6 +99,8 @@ def real_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: str) 
         return None
     if attention_mask.dim() != 2 or tuple(attention_mask.shape) != shape:
         raise InputError(f"{name} has shape {list(attention_mask.shape)}; it must be {list(shape)} (batch, tokens).")
+    if unobserved(attention_mask):
+        return attention_mask.to(torch.bool)
     known = on_host(attention_mask).to(torch.bool)
     if bool(known.all()):
         return None

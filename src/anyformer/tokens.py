@@ -114,8 +114,10 @@ class Tokens:
     """A batch of sequences of vectors.
 
     `positions` index the position encodings of the real tokens. `code` is an encoding that attention adds to queries
-    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of a picture.
-    `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers.
+    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of a picture,
+    and `frames` how many pictures follow one another where they are those of a clip.
+    `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers. `spans` [B, T] numbers the
+    runs of tokens that see each other both ways where the rest is causal (a picture in a text); -1 is the rest.
     """
 
     x: Tensor
@@ -125,7 +127,9 @@ class Tokens:
     grid: tuple[int, int] | None = None
     packing: Packing | None = None
     summary: Tensor | None = None
+    spans: Tensor | None = None
     memo: Memo = field(default_factory=dict)  # shared by the tokens of one pass through a stack
+    frames: int | None = None
 
     @property
     def packed(self) -> bool:
@@ -133,6 +137,8 @@ class Tokens:
 
     def replace(self, x: Tensor) -> Tokens:
         """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
+        if torch.compiler.is_compiling():
+            return dataclasses.replace(self, x=x)  # which the compiler knows how to follow
         other = object.__new__(Tokens)
         other.__dict__.update(self.__dict__)
         other.__dict__["x"] = x
@@ -204,4 +210,4 @@ class Tokens:
             return torch.cat([value.expand(batch, *value.shape[1:]) for value in filled], dim=1)
 
         x = torch.cat([piece.x.expand(batch, -1, -1) for piece in pieces], dim=1)
-        return Tokens(x, whole("mask", True), whole("positions", 0))
+        return Tokens(x, whole("mask", True), whole("positions", 0), spans=whole("spans", -1))

@@ -30,10 +30,13 @@ SPEAKERS = (
         "mamba-tiny",
         "transformer-xl-tiny",
         "mlp-mixer-tiny",
+        "trocr-tiny",
     ),
     *("transformer-tiny", "bart-tiny", "t5-tiny", "encoder-decoder-tiny", "vision-encoder-decoder-tiny"),
     *("sutskever-tiny", "bahdanau-tiny", "luong-tiny", "bytenet-tiny", "convs2s-tiny"),
+    *("git-tiny", "metalm-tiny", "line-reader-tiny", "show-tell-tiny", "show-attend-tell-tiny", "cnn-transformer-tiny"),
 )
+PICTURES = ("vision-encoder-decoder-tiny", "show-tell-tiny", "show-attend-tell-tiny", "cnn-transformer-tiny")
 every_speaker = pytest.mark.parametrize("name", SPEAKERS)
 both_sides = pytest.mark.parametrize("side", ["left", "right"])
 
@@ -51,7 +54,9 @@ def model_of(name: str) -> af.Model:
 
 def batch_of(name: str, side: str = "left") -> Batch:
     """Three uneven rows: prompts, sources or pictures."""
-    if name == "vision-encoder-decoder-tiny":
+    if name == "line-reader-tiny":
+        return {"pixel_values": torch.randn(3, 1, 16, 64, generator=torch.Generator().manual_seed(0)).double()}
+    if name in PICTURES:
         return {"pixel_values": torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()}
     return text(side)
 

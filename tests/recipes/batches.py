@@ -49,8 +49,18 @@ def training_batch(name: str) -> dict[str, Any]:
         "encoder-decoder",
     ):
         return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(2, 250, (2, 6))}
-    if family == "vision-encoder-decoder":
+    if family in ("vision-encoder-decoder", "show-tell", "show-attend-tell", "cnn-transformer"):
         return {"pixel_values": pictures, "labels": torch.randint(2, 250, (2, 6))}
+    if family == "line-reader":
+        return {"pixel_values": torch.randn(2, 1, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
+    if family == "metalm":
+        places = torch.full((2, 17), 3)
+        text = {"input_ids": torch.cat([places, words.clamp(min=4)], dim=1)}
+        return {**text, "labels": torch.cat([places * 0 - 100, labels], dim=1), "pixel_values": pictures}
+    if family == "git":
+        return {"input_ids": words, "attention_mask": mask, "labels": labels, "pixel_values": pictures}
+    if family == "trocr":
+        return {"input_ids": words, "labels": labels, "encoder_hidden_states": torch.randn(2, 5, 48)}
     if family in ("clip", "clip-text", "clip-vision"):
         text = {"input_ids": words.scatter(1, mask.sum(dim=1, keepdim=True) - 1, 1), "attention_mask": mask}
         both = {**text, "pixel_values": pictures, "return_loss": True}
@@ -59,6 +69,13 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "ast":
         return {"input_values": torch.randn(2, 48, 32), "labels": torch.tensor([3, 7])}
+    if family in ("timesformer", "videomae"):
+        return {"pixel_values": torch.randn(2, 4, 3, 32, 32), "labels": torch.tensor([3, 7])}
+    if family == "set-transformer":
+        return {"items": torch.randn(2, 8, 2), "attention_mask": mask, "labels": torch.tensor([2, 1])}
+    if family == "ft-transformer":
+        columns = {"numbers": torch.randn(2, 3), "categories": torch.tensor([[0, 1], [3, 0]])}
+        return {**columns, "labels": torch.tensor([2, 1])}
     if family == "whisper":
         return {"input_features": torch.randn(2, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
     if family == "beit":

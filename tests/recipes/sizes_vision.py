@@ -40,10 +40,65 @@ _CLIP_SMALL = {
     },
 }
 
+_BEIT = {"model_type": "vit", "image_size": 384, "qkv_bias": False}
+_BEIT_LARGE = {
+    **_BEIT,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+}
+
+
+def reader(encoder: dict[str, Any], **decoder: Any) -> tuple[str, str, dict[str, Any]]:
+    values = {"encoder": encoder, "decoder": {"model_type": "trocr", "is_decoder": True, **decoder}}
+    return "VisionEncoderDecoderModel", "VisionEncoderDecoderConfig", values
+
+
+_LINES = {
+    "model_type": "vit",
+    "image_size": (32, 640),
+    "patch_size": (32, 8),
+    "num_channels": 1,
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
+_LETTERS = {
+    "d_model": 256,
+    "decoder_layers": 3,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 1024,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+}
+
+_GIT_LARGE = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+}
+
 PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "clip-b32": ("CLIPModel", "CLIPConfig", clip(32, 768, 12, 512, 512)),
     "clip-b16": ("CLIPModel", "CLIPConfig", clip(16, 768, 12, 512, 512)),
     "clip-l14": ("CLIPModel", "CLIPConfig", clip(14, 1024, 24, 768, 768)),
     "clip-l14-336": ("CLIPModel", "CLIPConfig", clip(14, 1024, 24, 768, 768, 336)),
     "clip-small": ("CLIPModel", "CLIPConfig", _CLIP_SMALL),
+    "git-base": ("GitForCausalLM", "GitConfig", {}),
+    "git-large": ("GitForCausalLM", "GitConfig", {"vision_config": _GIT_LARGE}),
+    "git-base-vatex": ("GitForCausalLM", "GitConfig", {"num_image_with_embedding": 6}),
+    "trocr-base": reader(_BEIT, cross_attention_hidden_size=768),
+    "trocr-large": reader(_BEIT_LARGE, cross_attention_hidden_size=1024),
+    "trocr-small-lines": reader(_LINES, **_LETTERS),
+}
+
+
+# Made here, for the data at hand; no paper counts them.
+OWN = {
+    *("show-tell-small", "show-attend-tell-small", "show-attend-tell-hard", "cnn-transformer-small"),
+    *("vit-transformer-small", "line-reader-small", "metalm-small", "metalm-b16-124m"),
 }

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import anyformer as af
 
-from .cases import ids
+from .cases import ids, ragged
 from .compare import compare
 from .oracles import SMALL, Case, hf_class, make_case, make_oracle, save_oracle
+from .oracles_vision import TROCR
 
 PICTURES = "VisionEncoderDecoderModel"
 
@@ -24,11 +26,13 @@ def side(architecture: str, name: str, **changes: Any) -> dict[str, Any]:
     return {name: {**SMALL[architecture.removesuffix("Model")][1][name], **changes}}
 
 
-def both_ways(architecture: str, folder: Path, batch: dict[str, Any], **changes: Any) -> af.Model:
+def both_ways(
+    architecture: str, folder: Path, batch: dict[str, Any], masks: dict[str, Tensor] | None = None, **changes: Any
+) -> af.Model:
     """Load, compare, write back, load in transformers, compare."""
     oracle = make_oracle(architecture, **changes)
     model = af.load(save_oracle(oracle, folder / "theirs"))
-    case = Case(batch, make_case(architecture).masks)
+    case = Case(batch, make_case(architecture).masks if masks is None else masks)
     with torch.no_grad():
         expected = oracle(**batch)
         compare(model(**batch), expected, case)
@@ -36,7 +40,8 @@ def both_ways(architecture: str, folder: Path, batch: dict[str, Any], **changes:
         back, info = hf_class(architecture).from_pretrained(folder / "ours", output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"], info
         assert all(torch.equal(x, back.state_dict()[name]) for name, x in oracle.state_dict().items())
-        compare(model(**batch), back(**batch), case)
+        if back.config.decoder.to_dict().get("use_learned_position_embeddings", True):
+            compare(model(**batch), back(**batch), case)  # transformers forgets to fill TrOCR's sinusoids
     return model
 
 
@@ -57,6 +62,34 @@ def test_sides_of_two_widths(architecture: str, tmp_path: Path) -> None:
 def test_pictures_with_bert_as_decoder(tmp_path: Path) -> None:
     changes = {"decoder": SMALL["EncoderDecoder"][1]["decoder"]}
     both_ways(PICTURES, tmp_path, make_case(PICTURES).batch, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stages"),
+    [
+        ({}, ["encoder", "bridge", "decoder"]),
+        ({"d_model": 32}, ["encoder", "decoder"]),
+        ({"cross_attention_hidden_size": 32}, ["encoder", "decoder"]),
+        ({"use_learned_position_embeddings": False}, ["encoder", "bridge", "decoder"]),
+        ({"layernorm_embedding": False, "scale_embedding": True}, ["encoder", "bridge", "decoder"]),
+        ({"tie_word_embeddings": False}, ["encoder", "bridge", "decoder"]),
+    ],
+)
+def test_trocr(changes: dict[str, Any], stages: list[str], tmp_path: Path) -> None:
+    """A reader of lines, in every form that its decoder comes in; written answers are the same, greedy and by beams."""
+    decoder = {"model_type": "trocr", "is_decoder": True, **TROCR, **changes}
+    mask = ragged(4, 7)
+    words = ids(4, 7).clamp(min=6).masked_fill(mask == 0, 1)
+    pixels = torch.randn(4, 3, 24, 24)
+    batch = {"pixel_values": pixels, "decoder_input_ids": words, "decoder_attention_mask": mask}
+    model = both_ways(PICTURES, tmp_path, batch, {"": mask, "cross": mask}, decoder=decoder, pad_token_id=1)
+    assert list(model.stages) == stages
+    oracle = make_oracle(PICTURES, decoder=decoder, pad_token_id=1)
+    for beams in (1, 4):
+        options: dict[str, Any] = {"max_new_tokens": 9, "num_beams": beams, "eos_token_id": [5, 7, 11, 13]}
+        expected = oracle.generate(pixel_values=pixels, do_sample=False, **options)
+        assert model.generate(pixel_values=pixels, **options).tolist() == expected.tolist()
+        assert len({tuple(row) for row in expected.tolist()}) > 1
 
 
 def test_text_with_gpt2_as_decoder(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attend, weigh
 from anyformer.core.linear import Fused, Linear
-from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Placed
+from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Placed, together
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.state import PAST, State
@@ -98,13 +98,19 @@ class Attention(nn.Module):
         state: State | None = None,
         norm: nn.Module | None = None,
         add: Tensor | None = None,
+        first: int | None = None,
     ) -> Tensor:
         """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps; `norm` of
-        the tokens comes first, `add` last.
+        the tokens comes first, `add` last. Only the `first` tokens ask, where that is said, and get an answer.
         """
         if norm is not None and (context is not None or tokens.code is not None or self.config.recall is not None):
             tokens, norm = tokens.replace(norm(tokens.x)), None
-        query, key, value, offset = self._cross(tokens, context, state) if context else self._self(tokens, state, norm)
+        if first is not None:
+            query, key, value, offset = self._few(tokens, first)
+        elif context is not None:
+            query, key, value, offset = self._cross(tokens, context, state)
+        else:
+            query, key, value, offset = self._self(tokens, state, norm)
         mask = self._mask(tokens, context, state, key.shape[2])
         beams = max(query.shape[0] // max(key.shape[0], 1), 1)  # that share the keys of one source
         query = _gather_beams(query, beams)
@@ -123,7 +129,15 @@ class Attention(nn.Module):
         return self.taps.see("output", out, tokens.packing)
 
     def _mask(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
-        """What the family allows, and which keys are real."""
+        """What the family allows, which keys are real, and which tokens see each other whatever else holds."""
+        mask = self._own_mask(tokens, context, state, n_keys)
+        if context is not None or tokens.spans is None:
+            return mask
+        if "together" not in tokens.memo:
+            tokens.memo["together"] = together(tokens.spans, n_keys)
+        return mask | tokens.memo["together"]
+
+    def _own_mask(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
         own, keys = self.config.mask, tokens if context is None else context
         if tokens.packing is not None and keys.packing is not None:
             return own & Packed(tokens.packing, keys.packing)
@@ -156,6 +170,11 @@ class Attention(nn.Module):
         offset = memory.held
         key, value = memory.append(key, value)
         return query, key, value, offset
+
+    def _few(self, tokens: Tokens, first: int) -> tuple[Tensor, Tensor, Tensor, int]:
+        query = self.qkv.apart("query", tokens.x[:, :first])
+        key, value = self.qkv.apart("key", tokens.x), self.qkv.apart("value", tokens.x)
+        return *self._heads(query, key, value, packed=False), 0
 
     def _recall(self, tokens: Tokens, state: State) -> tuple[Tensor, Tensor, Tensor, int]:
         """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.raster import Raster, Surroundings
@@ -331,6 +332,12 @@ class Documents(Mask):
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return (self.query[:, q[:, 0], None] == self.key[:, None, k[0]])[:, None]
+
+
+def together(spans: Tensor, n_keys: int) -> Documents:
+    """Tokens of one span see each other: `spans` [B, Q] of the last Q of `n_keys` tokens, -1 for those of none."""
+    whole = F.pad(spans, (n_keys - spans.shape[1], 0), value=-1)
+    return Documents(whole, whole.masked_fill(whole < 0, -2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,18 +21,20 @@ from anyformer.core.rope import Rope
 from anyformer.errors import InputError
 from anyformer.tokens import Memo, Tokens, unobserved
 
-Layout = Literal["halves", "interleaved"]
+Layout = Literal["halves", "interleaved", "stretched"]
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: Layout = "interleaved", base: float = 10_000.0) -> Tensor:
     """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5); computed in float64.
 
-    "interleaved": sin and cos take turns, as printed in the paper. "halves": first all sines, then all cosines, as in
-    the authors' code; the same up to a fixed reordering of the features.
+    "interleaved": sin and cos take turns, as printed in the paper. "halves": first all sines, then all cosines; the
+    same up to a fixed reordering of the features. "stretched": so too, the slowest at exactly 1 / base, as in the
+    authors' code.
     """
-    rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / d_model)
+    last = d_model - 2 if layout == "stretched" else d_model
+    rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / last)
     angles = positions.double().unsqueeze(-1) * rates
-    if layout == "halves":
+    if layout != "interleaved":
         return torch.cat([angles.sin(), angles.cos()[..., : d_model // 2]], dim=-1)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :d_model]
 
@@ -241,7 +243,7 @@ class Sinusoidal2D(Positions):
 
     def embed(self, tokens: Tokens) -> Tensor:
         assert tokens.grid is not None
-        dtype = tokens.x.dtype
+        dtype = torch.promote_types(tokens.x.dtype, torch.float32)  # half would not tell cells of large pictures apart
         mask = tokens.mask if tokens.mask is not None else tokens.x.new_ones(1, tokens.x.shape[1], dtype=torch.bool)
         real = mask.view(-1, *tokens.grid).to(dtype)
         half = self.d_model // 2
@@ -252,7 +254,7 @@ class Sinusoidal2D(Positions):
             place = place / (place.narrow(axis, -1, 1) + 1e-6) * 2 * math.pi
             angles = place.unsqueeze(-1) / rates
             codes.append(torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1).flatten(-2))
-        return torch.cat(codes, dim=-1).flatten(1, 2)  # [B, rows·columns, d]
+        return torch.cat(codes, dim=-1).flatten(1, 2).to(tokens.x.dtype)  # [B, rows·columns, d]
 
     code = embed
 

@@ -2,11 +2,13 @@
 
 `RecurrentDecoder` knows the source only by its last state (Sutskever et al. 2014; Cho et al. 2014 show it at every
 step). `AttentiveDecoder` looks the source up at every step through `attend`, before the step (Bahdanau et al. 2015) or
-after it (Luong et al. 2015), and may be fed what it made a step ago: it is sequential through attention.
+after it (Luong et al. 2015), and may be fed what it made a step ago: it is sequential through attention. A gate may
+weigh what it finds, and it may look at one place instead of all (Xu et al. 2015).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,7 +72,8 @@ class RecurrentDecoderConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentiveConfig(Settings):
-    """`ask` "before": s' = cell(s, [word, context(s)]), out = maxout(s, word, context), as Bahdanau's appendix A.2.2.
+    """`ask` "before": s' = cell(s, [word, context(s)]), out = maxout(s, word, context), as Bahdanau's appendix A.2.2;
+    with `deep` out = tanh(W [s', word, context]), as Xu's §3.1.2.
 
     "after": s' = cell(s, word), out = tanh(W [context(s'), s']), as Luong's §3; `feed` gives the cell the last out too.
     """
@@ -84,9 +87,12 @@ class AttentiveConfig(Settings):
     ask: Literal["before", "after"] = "after"
     score: Literal["dot", "general", "additive"] = "dot"
     feed: bool = False
-    start: Literal["last", "first"] = (
-        "last"  # the source's last states, or a map of the backward state at its first word
-    )
+    # The source's last states, a map of the backward state at its first word, or maps of the mean of its tokens.
+    start: Literal["last", "first", "mean"] = "last"
+    deep: bool = False
+    gate: bool = False  # the context times σ(w·s), a number a step
+    hard: bool = False  # one token of the source is drawn in training, and the likeliest taken later
+    note: bool = False  # tell the loss where was looked (Note)
     dropout: float = 0.0
 
     @property
@@ -97,8 +103,45 @@ class AttentiveConfig(Settings):
     def check(self) -> None:
         same = self.score != "dot" or self.d_hidden == self.d_context
         self.require(same, f"the dot score needs d_hidden {self.d_hidden} = d_context {self.d_context}.")
-        one = self.start == "last" or (self.n_layers == 1 and self.cell == "gru")
+        one = self.start != "first" or (self.n_layers == 1 and self.cell == "gru")
         self.require(one, 'start "first" gives one state, for one layer of GRU.')
+        early = self.ask == "before" or not (self.deep or self.gate or self.hard or self.note)
+        self.require(early, 'deep, gate, hard and note go with ask "before".')
+
+
+@dataclass(frozen=True)
+class Note:
+    """Where a decoder looked, for a loss: the weights added up over the words [B, S] and, of what was drawn, the log of
+    its chance and the entropy of the choice, both added up over the words [B]."""
+
+    coverage: Tensor
+    chance: Tensor
+    entropy: Tensor
+
+
+NOTE = "where it looked"  # the name of a Note in the memo of the tokens
+
+
+@dataclass(frozen=True)
+class Look:
+    """How words look at the source, [B, T, S] each: the weights, and what was taken by them, the same unless drawn."""
+
+    weights: Tensor
+    taken: Tensor
+
+    @classmethod
+    def joined(cls, looks: Sequence[Look]) -> Look | None:
+        if not looks:
+            return None
+        return cls(torch.cat([x.weights for x in looks], dim=1), torch.cat([x.taken for x in looks], dim=1))
+
+    def note(self, real: Tensor | None) -> Note:
+        """`real` [B, T]: the words that count; None: all."""
+        counts = torch.ones_like(self.weights[..., 0]) if real is None else real.to(self.weights.dtype)
+        logs = self.weights.clamp(min=1e-9).log()
+        chance, entropy = (self.taken.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
+        coverage = (self.weights * counts.unsqueeze(-1)).sum(dim=1)
+        return Note(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
 
 
 def make_cell(config: RecurrentConfig | RecurrentDecoderConfig | AttentiveConfig, d_in: int) -> nn.RNNBase:
@@ -193,21 +236,30 @@ class AttentiveDecoder(nn.Module):
             self.score = General(config.d_hidden, config.d_context)
         elif config.score == "additive":
             self.score = Additive(config.d_hidden, config.d_context, config.d_hidden)
-        self.start = Linear(config.d_context // 2, config.d_hidden) if config.start == "first" else None
+        self.start: Linear | None = None
+        if config.start == "first":
+            self.start = Linear(config.d_context // 2, config.d_hidden)
+        elif config.start == "mean":
+            states = config.n_layers * (2 if config.cell == "lstm" else 1)
+            self.start = Linear(config.d_context, states * config.d_hidden)
+        self.gate = Linear(config.d_hidden, 1) if config.gate else None
         d_read = config.d_hidden + config.d_context + (config.d_model if before else 0)
-        self.out = Linear(d_read, 2 * config.d_out if before else config.d_out, bias=before)
+        maxout = before and not config.deep
+        self.out = Linear(d_read, 2 * config.d_out if maxout else config.d_out, bias=before)
 
     def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
         rows, source = Rows.of(tokens), context.pad()
         memory: Carry = state.held(self.taps.name(self)) if state is not None else {}
         carry = dict(memory) if memory else self._start(source)
         if self.config.ask == "after" and not self.config.feed:
-            y, weights, carry = self._at_once(rows, source, carry)
+            y, look, carry = self._at_once(rows, source, carry)
         else:
-            y, weights, carry = self._step_by_step(rows, source, carry)
+            y, look, carry = self._step_by_step(rows, source, carry)
         memory.update(carry)
-        if weights is not None:  # [B, T, S]
-            shown = rows.back(weights)
+        if look is not None and self.config.note:
+            tokens.memo[NOTE] = look.note(rows.real)
+        if look is not None and self.taps.wants("weights"):
+            shown = rows.back(look.taken)
             shown = tokens.packing.unpack(shown) if tokens.packing is not None else shown
             self.taps.see("weights", shown.unsqueeze(1))
         return self.taps.see("output", rows.back(y), tokens.packing)
@@ -215,55 +267,86 @@ class AttentiveDecoder(nn.Module):
     def _start(self, source: Tokens) -> Carry:
         if self.start is None:
             carry = first_carry(source, self.config.n_layers, self.config.cell)
+        elif self.config.start == "mean":
+            states = torch.tanh(self.start(_mean(source))).unflatten(1, (-1, self.config.d_hidden))
+            names = ("hidden", "cell")[: states.shape[1] // self.config.n_layers]
+            carry = dict(zip(names, states.split(self.config.n_layers, dim=1), strict=True))
         else:
             carry = {"hidden": torch.tanh(self.start(_backward_at_first(source))).unsqueeze(1)}
         if self.config.feed:
             carry["fed"] = source.x.new_zeros(source.x.shape[0], self.config.d_out)
         return carry
 
-    def _at_once(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Tensor | None, Carry]:
+    def _at_once(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Look | None, Carry]:
         """Where no step waits for the attention of the one before, all words ask together."""
         hidden, carry = run_cell(self.cell, rows.x, carry, rows.sizes if rows.packing is not None else None)
-        found, weights = self._ask(hidden, source)
-        return self._read_after(found, hidden), weights, carry
+        found, look = self._ask(hidden, source)
+        return self._read_after(found, hidden), look, carry
 
-    def _step_by_step(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Tensor | None, Carry]:
+    def _step_by_step(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Look | None, Carry]:
         real, outputs, seen = rows.real, [], []
         for t in range(rows.x.shape[1]):
-            made, weights, new = self._step(rows.x[:, t : t + 1], source, carry)
+            made, look, new = self._step(rows.x[:, t : t + 1], source, carry)
             outputs.append(made)
-            seen += [] if weights is None else [weights]
+            seen += [] if look is None else [look]
             carry = new if real is None else keep_rows(real[:, t], new, carry)
-        return torch.cat(outputs, dim=1), torch.cat(seen, dim=1) if seen else None, carry
+        return torch.cat(outputs, dim=1), Look.joined(seen), carry
 
-    def _step(self, word: Tensor, source: Tokens, carry: Carry) -> tuple[Tensor, Tensor | None, Carry]:
+    def _step(self, word: Tensor, source: Tokens, carry: Carry) -> tuple[Tensor, Look | None, Carry]:
         """One word [B, 1, d] further."""
         if self.config.ask == "before":
             old = carry["hidden"][:, -1:]
-            found, weights = self._ask(old, source)
+            found, look = self._ask(old, source)
+            found = found if self.gate is None else found * self.gate(old).sigmoid()
             _, new = run_cell(self.cell, torch.cat([word, found], dim=-1), carry)
+            if self.config.deep:
+                read = self.out(torch.cat([new["hidden"][:, -1:], word, found], dim=-1))
+                return self._drop(torch.tanh(read)), look, new
             pairs: Tensor = self.out(torch.cat([old, word, found], dim=-1))
-            return self._drop(pairs.unflatten(-1, (-1, 2)).amax(dim=-1)), weights, new
+            return self._drop(pairs.unflatten(-1, (-1, 2)).amax(dim=-1)), look, new
         fed = [carry["fed"].unsqueeze(1)] if self.config.feed else []
         hidden, new = run_cell(self.cell, torch.cat([word, *fed], dim=-1), carry)
-        found, weights = self._ask(hidden, source)
+        found, look = self._ask(hidden, source)
         made = self._read_after(found, hidden)
-        return made, weights, {**new, "fed": made[:, 0]}
+        return made, look, {**new, "fed": made[:, 0]}
 
-    def _ask(self, query: Tensor, source: Tokens) -> tuple[Tensor, Tensor | None]:
-        """What the source says to queries [B, Q, d], and the weights where somebody watches."""
+    def _ask(self, query: Tensor, source: Tokens) -> tuple[Tensor, Look | None]:
+        """What the source says to queries [B, Q, d], and how they looked where somebody wants to know."""
         mask: Mask = EVERYTHING if source.mask is None else Padding(source.mask)
         one_head, keys = query.unsqueeze(1), source.x.unsqueeze(1)
+        explicit = self.config.hard or self.config.note
+        if not explicit and not self.taps.wants("weights"):
+            return attend(one_head, keys, keys, mask, scale=1.0, score=self.score).squeeze(1), None
+        weights = weigh(one_head, keys, mask, scale=1.0, score=self.score).squeeze(1)
+        taken = self._choose(weights) if self.config.hard else weights
+        if explicit:
+            return taken @ source.x, Look(weights, taken)
         found = attend(one_head, keys, keys, mask, scale=1.0, score=self.score).squeeze(1)
-        if not self.taps.wants("weights"):
-            return found, None
-        return found, weigh(one_head, keys, mask, scale=1.0, score=self.score).squeeze(1)
+        return found, Look(weights, taken)
+
+    def _choose(self, weights: Tensor) -> Tensor:
+        """[B, 1, S] with a 1 at the token looked at: drawn in training, where half of the rows see the expectation all
+        the same, which keeps the gradient calm (Xu et al. 2015, §4.1); else the likeliest."""
+        if not self.training:
+            return F.one_hot(weights.argmax(dim=-1), weights.shape[-1]).to(weights.dtype)
+        flat = weights.detach().flatten(0, 1)
+        drawn = torch.multinomial(flat.float() + 1e-9, 1).view(weights.shape[:2])
+        chosen = F.one_hot(drawn, weights.shape[-1]).to(weights.dtype)
+        soft = torch.rand(len(weights), 1, 1, device=weights.device) < 0.5
+        return torch.where(soft, weights, chosen)
 
     def _read_after(self, found: Tensor, hidden: Tensor) -> Tensor:
         return self._drop(torch.tanh(self.out(torch.cat([found, hidden], dim=-1))))
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
+
+
+def _mean(source: Tokens) -> Tensor:
+    if source.mask is None:
+        return source.x.mean(dim=1)
+    real = source.mask.unsqueeze(-1)
+    return (source.x * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 def _backward_at_first(source: Tokens) -> Tensor:

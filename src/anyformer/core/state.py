@@ -156,6 +156,7 @@ class State:
         self.layers: dict[str, KeyValues | Fixed | Held] = {}
         self.real: Tensor | None = None  # [B, length]: which remembered tokens are real; None while all are
         self.length = 0
+        self.uncounted = 0  # tokens in front of a text (a picture's) that its positions do not count
         self.numbered = False  # whether some layer's mask goes by the numbers of tokens
         self.memory: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()

@@ -77,7 +77,7 @@ class Steady(State):
 
     def load(self, state: State) -> None:
         """Take over what a state of the same shape remembers."""
-        n = state.length
+        n, self.uncounted = state.length, state.uncounted
         order = None
         if state.real is not None:  # real tokens to the right end of each row, in their order
             order = state.real.long().argsort(dim=1, stable=True)
@@ -146,7 +146,7 @@ class Steady(State):
 
 def sizes(state: State) -> tuple[Any, ...]:
     """Everything about a state that a recorded step depends on, besides how much of it is filled."""
-    found: list[Any] = []
+    found: list[Any] = [state.uncounted]
     for layer in state.layers.values():
         assert isinstance(layer, (KeyValues, Fixed))
         key, value = _given(layer)

@@ -22,7 +22,7 @@ from anyformer.core.state import State
 from anyformer.decode.graph import can_record, record
 from anyformer.decode.observe import Observer, observing, take_wishes
 from anyformer.decode.options import Plan, make_plan, resolve, several, vocabulary
-from anyformer.decode.prompt import begin_answer, fit, hears, longest, repeat, spoken, take_inputs
+from anyformer.decode.prompt import begin_answer, begin_text, fit, hears, longest, repeat, spoken, take_inputs
 from anyformer.decode.prompt import decoding_stage as decoding_stage
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
 from anyformer.decode.strategies import Beam, Greedy, Line, Strategy, check_every, make_strategy
@@ -123,7 +123,7 @@ def begin(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> St
     given = resolve(model, options)
     batch = repeat_prompts(batch, given)
     pair, mask_name = decoder.attends is not None, decoder.names[1]
-    prompt = begin_answer(model, batch, given) if pair else batch["input_ids"]
+    prompt = begin_answer(model, batch, given) if pair else begin_text(batch, given)
     if not pair and mask_name not in batch:
         batch.update(infer_mask(prompt, given))
     mask = batch.get(mask_name)
@@ -185,9 +185,13 @@ def prefill(
     mask = begin.get(mask_name)
     if mask is not None and not bool(mask[:, -1].all()):  # no gap between a prompt and what follows: padding goes left
         order = torch.argsort(mask.long(), dim=1, stable=True)
-        begin = {key: x.gather(1, order) if x.shape == mask.shape else x for key, x in begin.items()}
+        begin = {key: x.gather(1, order) if _per_token(x, mask) else x for key, x in begin.items()}
     keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
     return state, model(**begin, **keep, past_key_values=state).logits[:, -1]
+
+
+def _per_token(x: Any, mask: Tensor) -> bool:
+    return isinstance(x, Tensor) and x.shape == mask.shape
 
 
 def step(model: Model, state: State, ids: Tensor) -> Tensor:

@@ -198,6 +198,7 @@ def own_ids(model: Model) -> dict[str, Any]:
     """Ids that the model's settings and its config.json give; a pair's may stand with its decoder."""
     settings, theirs = model.config.to_json(), model.origin.hf_config
     own = {name: settings[ours] for name, ours in SETTINGS.items() if ours in settings}
+    own |= {"bos_token_id": settings["begin"]} if "begin" in settings else {}
     for config in (theirs.get("decoder"), theirs):
         if isinstance(config, Mapping):
             own.update({n: config[n] for n in (*SETTINGS, "bos_token_id") if config.get(n) is not None})

@@ -34,10 +34,11 @@ def inputs_of(model: Model) -> tuple[str, ...]:
     """The keywords of `generate` that are no options: the prompt, or all that the encoder reads and how to begin."""
     decoder = decoding_stage(model)
     begin = decoder.names[:2]  # ids and their mask
-    if decoder.attends is None:
-        return begin
     stages: list[Any] = list(model.stages.values())
-    return (*(name for stage in stages if not stage.remembers for name in stage.names), "encoder_outputs", *begin)
+    others = tuple(name for stage in stages if not stage.remembers for name in stage.names)
+    if decoder.attends is None:  # other stages, where there are some, read what stands among the words
+        return (*dict.fromkeys((begin[0], *others, *decoder.inputs.asides, *begin)),)
+    return (*others, "encoder_outputs", *begin)
 
 
 def take_inputs(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> dict[str, Any]:
@@ -82,6 +83,18 @@ def repeat(batch: dict[str, Any], many: int) -> dict[str, Any]:
         name: value.repeat_interleave(many, dim=0) if isinstance(value, Tensor) else value
         for name, value in batch.items()
     }
+
+
+def begin_text(batch: dict[str, Any], given: Mapping[str, Any]) -> Tensor:
+    """The prompt of a decoder; where it reads pictures alone, the token that a text begins with."""
+    if "input_ids" not in batch:
+        first = given.get("bos_token_id")
+        if first is None:
+            raise InputError("The model does not say how a text begins; give input_ids, or bos_token_id.")
+        rows, device = next((len(x), x.device) for x in batch.values() if isinstance(x, Tensor))
+        batch["input_ids"] = torch.as_tensor(first, device=device).flatten()[:1].expand(rows)[:, None].clone()
+    prompt: Tensor = batch["input_ids"]
+    return prompt
 
 
 def begin_answer(model: Model, batch: dict[str, Any], given: Mapping[str, Any]) -> Tensor:

@@ -33,6 +33,7 @@ class LanguageConfig(Settings):
     norm: NormConfig = NormConfig()
     field: str = "logits"
     keep: bool = False  # takes logits_to_keep
+    prefixed: bool = False  # labels are of the text alone, which has something else in front of it
 
 
 class LanguageHead(Head):
@@ -78,7 +79,10 @@ class LanguageHead(Head):
         return {**result, self.config.field: per_token(tokens, logits)}
 
     def loss(self, tokens: Tokens, logits: Tensor, labels: Tensor) -> Tensor:
-        return token_loss(tokens, logits, self._targets(labels))
+        targets = self._targets(labels)
+        if self.config.prefixed:  # nothing is said about what stands in front of the text
+            targets = F.pad(targets, (tokens.x.shape[1] - targets.shape[1], 0), value=IGNORED)
+        return token_loss(tokens, logits, targets)
 
     def _targets(self, labels: Tensor) -> Tensor:
         return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels

@@ -13,6 +13,7 @@ class Input(nn.Module):
 
     names: tuple[str, ...] = ()
     mask_name: str | None = None  # the keyword that says which tokens are real
+    asides: tuple[str, ...] = ()  # keywords that say more about the ids and go with them into `generate`
     limit: int | None = None  # the most tokens a row that it has places for; None: any number
     window: int | None = None  # of sound: the frames that it takes at a time, neither more nor fewer
 

@@ -67,6 +67,7 @@ class ImageInputConfig(Settings):
     patch_bias: bool = True
     norm: NormConfig | None = None  # of the sum of patches and positions
     masked: bool = True  # takes attention_mask, which says which of its tokens count
+    frames: bool = False  # takes [batch, frames, channels, height, width] too, each frame a row of its own
     dropout: float = 0.0
     mask_ratio: float = 0.0  # the share of patches that are dropped (MAE)
     mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
@@ -127,6 +128,7 @@ class ImageInput(Input):
     def forward(self, run: Run) -> Tokens:
         _, pixels = run.need("pixel_values", *([self.config.alias] if self.config.alias else []))
         config = self.config
+        pixels = pixels.flatten(0, 1) if config.frames and pixels.dim() == 5 else pixels
         rows, columns = self._check(pixels, bool(run.batch.get("interpolate_pos_encoding")))
         height, width = config.patch_size
         pixels = pixels.to(self.patches.weight.dtype)

@@ -117,7 +117,7 @@ class TextInput(Input):
         given = run.tensor(f"{self.config.prefix}position_ids") if self.config.position_ids else None
         if given is not None:
             return given.view(-1, length) if given.dim() == 1 else given
-        start = run.state.count() if run.state is not None else 0
+        start = run.state.count() - run.state.uncounted if run.state is not None else 0
         first, aside = self.config.first_position, self.config.padded_position
         if mask is None and isinstance(start, int):
             start += first

@@ -103,8 +103,8 @@ def text_stage(config: CLIPText) -> Stage:
     return Stage("text", inputs, tower_stack(config, causal=True, final_norm=True), decodes=False)
 
 
-def vision_stage(config: CLIPVision, final_norm: bool = False) -> Stage:
-    """CLIP normalises the first token alone, after this; GIT all of them (`final_norm`)."""
+def vision_stage(config: CLIPVision, final_norm: bool = False, frames: bool = False, optional: bool = False) -> Stage:
+    """CLIP normalises the first token alone, after this; GIT all of them (`final_norm`), of pictures or films."""
     inputs = ImageInput(
         ImageInputConfig(
             image_size=config.image_size,
@@ -114,10 +114,11 @@ def vision_stage(config: CLIPVision, final_norm: bool = False) -> Stage:
             patch_bias=False,
             norm=NormConfig(eps=config.norm_eps),
             masked=False,
+            frames=frames,
             dropout=config.dropout,
         )
     )
-    return Stage("vision", inputs, tower_stack(config, causal=False, final_norm=final_norm))
+    return Stage("vision", inputs, tower_stack(config, causal=False, final_norm=final_norm), optional=optional)
 
 
 def text_head(config: CLIPText, d_shared: int | None) -> TowerHead:

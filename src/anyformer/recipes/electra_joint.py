@@ -108,7 +108,7 @@ SIZES = {
     ),
     "electra-joint-mini": JointELECTRA(
         discriminator=electra.SIZES["electra-small"].replace(n_layers=4),
-        generator=electra.SIZES["electra-small-generator"].replace(n_layers=4),
+        generator=electra.SIZES["electra-small-generator"].replace(n_layers=4, d_model=128, d_hidden=512, n_heads=2),
     ),
     "electra-joint-small": _pair("electra-small"),
     "electra-joint-base": _pair("electra-base"),

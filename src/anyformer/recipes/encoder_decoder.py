@@ -45,7 +45,7 @@ def side(given: Mapping[str, Any]) -> tuple[Family, Settings]:
     return family, family.config.from_json({name: value for name, value in given.items() if name != "family"})
 
 
-def _build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Model]:
+def build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Model]:
     family, settings = side(given)
     model = family.build(settings)
     stages = [stage for stage in model.stages.values() if isinstance(stage, Stage)]
@@ -56,7 +56,7 @@ def _build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Mode
 
 
 def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
-    inputs, stack, model = _build_side(given, "encoder")
+    inputs, stack, model = build_side(given, "encoder")
     stage = Stage("encoder", inputs, stack)
     for head in model.heads.values():
         if isinstance(head, EmbedHead) and head.pool is not None:
@@ -66,7 +66,7 @@ def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
 
 
 def _decoder(given: Mapping[str, Any], attends: str) -> tuple[Stage, LanguageHead, Model]:
-    inputs, stack, model = _build_side(given, "decoder")
+    inputs, stack, model = build_side(given, "decoder")
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
     names = {sublayer.name for block in stack.config.blocks for sublayer in block.sublayers}
     if not isinstance(inputs, TextInput) or not heads or "cross" not in names:
@@ -81,16 +81,19 @@ def _decoder(given: Mapping[str, Any], attends: str) -> tuple[Stage, LanguageHea
     return stage, head, model
 
 
-def _width(given: Mapping[str, Any]) -> int:
-    _, settings = side(given)
-    width: int = getattr(settings, "d_model")  # noqa: B009 - every family that can be a side has one
-    return width
+def widths(encoder: Settings, decoder: Settings) -> tuple[int, int]:
+    """Of what the encoder makes, and of what the decoder looks at."""
+    first, second = encoder.to_json(), decoder.to_json()
+    wanted = second.get("d_context")
+    if wanted is not None and wanted != first["d_model"]:
+        raise ConfigError(f"the decoder looks at vectors of width {wanted}; the encoder's have {first['d_model']}.")
+    return first["d_model"], second["d_model"] if wanted is None else wanted
 
 
 def build(config: EncoderDecoder, family: str = "encoder-decoder") -> Model:
-    widths = _width(config.encoder), _width(config.decoder)
+    made, wanted = widths(side(config.encoder)[1], side(config.decoder)[1])
     encoder, first = _encoder(config.encoder)
-    bridge = [Stage("bridge", BridgeInput("encoder", *widths), None)] if widths[0] != widths[1] else []
+    bridge = [Stage("bridge", BridgeInput("encoder", made, wanted), None)] if made != wanted else []
     decoder, head, second = _decoder(config.decoder, "bridge" if bridge else "encoder")
     report = Report(
         hidden={

@@ -71,7 +71,7 @@ def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:
             changes[name] = with_vocabulary(value, tokenizer)
         elif isinstance(value, dict) and "vocab_size" in value:  # the sides of an encoder-decoder
             changes[name] = {**value, "vocab_size": len(tokenizer), **({"padding": pad} if "padding" in value else {})}
-    if any(isinstance(value, dict) for value in changes.values()):
+    if any(isinstance(value, dict) for value in changes.values()) and "decoder_start" in config.names():
         # Its decoder is framed as BERT's texts are: it starts from [CLS] and ends in [SEP].
         changes["decoder_start"] = tokenizer.start_id if tokenizer.start_id is not None else start
     return config.replace(**changes)

@@ -258,8 +258,9 @@ class ClassifyText(TextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        epochs = 10 if fresh else 3
-        steps = max(epochs * rows // 32, 50)
+        # Three epochs are enough of a large set; a small one is gone through ten times at most.
+        few = 10 if fresh else 3
+        steps = max(few * rows // 32, min(1000, 10 * rows // 32), 50)
         rate = 5e-4 if fresh else 1e-4
         return {"batch_size": 32, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from anyformer.config import Settings
 from anyformer.errors import ConfigError
-from anyformer.recipes.encoder_decoder import EncoderDecoder, side
+from anyformer.recipes.encoder_decoder import EncoderDecoder, side, widths
 from anyformer.weights.table import Field, Key, Table, both
 
 
@@ -70,8 +70,8 @@ def side_keys(name: str, table: Table, settings: Any) -> list[Key]:
 def keys(config: EncoderDecoder) -> list[Key]:
     both_sides = sides(config)
     found = [key for name, (table, settings) in both_sides.items() for key in side_keys(name, table, settings)]
-    widths = {settings.to_json()["d_model"] for _, settings in both_sides.values()}
-    return found + (both("bridge.inputs.project", "enc_to_dec_proj") if len(widths) > 1 else [])
+    made, wanted = widths(both_sides["encoder"][1], both_sides["decoder"][1])
+    return found + (both("bridge.inputs.project", "enc_to_dec_proj") if made != wanted else [])
 
 
 def leftovers(config: EncoderDecoder) -> tuple[str, ...]:

@@ -1,0 +1,61 @@
+"""A text with something else in front of it: the tokens of another stage, which see each other both ways (GIT)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.positions import Positions
+from anyformer.errors import InputError
+from anyformer.inputs.image import Vector
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+
+class PrefixedTextInput(TextInput):
+    """The stage `source` comes first, projected and normalised; the text's positions start after it from nought.
+
+    `n_frames`: rows of `source` may be so many frames of one film, each marked by a vector of its own.
+    """
+
+    def __init__(
+        self,
+        config: TextInputConfig,
+        positions: Positions,
+        source: str,
+        d_source: int,
+        norm: NormConfig,
+        n_frames: int | None = None,
+    ) -> None:
+        super().__init__(config, positions)
+        self.source = source
+        self.connect = Linear(d_source, config.d_model)
+        self.connect_norm = make_norm(norm, config.d_model)
+        self.frames = nn.ModuleList(Vector(1, d_source) for _ in range(n_frames or 0))
+
+    def forward(self, run: Run) -> Tokens:
+        text = super().forward(run)
+        if self.source not in run.tokens or (run.state is not None and run.state.length):
+            return text  # no picture, or one that has been read
+        before = self._before(run, run.tokens[self.source].pad().x, text.x.shape[0])
+        if run.state is not None:
+            run.state.uncounted = before.shape[1]
+        spans = torch.zeros(before.shape[:2], dtype=torch.long, device=before.device)
+        return Tokens.cat([Tokens(before, spans=spans), text])
+
+    def _before(self, run: Run, x: Tensor, batch: int) -> Tensor:
+        """[rows, n, d] -> [batch, frames · n, d]"""
+        pixels = run.tensor("pixel_values")
+        if pixels is not None and pixels.dim() == 5:
+            n = pixels.shape[1]
+            if n > len(self.frames):
+                raise InputError(f"pixel_values has {n} frames a row; the model knows {len(self.frames)}.")
+            x = x.unflatten(0, (-1, n))
+            marks = torch.stack([frame.get_parameter("weight") for frame in self.frames[:n]])  # [frames, 1, d]
+            x = (x + marks).flatten(1, 2)
+        if batch % x.shape[0]:
+            raise InputError(f"There are {batch} texts and {x.shape[0]} pictures; give one a text.")
+        return self.connect_norm(self.connect(x)).repeat(batch // x.shape[0], 1, 1)

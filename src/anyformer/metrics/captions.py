@@ -1,0 +1,127 @@
+"""How good captions are, each beside several references, as the COCO caption evaluation counts it (Chen et al. 2015):
+BLEU-1 to 4, ROUGE-L and CIDEr-D. Texts are compared in small letters and without punctuation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from anyformer.errors import InputError
+from anyformer.metrics.writing import common, has_sacrebleu
+
+ORDERS = 4
+SIGMA = 6.0  # of CIDEr-D's penalty for another length (Vedantam et al. 2015, §4)
+BETA = 1.2  # how much more recall counts than precision in ROUGE-L
+SIGNATURE = "coco-caption|case:lc|punctuation:no|CIDEr-D n:4 sigma:6|ROUGE-L beta:1.2"
+
+Grams = Counter[tuple[str, ...]]
+
+
+def words(text: str) -> list[str]:
+    """Small letters, no punctuation but inside words: "A dog 's ball , wet ." -> a dog 's ball wet"""
+    return re.findall(r"[^\W_]+(?:[-.'’][^\W_]+)*|'(?:s|re|ve|ll|d|m|t)\b", text.lower())
+
+
+def grams(text: Sequence[str]) -> Grams:
+    """Runs of one to four words."""
+    return Counter(tuple(text[i : i + n]) for n in range(1, ORDERS + 1) for i in range(len(text) - n + 1))
+
+
+def caption_scores(said: Sequence[str], wanted: Sequence[Sequence[str]]) -> dict[str, float | str]:
+    """bleu1 … bleu4, rougeL, cider and, with sacrebleu, chrf; all but CIDEr, which has no upper end, from 0 to 100."""
+    if len(said) != len(wanted):
+        raise InputError(f"There are {len(said)} captions and references for {len(wanted)}.")
+    if not all(wanted):
+        raise InputError("A picture has no caption to compare with.")
+    ours = [words(text) for text in said]
+    theirs = [[words(text) for text in texts] for texts in wanted]
+    figures: dict[str, float | str] = {
+        **{f"bleu{n}": 100 * value for n, value in enumerate(bleu(ours, theirs), 1)},
+        "rougeL": 100 * sum(map(rouge_l, ours, theirs)) / max(len(ours), 1),
+        "cider": cider(ours, theirs),
+    }
+    if has_sacrebleu() and len({len(texts) for texts in wanted}) == 1:
+        figures["chrf"] = chrf(said, wanted)
+    return {**figures, "signature": SIGNATURE}
+
+
+def bleu(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]]]) -> list[float]:
+    """BLEU of orders 1 to 4 over all captions, against the reference whose length is nearest."""
+    hits, guesses = [0] * ORDERS, [0] * ORDERS
+    length = reference = 0
+    for text, texts in zip(said, wanted, strict=True):
+        most: Grams = Counter()
+        for other in texts:
+            most |= grams(other)
+        for gram, n in (grams(text) & most).items():
+            hits[len(gram) - 1] += n
+        for n in range(ORDERS):
+            guesses[n] += max(len(text) - n, 0)
+        length += len(text)
+        reference += min((abs(len(other) - len(text)), len(other)) for other in texts)[1]
+    brevity = math.exp(min(0.0, 1 - (reference + 1e-15) / (length + 1e-9)))
+    product, found = 1.0, []
+    for n in range(ORDERS):
+        product *= (hits[n] + 1e-15) / (guesses[n] + 1e-9)
+        found.append(brevity * product ** (1 / (n + 1)))
+    return found
+
+
+def rouge_l(said: list[str], wanted: Sequence[list[str]]) -> float:
+    """The best precision and the best recall of a longest common subsequence, whichever reference gives them."""
+    shared = [(len(common(said, other)), len(other)) for other in wanted]
+    precision = max(hits / max(len(said), 1) for hits, _ in shared)
+    recall = max(hits / max(n, 1) for hits, n in shared)
+    if not precision or not recall:
+        return 0.0
+    return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
+
+
+def cider(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]]]) -> float:
+    """CIDEr-D: how alike runs of words are, each weighed by how few pictures' references have it."""
+    if not said:
+        return 0.0
+    ours = [grams(text) for text in said]
+    theirs = [[grams(text) for text in texts] for texts in wanted]
+    pictures = Counter(gram for refs in theirs for gram in set().union(*refs))
+    usual = math.log(len(said)) if len(said) > 1 else 1.0  # of one picture alone, all weights would be nought
+    weights = {gram: usual - math.log(n) for gram, n in pictures.items()}
+    total = 0.0
+    for text, refs, mine, other in zip(said, wanted, ours, theirs, strict=True):
+        vector = Vector(mine, weights, usual)
+        each = [
+            vector.like(Vector(ref, weights, usual), len(text) - len(r)) for ref, r in zip(other, refs, strict=True)
+        ]
+        total += 10 * sum(each) / len(each)
+    return total / len(said)
+
+
+class Vector:
+    """The runs of a text, weighed, with the length of the vector of each order."""
+
+    def __init__(self, counts: Grams, weights: dict[tuple[str, ...], float], rare: float) -> None:
+        self.values = {gram: n * weights.get(gram, rare) for gram, n in counts.items()}
+        squares = [0.0] * ORDERS
+        for gram, value in self.values.items():
+            squares[len(gram) - 1] += value * value
+        self.norms = [math.sqrt(square) for square in squares]
+
+    def like(self, other: Vector, longer: int) -> float:
+        """The mean cosine over the orders, repeats clipped, less for another length."""
+        dots = [0.0] * ORDERS
+        for gram, value in self.values.items():
+            reference = other.values.get(gram, 0.0)
+            dots[len(gram) - 1] += min(value, reference) * reference
+        pairs = zip(dots, self.norms, other.norms, strict=True)
+        cosines = [dot / (a * b) if a and b else 0.0 for dot, a, b in pairs]
+        return sum(cosines) / ORDERS * math.exp(-(longer**2) / (2 * SIGMA**2))
+
+
+def chrf(said: Sequence[str], wanted: Sequence[Sequence[str]]) -> float:
+    from sacrebleu.metrics.chrf import CHRF
+
+    streams = [[" ".join(words(text)) for text in stream] for stream in zip(*wanted, strict=True)]
+    return float(CHRF().corpus_score([" ".join(words(text)) for text in said], streams).score)

@@ -1,0 +1,123 @@
+"""GIT, a generative image-to-text transformer (Wang et al. 2022): as BERT's stack with a language head, except that it
+is causal and CLIP's vision tower stands in front of the text: its tokens see each other both ways, and every word sees
+them. Several frames of a film may stand there, each marked by a vector.
+
+Published: base 131.4 CIDEr on COCO's captions (table 5 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.masks import Causal
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Table
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.prefix import PrefixedTextInput
+from anyformer.inputs.text import TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.recipes.clip import CLIPVision, vision_stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class GIT(Settings):
+    vision: CLIPVision = field(default_factory=lambda: CLIPVision(patch_size=(16, 16), head="base"))
+    n_layers: int = 6
+    d_model: int = 768
+    n_heads: int = 12
+    d_hidden: int = 3072
+    vocab_size: int = 30522
+    max_length: int = 1024
+    activation: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    n_frames: int | None = None  # of a film; None: pictures alone
+    tied: bool = False
+    padding: int | None = 0
+    begin: int = 101  # how a text begins and ends
+    end: int = 102
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        return self.vision.image_size
+
+
+def _block(config: GIT) -> BlockConfig:
+    attention = AttentionConfig(
+        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
+    )
+    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
+    norm = NormConfig(eps=config.norm_eps)
+    return BlockConfig(
+        sublayers=(
+            SublayerConfig(name="self", part=attention, order="post", norm=norm, dropout=config.dropout),
+            SublayerConfig(name="feedforward", part=feedforward, order="post", norm=norm, dropout=config.dropout),
+        )
+    )
+
+
+def build(config: GIT) -> Model:
+    words = TextInputConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        norm=NormConfig(eps=config.norm_eps),
+        dropout=config.dropout,
+        padding=config.padding,
+    )
+    inputs = PrefixedTextInput(
+        words,
+        Table(config.max_length, config.d_model),
+        "vision",
+        config.vision.d_model,
+        NormConfig(eps=config.vision.norm_eps),
+        config.n_frames,
+    )
+    vision = vision_stage(config.vision, final_norm=True, frames=config.n_frames is not None, optional=True)
+    stack = Stack(StackConfig.repeat(_block(config), config.n_layers), config.d_model)
+    settings = LanguageConfig(
+        d_model=config.d_model,
+        vocab_size=config.vocab_size,
+        reads="decoder",
+        shift=True,
+        bias=True,
+        keep=True,
+        prefixed=True,
+    )
+    head = LanguageHead(settings, inputs.words if config.tied else None)
+    report = Report(
+        hidden={"hidden_states": ("decoder", tuple(range(config.n_layers + 1)))},
+        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
+    )
+    return Model("git", config, [vision, Stage("decoder", inputs, stack)], {"language": head}, report)
+
+
+def init(config: GIT) -> InitConfig:
+    return InitConfig(std=0.02)
+
+
+_TINY = CLIPVision(n_layers=2, d_model=48, n_heads=4, d_hidden=96, image_size=(32, 32), patch_size=(8, 8), head="base")
+_LARGE = CLIPVision(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, patch_size=(14, 14), head="base")
+
+SIZES = {
+    "git-tiny": GIT(
+        vision=_TINY, n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128, begin=1, end=2
+    ),
+    "git-base": GIT(),
+    "git-large": GIT(vision=_LARGE),
+    "git-base-vatex": GIT(n_frames=6),
+}
+
+register(Family("git", GIT, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,137 @@
+"""A reader of text lines made for little data: as TrOCR (Li et al. 2021), except that convolutions turn a line of any
+width into columns, letters are the vocabulary, and while it learns a second head reads the columns by themselves (CTC,
+as Watanabe et al. 2017 do it for speech), which teaches where letters stand.
+
+Published: nothing of this size; TrOCR small, with 62 million parameters and 684 million lines read before, has an F1 of
+95.86 on SROIE (table 5 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.masks import Causal
+from anyformer.core.norms import NormConfig
+from anyformer.core.positions import Sinusoidal
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.base import Head
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.heads.spelling import SpellingHead
+from anyformer.inputs.columns import ColumnInput, ColumnInputConfig
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
+from anyformer.recipes.vit import encoder_block
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineReader(Settings):
+    image_size: tuple[int, ...] = (32, 640)  # rows, and the most columns that a line has
+    n_channels: int = 1
+    widths: tuple[int, ...] = (48, 96, 160, 256)  # channels of the convolutions
+    n_layers: int = 4
+    n_decoder_layers: int = 2
+    d_model: int = 256
+    n_heads: int = 4
+    d_hidden: int = 1024
+    vocab_size: int = 128
+    activation: str = "gelu"
+    dropout: float = 0.1
+    spelling: float = 0.5  # how much the columns' own reading counts while it learns; 0: there is none
+    padding: int = 0
+    decoder_start: int = 0
+    end: int = 1
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+
+
+def _encoder(config: LineReader) -> Stage:
+    columns = ColumnInputConfig(
+        height=config.image_size[0],
+        n_channels=config.n_channels,
+        widths=config.widths,
+        d_model=config.d_model,
+        dropout=config.dropout,
+    )
+    block = encoder_block(
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_hidden=config.d_hidden,
+        activation=config.activation,
+        norm_eps=1e-5,
+        dropout=config.dropout,
+    )
+    return Stage(
+        "encoder", ColumnInput(columns), Stack(StackConfig.repeat(block, config.n_layers, NormConfig()), config.d_model)
+    )
+
+
+def _decoder(config: LineReader) -> Stage:
+    words = TextInputConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        prefix="decoder_",
+        position_ids=False,
+        scale=config.d_model**0.5,
+        dropout=config.dropout,
+        padding=None,  # which is also how a line begins
+    )
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
+    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
+        "self": attention.replace(mask=Causal()),
+        "cross": attention.replace(d_context=config.d_model),
+        "feedforward": FeedForwardConfig(
+            d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation
+        ),
+    }
+    block = BlockConfig(
+        sublayers=tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
+    )
+    stack = Stack(StackConfig.repeat(block, config.n_decoder_layers, NormConfig()), config.d_model)
+    return Stage("decoder", TextInput(words, Sinusoidal(config.d_model)), stack, attends="encoder")
+
+
+def build(config: LineReader) -> Model:
+    language = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
+    heads: dict[str, Head] = {"language": LanguageHead(language)}
+    if config.spelling:
+        heads["spelling"] = SpellingHead(
+            config.d_model, config.vocab_size, "encoder", config.padding, config.end, config.spelling
+        )
+    report = Report(
+        hidden={
+            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
+            "decoder_hidden_states": ("decoder", tuple(range(config.n_decoder_layers + 1))),
+        },
+        attentions={
+            "encoder_attentions": ("encoder.blocks.*.self.weights",),
+            "decoder_attentions": ("decoder.blocks.*.self.weights",),
+            "cross_attentions": ("decoder.blocks.*.cross.weights",),
+        },
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+    start, padding = config.decoder_start, config.padding
+    stages = [_encoder(config), _decoder(config)]
+    return Model("line-reader", config, stages, heads, report, decoder_start=start, padding=padding)
+
+
+def init(config: LineReader) -> InitConfig:
+    return InitConfig(linear="xavier", embedding_std=config.d_model**-0.5)
+
+
+SIZES = {
+    "line-reader-tiny": LineReader(
+        image_size=(16, 64), widths=(8, 12, 16), n_layers=1, n_decoder_layers=2, d_model=32, d_hidden=64, vocab_size=256
+    ),
+    "line-reader-small": LineReader(),
+}
+
+register(Family("line-reader", LineReader, build, init, __doc__ or ""), SIZES)

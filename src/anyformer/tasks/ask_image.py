@@ -1,0 +1,231 @@
+"""An answer to a question about a picture, from a language model to which an encoder is docked (MetaLM).
+
+ask = af.task("ask-image", "folder")
+print(ask("beach.jpg", question="what is the dog doing?"))
+anyformer run ask-image --model folder "beach.jpg|what is the dog doing?"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.core.taps import look
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import TokenizerSettings
+from anyformer.errors import FolderError, InputError
+from anyformer.heads.base import IGNORED
+from anyformer.metrics.captions import caption_scores
+from anyformer.model import Model
+from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.open import Picture
+from anyformer.pictures.processor import Placement
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.grouped import together
+from anyformer.tasks.picture_text import PictureText, PictureTextTask, WriteOptions, as_grid, draw_texts, texts_of
+from anyformer.tasks.text import pad_labels, several, token_loss
+from anyformer.text.batch import pad
+from anyformer.text.tokenizer import Tokenizer
+
+PLACE = "<picture>"  # the token that keeps a place for one vector of a picture
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskOptions(WriteOptions):
+    question: str = "what is in the picture?"  # where the data or the caller has none
+    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, jitter=0.3)
+
+
+class AskImage(PictureTextTask):
+    name = "ask-image"
+    about = "an answer to a question about a picture"
+    columns = (
+        Column("image"),
+        Column("answers", ("answer", "captions", "caption", "text", "response")),
+        Column("question", ("prompt", "query"), optional=True),
+    )
+    options_class: ClassVar[type[Options]] = AskOptions
+    column = "answers"
+    kind = "bpe"
+    metric = "loss"
+    larger_is_better = False
+    wanted = "a language model with an encoder of pictures docked to it, such as metalm-small"
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.dock = picture_dock(self.model.config)
+        self.place = int(self.dock["token"])
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return bool(picture_dock(config))
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        if not cls.fits(model.config):
+            raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+
+    @classmethod
+    def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
+        """Without questions, a picture named on several lines has several answers to the usual one."""
+        rows = super().read(paths, data)
+        return rows if "question" in rows.columns else together(rows, "answers")
+
+    @classmethod
+    def texts(cls, rows: Rows, options: Any) -> Iterator[str]:
+        yield options.question
+        for row in rows:
+            yield from texts_of(row, "answers")
+            if row.get("question"):
+                yield str(row["question"])
+
+    @classmethod
+    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: Any) -> Tokenizer:
+        kind: Any = chosen.kind or cls.kind
+        size = min(chosen.vocab_size, max(300, len(rows)))
+        texts = cls.texts(rows, options)
+        return Tokenizer.train(texts, kind=kind, vocab_size=size, special=[PLACE], end=True, progress=False)
+
+    @classmethod
+    def fill(cls, config: Settings, tokenizer: Tokenizer) -> Settings:
+        filled: Any = super().fill(config, tokenizer)
+        token = tokenizer.engine.token_to_id(PLACE)
+        if token is None:
+            raise InputError(f"The tokenizer has no {PLACE}, which keeps the places of pictures.")
+        return filled.replace(docks={name: {**dock, "token": token} for name, dock in filled.docks.items()})
+
+    # Rows to loss: places, question, answer.
+
+    @property
+    def width(self) -> int:
+        """Places that one picture takes."""
+        sizes = (self.dock["encoder"][name] for name in ("image_size", "patch_size"))
+        rows, columns = (side // patch for side, patch in zip(*sizes, strict=True))
+        return int(rows * columns) + 1
+
+    def asked(self, question: str | None) -> list[int]:
+        ids = self.tokenizer.encode(question or self.settings.question, special=False)
+        return [*[self.place] * self.width, *ids]
+
+    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+        if "answers" not in row:
+            return {}
+        return {**super().targets(row, placement), "question": self.asked(row.get("question"))}
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        batch = super(PictureTextTask, self).collate(examples, generator)
+        if "texts" not in examples[0]:
+            return batch
+        answers, asked = draw_texts(examples, generator), [one["question"] for one in examples]
+        rows = [[*a, *b] for a, b in zip(asked, answers, strict=True)]
+        labels = pad_labels([[*[IGNORED] * len(a), *b] for a, b in zip(asked, answers, strict=True)])
+        whole = pad(rows, self.tokenizer.pad_id or 0)
+        return {**batch, **whole, "labels": labels, **self._prefix(asked, labels.shape[1])}
+
+    @staticmethod
+    def _prefix(asked: Sequence[Sequence[int]], length: int) -> Batch:
+        sizes = torch.tensor([len(ids) for ids in asked])
+        return {"both_ways": (torch.arange(length) < sizes[:, None]).long()}
+
+    def word_loss(self, batch: Batch, smoothing: float) -> Loss:
+        given = {name: batch[name] for name in ("pixel_values", "input_ids", "attention_mask", "both_ways")}
+        logits: Tensor = self.model(**given).logits
+        return Loss(*token_loss(logits[:, :-1], batch["labels"][:, 1:], smoothing))
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """The loss, with the right pictures and with each other's; and how good answers are beside the references."""
+        total, other, said, wanted = Total(), Total(), [], []
+        with answering(self.model):
+            for numbers, batch in self.batches_of(self.prepared(rows), progress=progress):
+                total.add(self.word_loss(batch, 0.0))
+                other.add(self.word_loss({**batch, "pixel_values": batch["pixel_values"].roll(1, dims=0)}, 0.0))
+                some = [rows[int(i)] for i in numbers]
+                said += self._texts(batch["pixel_values"], [row.get("question") for row in some], {})
+                wanted += [texts_of(row, "answers") for row in some]
+        scores = caption_scores([text for text, _ in said], wanted)
+        exact = sum(text in texts for (text, _), texts in zip(said, wanted, strict=True)) / max(len(said), 1)
+        figures: Figures = {"loss": total.mean, "loss_shuffled": other.mean, "exact": 100 * exact}
+        return {**figures, **scores, **self.skipped()}
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        """A picture, or "FILE|question"; `question` holds for all that bring none."""
+        things, alone = several(thing)
+        question = options.pop("question", None)
+        pairs = [split(one, question) for one in things]
+        answers = [self._answer(picture, asked, options) for picture, asked in pairs]
+        return answers[0] if alone else answers
+
+    def _answer(self, picture: Picture, question: str | None, options: Mapping[str, Any]) -> PictureText:
+        batch, _ = self.look_at([picture])
+        with answering(self.model):
+            text, ids = self._texts(batch["pixel_values"], [question], options)[0]
+        return PictureText(text, tuple(ids), lambda: self.draw(picture, ids))
+
+    def _texts(
+        self, pixels: Tensor, questions: Sequence[str | None], options: Mapping[str, Any]
+    ) -> list[tuple[str, list[int]]]:
+        asked = [self.asked(question) for question in questions]
+        batch = pad(asked, self.tokenizer.pad_id or 0, "left")
+        given = {**batch, "both_ways": batch["attention_mask"]}
+        here = {name: value.to(pixels.device) for name, value in given.items() if name in self.model.names}
+        chosen = {
+            "num_beams": self.settings.num_beams,
+            "length_penalty": self.settings.length_penalty,
+            "max_new_tokens": self.settings.max_target,
+            "suppress_tokens": [self.place],
+            **options,
+        }
+        written = self.model.generate(pixel_values=pixels, **here, **chosen)[:, here["input_ids"].shape[1] :]
+        rows = [self._until_end(row) for row in written.tolist()]
+        return [(self.tokenizer.decode(ids).strip(), ids) for ids in rows]
+
+    def regions(self, batch: Batch, ids: list[int]) -> Tensor | None:
+        """The answer's tokens look back at the places of the picture."""
+        if not ids:
+            return None
+        asked = self.asked(None)
+        whole = torch.tensor([[*asked, *ids]], device=self.model.device)
+        prefix = self._prefix([asked], whole.shape[1])["both_ways"].to(whole.device)
+        with answering(self.model), look(self.model, "decoder.blocks.*.self.weights") as seen:
+            self.model(pixel_values=batch["pixel_values"], input_ids=whole, both_ways=prefix)
+        weights = seen.log[-1][1][0].float().mean(dim=0)[len(asked) - 1 : -1, : self.width]
+        return as_grid(weights, (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1]))
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        steps = max(60 * rows // 64, 100) if fresh else max(10 * rows // 64, 50)
+        return {
+            "batch_size": 64,
+            "steps": steps,
+            "lr": 1e-3 if fresh else 5e-5,
+            "warmup": max(steps // 20, 1),
+            "weight_decay": 0.05,
+            "label_smoothing": 0.1,
+            "eval_every": max(steps // 4, 1),
+            "save_every": max(steps // 4, 1),
+        }
+
+
+def picture_dock(config: Settings) -> dict[str, Any]:
+    """What is docked to a language model and reads pictures; empty where nothing does."""
+    docks: Mapping[str, Any] = getattr(config, "docks", {})
+    return next((dock for dock in docks.values() if "image_size" in dock["encoder"]), {})
+
+
+def split(thing: Any, question: str | None) -> tuple[Picture, str | None]:
+    """ "beach.jpg|who is there?" -> the picture and the question"""
+    if isinstance(thing, tuple) and len(thing) == 2:
+        return Picture.of(thing[0]), str(thing[1])
+    if isinstance(thing, str) and "|" in thing:
+        name, _, asked = thing.partition("|")
+        return Picture.of(name), asked.strip() or question
+    return Picture.of(thing), question

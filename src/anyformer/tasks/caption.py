@@ -1,0 +1,143 @@
+"""A sentence about a picture.
+
+caption = af.task("caption", "folder")
+print(caption("beach.jpg"))             # two dogs run on the beach
+caption("beach.jpg").draw()             # for each word the region that was looked at
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from anyformer import registry
+from anyformer.config import Settings
+from anyformer.data.read import Rows
+from anyformer.data.settings import TokenizerSettings
+from anyformer.metrics.captions import caption_scores, words
+from anyformer.model import Model
+from anyformer.pictures.augment import Augmentation
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.grouped import together
+from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, needs_pair, texts_of
+from anyformer.tasks.text import pad_labels, token_loss
+from anyformer.text.batch import pad
+from anyformer.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionOptions(WriteOptions):
+    plain: bool = True  # small letters without punctuation, as captions are compared
+    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, jitter=0.3)
+
+
+class Caption(PictureTextTask):
+    name = "caption"
+    about = "a sentence about a picture"
+    columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
+    options_class: ClassVar[type[Options]] = CaptionOptions
+    kind = "word"
+    metric = "cider"
+    wanted = "a model that reads pictures and writes, such as show-attend-tell-small or vit-transformer-small"
+
+    commonest: str = ""  # the caption that most training pictures have: what a model must beat
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return writes_of_pictures(config)
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        needs_pair(model, path, cls.name)
+
+    @classmethod
+    def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
+        """A picture named on several lines has several captions."""
+        return together(super().read(paths, data), "captions")
+
+    @classmethod
+    def spell(cls, text: str, options: Any) -> str:
+        return " ".join(words(text)) if options.plain else text.strip()
+
+    @classmethod
+    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: Any) -> Tokenizer:
+        """Words that are seen a few times; a model learns nothing of the others."""
+        kind = chosen.kind or cls.kind
+        if kind != "word":
+            return super().learn_tokenizer(rows, chosen, options)
+        seen = Counter(word for text in cls.texts(rows, options) for word in text.split())
+        often = sum(n >= 3 for n in seen.values()) + 3
+        size = min(chosen.vocab_size, max(often, 50))
+        return super().learn_tokenizer(rows, TokenizerSettings(kind=kind, vocab_size=size), options)
+
+    def study(self, rows: Rows) -> None:
+        seen = Counter(
+            text for row in rows for text in {self.spell(one, self.settings) for one in texts_of(row, "captions")}
+        )
+        self.commonest = min(seen, key=lambda text: (-seen[text], text))
+
+    def describe(self) -> dict[str, Any]:
+        return {"commonest": self.commonest}
+
+    def recall(self, said: Mapping[str, Any]) -> None:
+        self.commonest = str(said.get("commonest", ""))
+
+    # Writers whose picture and text stand in one sequence (GIT) are trained on that.
+
+    def written(self, rows: list[list[int]]) -> Batch:
+        if self.pair:
+            return super().written(rows)
+        first = int(self.model.config.to_json()["begin"])
+        whole = [[first, *row] for row in rows]
+        return {**pad(whole, self.tokenizer.pad_id or 0), "labels": pad_labels(whole)}
+
+    def word_loss(self, batch: Batch, smoothing: float) -> Loss:
+        if self.pair:
+            return super().word_loss(batch, smoothing)
+        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        labels = batch["labels"][:, 1:]
+        logits = self.model(**self.seen(batch), **given).logits[:, -batch["labels"].shape[1] : -1]
+        return Loss(*token_loss(logits, labels, smoothing))
+
+    # Figures.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """The field's figures; those of the same captions each beside another picture's references; and those of the
+        commonest training caption for all."""
+        total, said, wanted = Total(), [], []
+        with answering(self.model):
+            for numbers, batch in self.batches_of(self.prepared(rows), progress=progress):
+                total.add(self.word_loss(batch, 0.0))
+                said += [self.tokenizer.decode(ids).strip() for ids in self.write(batch, {})]
+                wanted += [texts_of(rows[int(i)], "captions") for i in numbers]
+        figures: Figures = {**caption_scores(said, wanted), "loss": total.mean}
+        if len(said) > 1:
+            figures["cider_shuffled"] = caption_scores([*said[1:], said[0]], wanted)["cider"]
+        if self.commonest:
+            figures["cider_commonest"] = caption_scores([self.commonest] * len(said), wanted)["cider"]
+        return {**figures, **self.skipped()}
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        steps = max(60 * rows // 64, 100) if fresh else max(10 * rows // 64, 50)
+        return {
+            "batch_size": 64,
+            "steps": steps,
+            "lr": 1e-3 if fresh else 5e-5,
+            "warmup": max(steps // 20, 1),
+            "weight_decay": 0.05,
+            "label_smoothing": 0.1,
+            "eval_every": max(steps // 4, 1),
+            "save_every": max(steps // 4, 1),
+        }
+
+
+def writes_of_pictures(config: Settings) -> bool:
+    """Families that read a picture and write: the captioners, GIT, and an encoder-decoder whose encoder sees."""
+    encoder = getattr(config, "encoder", None)
+    if isinstance(encoder, Mapping):
+        return "image_size" in registry.family(encoder["family"]).config.names()
+    speaks = "decoder_start" in config.names() or "begin" in config.names()
+    return speaks and "vocab_size" in config.names() and hasattr(config, "image_size")

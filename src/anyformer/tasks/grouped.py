@@ -1,0 +1,27 @@
+"""Rows that say several things of one picture, put together."""
+
+from __future__ import annotations
+
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.pictures.read import PictureRows
+
+
+def together(rows: Rows, column: str) -> Rows:
+    """One row a picture, with all that its rows say in `column`, as a list; rows stay as they are where none shares a
+    picture with another."""
+    places: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        places.setdefault(row["image"].name, []).append(i)
+    if len(places) == len(rows):
+        return rows
+    groups = list(places.values())
+
+    def make(i: int) -> Row:
+        every = [rows[place] for place in groups[i]]
+        texts = [text for row in every for text in ([row[column]] if isinstance(row[column], str) else row[column])]
+        return {**every[0], column: texts}
+
+    return PictureRows(
+        rows.path, len(groups), make, lambda i: rows.where(groups[i][0]), rows.fingerprint + column, rows.about
+    )

@@ -1,0 +1,195 @@
+"""Pictures and texts that belong together (CLIP).
+
+match = af.task("match", "folder")
+match("beach.jpg", texts=["a dog on a beach", "a red car"])   # which text fits, with chances
+match("beach.jpg", texts=["dog", "car"], template="a photo of a {}.")
+match.vectors(pictures=["beach.jpg"]), match.vectors(texts=["a dog"])   # in the shared space
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.batches import BatchSettings
+from anyformer.data.examples import Example
+from anyformer.data.read import Rows
+from anyformer.errors import InputError
+from anyformer.heads.match import match_loss
+from anyformer.model import Model
+from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.open import Picture
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
+from anyformer.tasks.grouped import together
+from anyformer.tasks.picture import PictureOptions
+from anyformer.tasks.picture_text import AT_ONCE, PictureTextTask, draw_texts, texts_of
+from anyformer.tasks.text import chances
+from anyformer.text.batch import pad
+
+TEXTS_AT_ONCE = 256
+RANKS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The text that fits a picture best, with its chance among those given; `scores` has those of all."""
+
+    label: str
+    score: float
+    scores: dict[str, float] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.score:.2f})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchOptions(PictureOptions):
+    augment: Augmentation = Augmentation(crop=(0.5, 1.0), flip=0.5, jitter=0.4)
+    max_target: int = 64  # tokens of a text
+    texts: tuple[str, ...] = ()  # what a picture is compared with, where the caller does not say
+    template: str = "{}"  # how each of them is written: "a photo of a {}."
+
+
+class Match(PictureTextTask):
+    name = "match"
+    about = "pictures and texts that belong together"
+    columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
+    options_class: ClassVar[type[Options]] = MatchOptions
+    batch = BatchSettings(rows=128)
+    kind = "bpe"
+    metric = "recall10"
+    wanted = "two towers, such as clip-small"
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return "log_scale" in config.names()
+
+    @classmethod
+    def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
+        return together(super().read(paths, data), "captions")
+
+    def encode(self, text: str) -> list[int]:
+        """A text is cut before its end, and has it all the same."""
+        ids = self.tokenizer.encode(text, special=False)
+        start = [] if self.tokenizer.start_id is None else [self.tokenizer.start_id]
+        room = min(self.settings.max_target, text_room(self.model)) - 1 - len(start)
+        return [*start, *ids[:room], *([] if self.end is None else [self.end])]
+
+    # Rows to loss.
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        batch = super(PictureTextTask, self).collate(examples, generator)
+        return batch if "texts" not in examples[0] else {**batch, **self._padded(draw_texts(examples, generator))}
+
+    def _padded(self, rows: list[list[int]]) -> Batch:
+        return pad(rows, self.tokenizer.pad_id or 0)
+
+    def loss(self, batch: Batch) -> Loss:
+        texts = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        logits = self.model(**self.seen(batch), **texts).logits_per_text
+        count = torch.tensor(float(len(logits)), device=logits.device)
+        return Loss(match_loss(logits) * count, count)
+
+    # Figures and answers.
+
+    def vectors(self, *, pictures: Sequence[Any] | None = None, texts: Sequence[str] | None = None) -> Tensor:
+        """[n, d], each of length 1: of pictures, or of texts."""
+        if (pictures is None) == (texts is None):
+            raise InputError("Give either pictures or texts.")
+        rows = list(self._pictures(pictures) if pictures is not None else self._texts(texts or ()))
+        if not rows:
+            raise InputError("There are no pictures or texts to look at.")
+        return torch.cat(rows)
+
+    def _pictures(self, pictures: Sequence[Any]) -> Iterator[Tensor]:
+        for start in range(0, len(pictures), AT_ONCE):
+            batch, _ = self.look_at([Picture.of(one) for one in pictures[start : start + AT_ONCE]])
+            yield self._image_side(batch)
+
+    def _image_side(self, batch: Batch) -> Tensor:
+        blank = self._padded([self.encode("")])  # the other tower wants something too
+        with answering(self.model):
+            found: Tensor = self.model(**self.seen(batch), **self._here(blank)).image_embeds
+        return found.float().cpu()
+
+    def _texts(self, texts: Sequence[str]) -> Iterator[Tensor]:
+        size = self.processor.fixed or (32, 32)
+        dtype, device = self.model.dtype, self.model.device
+        blank = torch.zeros(1, self.processor.channels, *size, dtype=dtype, device=device)
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            batch = self._here(self._padded([self.encode(text) for text in texts[start : start + TEXTS_AT_ONCE]]))
+            with answering(self.model):
+                yield self.model(**batch, pixel_values=blank).text_embeds.float().cpu()
+
+    def _here(self, batch: Batch) -> Batch:
+        return {name: value.to(self.model.device) for name, value in batch.items()}
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        """Of how many texts the picture is among the best 1, 5, 10; and of how many pictures one of its texts."""
+        total, seen, numbers = Total(), [], []
+        with answering(self.model):
+            for places, batch in self.batches_of(self.prepared(rows), progress=progress):
+                total.add(self.loss(batch))
+                seen.append(self._image_side(batch))
+                numbers += places.tolist()
+        texts = [(owner, text) for owner, i in enumerate(numbers) for text in texts_of(rows[i], "captions")]
+        owners = torch.tensor([owner for owner, _ in texts])
+        written = torch.cat(list(self._texts([text for _, text in texts])))
+        return {**recalls(torch.cat(seen), written, owners), "loss": total.mean, **self.skipped()}
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+        texts = list(options.pop("texts", self.settings.texts))
+        template = options.pop("template", self.settings.template)
+        if options:
+            raise InputError(f"match takes texts and template, and no {next(iter(options))}.")
+        if not texts:
+            raise InputError("Say what a picture may be: task.texts, such as --set or texts=[…].")
+        if "{}" not in template:
+            raise InputError(f'The template is "{template}"; it must have {{}} where the text goes.')
+        scale = self.model.heads["match"].get_parameter("scale").detach().exp().item()
+        logits = scale * self.vectors(pictures=pictures) @ self.vectors(texts=[template.format(x) for x in texts]).T
+        found = []
+        for row in chances(logits):
+            best = int(row.argmax())
+            found.append(Matched(texts[best], float(row[best]), dict(zip(texts, row.tolist(), strict=True))))
+        return found
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        size = min(256, max(rows // 4, 8))
+        steps = max((150 if fresh else 10) * rows // size, 50)
+        return {
+            "batch_size": size,
+            "steps": steps,
+            "lr": 1e-3 if fresh else 1e-5,
+            "warmup": max(steps // 10, 1),
+            "weight_decay": 0.1,
+            "eval_every": max(steps // 4, 1),
+            "save_every": max(steps // 4, 1),
+        }
+
+
+def text_room(model: Model) -> int:
+    config: Any = model.config
+    return int(config.text.max_length)
+
+
+def recalls(pictures: Tensor, texts: Tensor, owners: Tensor) -> Figures:
+    """`owners` [texts] is the picture of each text. In percent, both ways, and their mean at 10 as `recall10`."""
+    likeness = texts @ pictures.T
+    own = owners[:, None] == torch.arange(len(pictures))
+    # The place of the right one: how many others are at least as near.
+    by_text = (likeness >= likeness.gather(1, owners[:, None])).sum(dim=1)
+    best = likeness.masked_fill(~own, float("-inf")).amax(dim=0)
+    by_picture = ((likeness >= best) & ~own).sum(dim=0) + 1
+    figures: Figures = {}
+    for n in RANKS:
+        figures[f"image_recall{n}"] = 100 * float((by_text <= n).double().mean())  # a picture found by a text
+        figures[f"text_recall{n}"] = 100 * float((by_picture <= n).double().mean())
+    mean = (float(figures["image_recall10"]) + float(figures["text_recall10"])) / 2
+    return {"recall10": mean, **figures, "chance10": 100 * min(10 / len(pictures), 1.0)}

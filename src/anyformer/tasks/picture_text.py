@@ -1,0 +1,313 @@
+"""What tasks on pictures and text have in common: a processor and a tokenizer, one caption of several drawn for each
+picture while a model learns, words written about pictures, and where the writer looked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.core.taps import look
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings, TokenizerSettings
+from anyformer.errors import FolderError, InputError
+from anyformer.heads.caption import CaptionHead
+from anyformer.model import Model
+from anyformer.pictures import draw
+from anyformer.pictures.open import Picture
+from anyformer.pictures.processor import FILE, Placement, Processor
+from anyformer.tasks import build
+from anyformer.tasks.base import AS_USUAL, Batch, Loss, Options, Setup, Source, answering
+from anyformer.tasks.picture import PictureOptions, PictureTask, load_model
+from anyformer.tasks.text import pad_labels, token_loss, tokenizer_files
+from anyformer.text.batch import pad
+from anyformer.text.tokenizer import Tokenizer
+
+AT_ONCE = 64  # pictures that are written about together
+ACROSS = 5  # words in a row of a drawing
+
+
+@dataclass(frozen=True)
+class PictureText:
+    """What was written about a picture. `draw` shows, for each token, the region that was looked at before it."""
+
+    text: str
+    ids: tuple[int, ...] = field(repr=False)
+    draw: Any = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(PictureOptions):
+    num_beams: int = 3
+    length_penalty: float = 1.0
+    max_target: int = 48  # tokens of what is written
+
+    def check(self) -> None:
+        self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
+        self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
+
+
+class PictureTextTask(PictureTask):
+    """`column` holds the text, or several of them, that belongs to a picture."""
+
+    column: ClassVar[str] = "captions"
+    kind: ClassVar[str] = "bpe"  # of a tokenizer that is trained here
+
+    def __init__(
+        self,
+        model: Model,
+        processor: Processor,
+        options: Options | None = None,
+        *,
+        tokenizer: Tokenizer,
+        labels: Sequence[str] = (),
+    ) -> None:
+        super().__init__(model, processor, options, labels=labels)
+        self.tokenizer = tokenizer
+        ends = (tokenizer.end_id, tokenizer.separator_id)
+        self.end = next((token for token in ends if token is not None), None)
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+        options: Any = setup.task if setup.task is not None else cls.options_class()
+        if build.is_folder(source):
+            model, tokenizer = build.load_for(source, cls.fits, cls.wanted)
+        else:
+            config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
+            chosen = setup.tokenizer
+            tokenizer = Tokenizer.load(chosen.path) if chosen.path else cls.learn_tokenizer(rows, chosen, options)
+            model = build.build(str(source), cls.fill(config, tokenizer))
+        processor = cls.find_processor(model, rows, setup.data)
+        model.origin.files.setdefault(FILE, processor.write())
+        model.origin.files.update(tokenizer_files(tokenizer))
+        task = cls(model, processor, options, tokenizer=tokenizer)
+        task.lenient = True
+        task.study(rows)
+        return task
+
+    @classmethod
+    def fill(cls, config: Settings, tokenizer: Tokenizer) -> Settings:
+        """The settings for a tokenizer's words; a text without an encoder begins with the padding."""
+        config = build.with_vocabulary(config, tokenizer)
+        return config.replace(begin=tokenizer.pad_id) if "begin" in config.names() else config
+
+    @classmethod
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+        """Pictures of the size and the channels of the side that sees them."""
+        sees = picture_side(model)
+        size: Any = data.image_size if data.image_size is not None else sees.get("image_size", 224)
+        size = (size, size) if isinstance(size, int) else tuple(size)
+        channels = int(sees.get("n_channels", 3))
+        return Processor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
+
+    def study(self, rows: Rows) -> None:
+        """What else is learned of the rows before training."""
+
+    @classmethod
+    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: Any) -> Tokenizer:
+        kind: Any = chosen.kind or cls.kind
+        return Tokenizer.train(
+            cls.texts(rows, options), kind=kind, vocab_size=chosen.vocab_size, end=True, progress=False
+        )
+
+    @classmethod
+    def texts(cls, rows: Rows, options: Any) -> Iterator[str]:
+        for row in rows:
+            for text in texts_of(row, cls.column):
+                yield cls.spell(text, options)
+
+    @classmethod
+    def spell(cls, text: str, options: Any) -> str:
+        """A text as the model learns it."""
+        return text
+
+    @classmethod
+    def load(
+        cls,
+        path: Source,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str | None = None,
+        weights: str | None = None,
+        **options: Any,
+    ) -> Self:
+        model = load_model(path, device=device, dtype=dtype, weights=weights)
+        cls.check(model, path)
+        tokenizer = Tokenizer.load(path)
+        tokenizer.check(build.vocabulary(model.config))
+        said = dict(model.origin.settings.get("task", {}))
+        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        chosen = cls.options_class.from_json({**kept, **options})
+        task = cls(model, cls.find_processor(model, None, DataSettings()), chosen, tokenizer=tokenizer)
+        task.recall(said)
+        return task
+
+    # Rows to loss.
+
+    def encode(self, text: str) -> list[int]:
+        """Ids with their end, unless they are cut: a text that goes on must not teach the model to stop."""
+        ids = self.tokenizer.encode(self.spell(text, self.settings), special=False)
+        return [*ids, *([] if self.end is None else [self.end])][: self.settings.max_target]
+
+    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+        return {"texts": [self.encode(text) for text in texts_of(row, self.column)]} if self.column in row else {}
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        batch = super().collate(examples, generator)
+        return batch if "texts" not in examples[0] else {**batch, **self.written(draw_texts(examples, generator))}
+
+    def written(self, rows: list[list[int]]) -> Batch:
+        """Texts as a writer is trained on them."""
+        return {"labels": pad_labels(rows), "decoder_attention_mask": pad(rows, 0)["attention_mask"]}
+
+    def seen(self, batch: Batch) -> Batch:
+        """What of a batch the model's pictures are."""
+        return {
+            name: batch[name] for name in ("pixel_values", "pixel_mask") if name in self.model.names and name in batch
+        }
+
+    def loss(self, batch: Batch) -> Loss:
+        return self.word_loss(batch, self.smoothing)
+
+    def word_loss(self, batch: Batch, smoothing: float) -> Loss:
+        """Cross entropy of the words and, where the model asks for more (where to look), that too."""
+        labels, given = batch["labels"], {"decoder_attention_mask": batch["decoder_attention_mask"]}
+        given["decoder_input_ids"] = self.model.shift_right(labels)
+        more = [name for name, head in self.model.heads.items() if name != "language" or isinstance(head, CaptionHead)]
+        out = self.model(**self.seen(batch), **given, **({"labels": labels} if more else {}))
+        total, count = token_loss(out.logits, labels, smoothing)
+        extra = {name: out[name] * count for name in ("attention_loss", "ctc_loss") if name in out}
+        return Loss(total + sum(extra.values()), count, {"words": total.detach(), **extra} if extra else {})
+
+    # Answers.
+
+    @property
+    def pair(self) -> bool:
+        """Whether one stage reads the picture and another writes; else both stand in one sequence."""
+        return self.model.decoder_start is not None
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+        found: list[PictureText] = []
+        for start in range(0, len(pictures), AT_ONCE):
+            some = pictures[start : start + AT_ONCE]
+            with answering(self.model):
+                written = self.write(self.look_at(some)[0], options)
+            found += [self._said(*pair) for pair in zip(some, written, strict=True)]
+        return found
+
+    def _said(self, picture: Picture, ids: list[int]) -> PictureText:
+        text = self.tokenizer.decode(ids).strip()
+        return PictureText(text, tuple(ids), lambda: self.draw(picture, ids))
+
+    def write(self, batch: Batch, options: Mapping[str, Any]) -> list[list[int]]:
+        """Ids for each picture of a batch, without their end."""
+        chosen = {
+            "num_beams": self.settings.num_beams,
+            "length_penalty": self.settings.length_penalty,
+            "max_new_tokens": self.settings.max_target,
+            **({} if self.tokenizer.unknown_id is None else {"suppress_tokens": [self.tokenizer.unknown_id]}),
+            **options,
+        }
+        if "eos_token_id" not in chosen and self.model.config.to_json().get("end") is None:
+            chosen["eos_token_id"] = self.end
+        ids = self.model.generate(**self.seen(batch), **chosen)[:, 1:]
+        return [self._until_end(row) for row in ids.tolist()]
+
+    def _until_end(self, ids: list[int]) -> list[int]:
+        ends = {self.end, self.tokenizer.pad_id}
+        return ids[: next((i for i, token in enumerate(ids) if token in ends), len(ids))]
+
+    # Where the writer looked.
+
+    def regions(self, batch: Batch, ids: list[int]) -> Tensor | None:
+        """For each token the weights of the picture's cells [tokens, rows, columns], mean over the heads of the last
+        layer that looks; None where none does."""
+        glob = "decoder.blocks.*.cross.weights" if self.pair else "decoder.blocks.*.self.weights"
+        if not ids or not any(
+            point.startswith("decoder") and point.endswith(glob[-13:]) for point in self.model.points
+        ):
+            return None
+        said = torch.tensor([ids], device=self.model.device)
+        name = "decoder_input_ids" if self.pair else "input_ids"
+        first: Any = self.model.decoder_start if self.pair else self.model.config.to_json()["begin"]
+        start = torch.full_like(said[:, :1], int(first))
+        with answering(self.model), look(self.model, glob) as seen:
+            self.model(**self.seen(batch), **{name: torch.cat([start, said[:, :-1]], dim=1)})
+        weights = seen.log[-1][1][0].float().mean(dim=0)[-len(ids) :]
+        shape = (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1])
+        return as_grid(weights if self.pair else weights[:, : -len(ids)], shape)
+
+    def draw(self, picture: Picture, ids: list[int]) -> Any:
+        """The picture with its text, and then once for each token, bright where the model looked."""
+        image = picture.open()
+        shown, _ = draw.enlarge(image)
+        batch, _ = self.look_at([picture])
+        found = self.regions(batch, ids)
+        text = self.tokenizer.decode(ids).strip()
+        if found is None:
+            return draw.beside([titled(shown, text)])
+        words = [self.tokenizer.decode([token]).strip() or "␣" for token in ids]
+        maps = [titled(draw.heat(image, one.cpu().numpy()), word) for one, word in zip(found, words, strict=True)]
+        cells = [titled(shown, text[:60]), *maps]
+        return draw.grid([cells[i : i + ACROSS] for i in range(0, len(cells), ACROSS)])
+
+
+def picture_side(model: Model) -> dict[str, Any]:
+    """The settings of what reads the pictures: the model's own, or those of the side that does."""
+    whole = model.config.to_json()
+    docks = [dock["encoder"] for dock in whole.get("docks", {}).values()]
+    sides = [value for value in (*docks, *whole.values()) if isinstance(value, dict) and "image_size" in value]
+    return sides[0] if sides else whole
+
+
+def titled(image: Any, text: str) -> Any:
+    """A picture with a word on it."""
+    image = image.copy()
+    pencil, font, _ = draw.pen(image)
+    draw.label(pencil, font, text, 2, 0, (255, 255, 255))
+    return image
+
+
+def as_grid(weights: Tensor, shape: tuple[int, int]) -> Tensor | None:
+    """[n, cells] as [n, rows, columns] of a picture of that shape, tokens in front of the cells left out."""
+    cells = weights.shape[-1]
+    for extra in range(3):  # none, a class token, and perhaps one of distillation
+        for rows in range(1, cells - extra + 1):
+            columns, left = divmod(cells - extra, rows)
+            if not left and abs(rows * shape[1] / shape[0] - columns) < 0.51:
+                return weights[:, extra:].reshape(len(weights), rows, columns)
+    return None
+
+
+def texts_of(row: Row, column: str) -> list[str]:
+    """The text, or the texts, of a row."""
+    value = row[column]
+    texts = [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else []
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise InputError(f"the {column} of a picture must be a text or several, none of them empty; it has {value!r}.")
+    return texts
+
+
+def draw_texts(examples: Sequence[Example], generator: Generator) -> list[list[int]]:
+    """One of the texts of each example."""
+    picks = torch.rand(len(examples), generator=generator).tolist()
+    return [one["texts"][int(share * len(one["texts"]))] for one, share in zip(examples, picks, strict=True)]
+
+
+def needs_pair(model: Model, path: Source, name: str) -> None:
+    if "language" not in model.heads or "pixel_values" not in model.names:
+        raise FolderError(
+            f"{path} holds a {model.family} model, which writes nothing about pictures; {name} needs that."
+        )

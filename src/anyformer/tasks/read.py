@@ -1,0 +1,172 @@
+"""Text from a picture of a line.
+
+read = af.task("read", "folder")
+print(read("line.png"))                 # TOTAL 12.50
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Generator
+
+from anyformer.config import Settings
+from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.examples import Example, Examples, Progress
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings
+from anyformer.errors import InputError
+from anyformer.metrics.reading import reading_scores
+from anyformer.model import Model
+from anyformer.pictures.augment import Augmentation
+from anyformer.pictures.decode import Decoded
+from anyformer.pictures.lines import Lines
+from anyformer.pictures.open import Array, Picture
+from anyformer.pictures.press import Press
+from anyformer.pictures.processor import Placement, Processor
+from anyformer.tasks.base import Batch, Column, Figures, Options, Source, Total, answering
+from anyformer.tasks.caption import writes_of_pictures
+from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, needs_pair, picture_side, texts_of
+
+LONGER = 4  # lines at least so many times wider than high are kept in shape; squarer models squeeze them
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(WriteOptions):
+    num_beams: int = 1
+    max_target: int = 96
+    synthetic: float = 0.0  # lines drawn by fonts for each line of the data, while the model learns
+    lowercase: bool = False  # whether errors of case count
+    wide: Literal["squeeze", "cut", "refuse"] = "squeeze"  # what happens to a line wider than the model's limit
+    augment: Augmentation = Augmentation(pad=0.03, jitter=0.4, operations=1, magnitude=0.4)
+
+
+class Read(PictureTextTask):
+    name = "read"
+    about = "text from a picture of a line"
+    columns = (Column("image"), Column("text", ("transcript", "label", "words", "transcription", "caption")))
+    options_class: ClassVar[type[Options]] = ReadOptions
+    batch = BatchSettings(rows=64)
+    column = "text"
+    kind = "char"
+    metric = "cer"
+    larger_is_better = False
+    wanted = "a model that reads pictures and writes, such as line-reader-small or trocr-small-lines"
+    press: Press | None = None  # draws lines while the model learns
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return writes_of_pictures(config)
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        needs_pair(model, path, cls.name)
+
+    @classmethod
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+        """Models for long lines get them in their shape: as high as the model is, no wider than it goes, padded."""
+        sees = picture_side(model)
+        size = tuple(sees.get("image_size", (224, 224)))
+        if data.image_size is not None or size[1] < LONGER * size[0]:
+            return super().make_processor(model, rows, data)
+        channels = int(sees.get("n_channels", 3))
+        free = "pixel_mask" in model.names  # of any width
+        usual = (0.5,) * channels
+        pad_size = None if free else size
+        return Processor(within=size, pad=True, pad_size=pad_size, channels=channels, mean=usual, std=usual)
+
+    def study(self, rows: Rows) -> None:
+        if self.settings.synthetic:
+            height, widest = self.processor.within or (32, 640)
+            self.press = Press(Lines([text for row in rows for text in texts_of(row, "text")], height, widest))
+
+    # Rows to batches.
+
+    def lengths(self, examples: Examples) -> Any:
+        """Lines of about as many letters stand together, which are about as wide."""
+        if not isinstance(examples, Decoded) or "text" not in examples.source.columns:
+            return super().lengths(examples)
+        return np.array([len(texts_of(row, "text")[0]) for row in examples.source])
+
+    def example(self, row: Row) -> Example:
+        image = self._fit(row["image"].open(self.processor.mode), row["image"].name)
+        pixels, placement = self.processor.place(image)
+        return {"image": pixels, **self.targets(row, placement)}
+
+    def _fit(self, image: Any, name: str) -> Any:
+        """A line that is wider than the model's limit is squeezed, cut or refused, and that is said."""
+        if self.processor.within is None:
+            return image
+        rows, columns = self.processor.within
+        most = int(image.height * columns / rows) + 1
+        if image.width <= most:
+            return image
+        wide = f"{name} is {image.width} x {image.height} pixels; at {rows} rows the model reads {columns} columns"
+        if self.settings.wide == "refuse":
+            raise InputError(f"{wide}: cut it into lines, or say task.wide=squeeze or cut.")
+        how = "squeezed" if self.settings.wide == "squeeze" else "cut off on the right"
+        warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
+        return image if self.settings.wide == "squeeze" else image.crop((0, 0, most - 1, image.height))
+
+    def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
+        placed = [self.processor.place(self._fit(one.open(self.processor.mode), one.name)) for one in pictures]
+        stacked = self.processor.stack([pixels for pixels, _ in placed])
+        batch = {name: value.to(self.model.device) for name, value in stacked.items()}
+        return self.ready(batch, None), [placement for _, placement in placed]
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        """Some of the lines are drawn instead, where the task says so: which, and how, comes from the generator."""
+        if self.press is None:
+            return super().collate(examples, generator)
+        share = self.settings.synthetic / (1 + self.settings.synthetic)
+        chosen = torch.rand(len(examples), generator=generator) < share
+        seeds = torch.randint(2**31, (len(examples),), generator=generator)
+        drawn = iter(self.press.draw([int(seed) for seed, new in zip(seeds, chosen, strict=True) if new]))
+        mixed = [self._drawn(*next(drawn)) if new else one for one, new in zip(examples, chosen, strict=True)]
+        return super().collate(mixed, generator)
+
+    def batches_of(
+        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+    ) -> Iterator[tuple[Index, Batch]]:
+        """To be evaluated on: nothing but the lines of the data."""
+        plain = copy.copy(self)
+        plain.press = None
+        return super(Read, plain).batches_of(examples, settings, progress)
+
+    def _drawn(self, pixels: Array, text: str) -> Example:
+        whole = np.repeat(pixels[None], self.processor.channels, axis=0)
+        return {"image": whole, "texts": [self.encode(text)]}
+
+    # Figures.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        total, said, wanted = Total(), [], []
+        with answering(self.model):
+            for numbers, batch in self.batches_of(self.prepared(rows), progress=progress):
+                total.add(self.word_loss(batch, 0.0))
+                said += [self.tokenizer.decode(ids).strip() for ids in self.write(batch, {})]
+                wanted += [texts_of(rows[int(i)], "text")[0] for i in numbers]
+        return {**reading_scores(said, wanted, lowercase=self.settings.lowercase), "loss": total.mean, **self.skipped()}
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        size = 128 if rows > 1000 else 32
+        epochs = 10 if not fresh else 100 if rows > 5000 else 200
+        steps = max(epochs * rows // size, 50)
+        return {
+            "batch_size": size,
+            "steps": steps,
+            "lr": 1e-3 if fresh else 5e-5,
+            "warmup": max(steps // 20, 1),
+            "weight_decay": 0.01,
+            "label_smoothing": 0.1,
+            "eval_every": max(steps // 8, 1),
+            "save_every": max(steps // 4, 1),
+        }

@@ -15,6 +15,7 @@ from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.views import VIEWS
+from anyformer.sounds.wav import write_wav
 
 TEXT = "the animal was too tired"
 TEXTS = [TEXT, "the animal did not cross the street because it was too wide", "a man rides a bicycle"]
@@ -49,6 +50,10 @@ def save_all(root: Path) -> None:
     save(root / "mae", "mae-tiny")
     save(root / "detr", "detr-tiny")
     save(root / "captioner", "vision-encoder-decoder-tiny")
+    save(root / "spectrogram", "ast-tiny")
+    small = {"n_layers": 1, "n_decoder_layers": 1, "d_model": 24, "d_hidden": 32, "d_decoder_hidden": 32}
+    words = {"vocab_size": 64, "padding": 0, "end": 0, "decoder_start": 1}
+    save(root / "whisper", "whisper-tiny", **small, **words, source_length=100)
 
 
 def picture(seed: int = 0) -> str:
@@ -59,6 +64,12 @@ def picture(seed: int = 0) -> str:
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, format="PNG")
     return base64.b64encode(stream.getvalue()).decode()
+
+
+def sound() -> str:
+    """A rising tone of a second, as base64 of a WAV file."""
+    time = torch.arange(16_000) / 16_000
+    return base64.b64encode(write_wav(0.3 * torch.sin(2000 * time * (1 + time))[None], 16_000)).decode()
 
 
 def view(opened: Opened, name: str, **asked: Any) -> dict[str, Any]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
+import anyformer
 from anyformer.errors import ConfigError, Error, FolderError
 from anyformer.explore import app as app_module
 from anyformer.explore.app import make_app
@@ -20,6 +30,7 @@ from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.server import free_socket
 from anyformer.explore.shelf import Shelf
+from anyformer.explore.views import VIEWS
 
 from .models import TEXT, save, tokenizer, view
 
@@ -136,6 +147,35 @@ def test_patience_ends(opened: dict[str, Opened]) -> None:
     assert view(one, "next", text="something new for nobody")["words"]  # whoever is patient gets an answer
 
 
+def test_a_browser_that_leaves_stops_the_work(shelf: Shelf, ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is closed in the middle of a view that would never end."""
+    begun, stopped = threading.Event(), threading.Event()
+
+    def endless(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
+        begun.set()
+        try:
+            while True:
+                patience.check()
+                time.sleep(0.01)
+        finally:
+            stopped.set()
+
+    monkeypatch.setitem(VIEWS, "head", endless)
+    listening = free_socket(None)
+    server = uvicorn.Server(uvicorn.Config(make_app(shelf), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    body = b'{"text": "a"}'
+    with socket.create_connection(listening.getsockname()) as browser:
+        head = f"POST /api/models/{ids['decoder']}/head HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        browser.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        assert begun.wait(60)
+        assert not stopped.is_set()
+    assert stopped.wait(30)  # long before the patience of 60 s
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
 def test_a_slow_question_is_answered_408(shelf: Shelf, ids: Ids) -> None:
     with TestClient(make_app(shelf, seconds=0.0), base_url="http://localhost") as client:
         answer = client.post(f"/api/models/{ids['pair']}/generation", json={"text": "nobody asked this before"})
@@ -156,6 +196,27 @@ def test_a_port_that_is_taken_is_said() -> None:
     with free_socket(None) as one:
         assert one.getsockname()[0] == "127.0.0.1"
         port = one.getsockname()[1]
-        one.listen()
         with pytest.raises(ConfigError, match=f"Port {port} is taken"):
             free_socket(port)
+
+
+def test_the_command_serves_until_it_is_told_to_stop(folder: Path) -> None:
+    command = [sys.executable, "-m", "anyformer", "explore", "--model", str(folder / "decoder"), "--no-open"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(anyformer.__file__).parents[1])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+        try:
+            assert running.stdout is not None
+            said = running.stdout.readline()
+            address = re.findall(r"http://127\.0\.0\.1:\d+/", said)[0]
+            with urllib.request.urlopen(address + "api/models", timeout=60) as answer:
+                assert [one["name"] for one in json.load(answer)["models"]] == ["decoder"]
+        finally:
+            running.send_signal(signal.SIGINT)
+            running.wait(timeout=60)
+
+
+def test_the_command_refuses_what_is_no_model(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "anyformer", "explore", "--model", str(tmp_path), "--no-open"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(anyformer.__file__).parents[1])}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert run.returncode == 2 and "is no model" in run.stderr and "Traceback" not in run.stderr

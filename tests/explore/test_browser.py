@@ -283,3 +283,20 @@ def test_a_phone_in_the_dark(page: Page) -> None:
     page.act(lambda: page.tab.locator("#theme").click())
     assert page.tab.locator("html").get_attribute("data-theme") != before
     page.tab.set_viewport_size({"width": 1200, "height": 900})
+
+
+def test_a_sound(page: Page) -> None:
+    """The page makes its own tones; every class has its chance, and something of the spectrogram is looked at."""
+    page.open("spectrogram", "picture")
+    chances = [float(text) for text in page.texts('[data-figure="the-answer"] .value')]
+    assert chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1.001
+    assert 0 < page.number(".most >> nth=0") < 1
+
+
+def test_without_a_model_the_page_lists_them(page: Page) -> None:
+    page.tab.goto("about:blank")
+    page.tab.goto(page.address)
+    page.wait()
+    assert page.texts(".chip") == sorted(page.ids)
+    page.act(lambda: page.tab.locator(".chip", has_text="decoder").click())
+    assert page.tab.locator('[role="tab"]').count() > 5

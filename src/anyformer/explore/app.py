@@ -15,10 +15,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anyformer.errors import Error, InputError, StoppedError
 from anyformer.explore.ask import Ask
@@ -47,17 +49,26 @@ class TooLargeError(InputError):
     """A request with more bytes than are read."""
 
 
+class Guard:
+    """Our headers on every answer. Written out, because what FastAPI has for this hides that a browser has left."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self.app(scope, receive, guarded if scope["type"] == "http" else send)
+
+
 def make_app(shelf: Shelf, seconds: float = SECONDS, largest: int = LARGEST) -> FastAPI:
     app = FastAPI(title="anyformer explore", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
+    app.add_middleware(Guard)
     places = asyncio.Semaphore(WAITING)
-
-    @app.middleware("http")
-    async def guard(request: Request, call_next: Any) -> Response:
-        response: Response = await call_next(request)
-        for name, value in HEADERS.items():
-            response.headers[name] = value
-        return response
 
     @app.exception_handler(Error)
     async def explain(request: Request, error: Error) -> JSONResponse:
@@ -107,6 +118,7 @@ def describe(opened: Opened) -> dict[str, Any]:
         "stages": list(model.stages),
         "text": opened.reads_text,
         "pictures": opened.reads_pictures,
+        "sounds": opened.reads_sounds,
         "tokenizer": opened.tokenizer is not None,
         "pairs": opened.reads_pairs,
         "writes": opened.writes,

@@ -32,6 +32,7 @@ class Ask(Settings):
     pair: str | None = None  # a second text, for models that read two
     target: str | None = None  # what an encoder-decoder is made to say; None: what it says by itself
     picture: str | None = None  # a file, as base64
+    sound: str | None = None  # likewise
     silence: tuple[Mute, ...] = ()
     stage: str | None = None
     part: str = "self"
@@ -65,15 +66,17 @@ class Ask(Settings):
         self.require(min(self.top, self.left, self.layer) >= 0, "top, left and layer count from 0.")
         self.require(len(self.silence) <= 4096, "no model has so many heads to silence.")
 
-    def picture_bytes(self) -> bytes:
-        if self.picture is None:
-            raise InputError("This model looks at pictures; give it one.")
+    def file(self, kind: str) -> bytes:
+        """The picture or the sound that was given."""
+        content: str | None = getattr(self, kind)
+        if content is None:
+            raise InputError(f"This model reads {kind}s; give it one.")
         try:
-            return base64.b64decode(self.picture.encode(), validate=True)
+            return base64.b64decode(content.encode(), validate=True)
         except (binascii.Error, ValueError):
-            raise InputError("The picture is not base64.") from None
+            raise InputError(f"The {kind} is not base64.") from None
 
     def key(self) -> tuple[object, ...]:
         """What a pass through the model depends on."""
-        image = hashlib.blake2b((self.picture or "").encode(), digest_size=16).digest()
-        return (self.text, self.pair, self.target, image, self.silence, self.share, self.seed, self.new_tokens)
+        files = hashlib.blake2b(f"{self.picture} {self.sound}".encode(), digest_size=16).digest()
+        return (self.text, self.pair, self.target, files, self.silence, self.share, self.seed, self.new_tokens)

@@ -121,6 +121,11 @@ class Trace:
     def sublayer(self, site: Site) -> Sublayer:
         return cast("Sublayer", self.calls[site.stage][site.layer].block.sublayers[site.part])
 
+    def tokens(self, stage: str) -> Tokens:
+        """All tokens of a stage: what its first block was given, for the last one may work on a few alone."""
+        calls = self.calls.get(stage)
+        return (calls[0].tokens if calls else self.run.tokens[stage]).pad()
+
     def memory_stage(self, stage: str) -> str:
         """The stage that cross-attention looks at."""
         return cast("Stage", self.model.stages[stage]).attends or stage

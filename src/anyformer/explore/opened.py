@@ -22,10 +22,14 @@ from anyformer.explore.silence import silenced
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.language import LanguageHead
 from anyformer.heads.pixels import PixelHead
+from anyformer.inputs.audio import FramesInput, SpectrogramInput
 from anyformer.inputs.image import ImageInput
+from anyformer.inputs.video import VideoInput
 from anyformer.model import Model, Stage
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import Processor
+from anyformer.sounds.open import as_sound
+from anyformer.tasks.classify_audio import find_extractor, hear
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.folder import load
 
@@ -53,12 +57,14 @@ class Subject:
     batch: dict[str, Any]
     words: dict[str, list[Word]] = field(default_factory=dict)
     answers: list[Word] = field(default_factory=list)  # what the decoder of a pair says at each of its places
-    image: Any = None  # the picture as the model sees it, a PIL image
+    image: Any = None  # the picture as the model sees it, or the sound as its spectrogram: a PIL image
 
 
 class Opened:
-    def __init__(self, model: Model, tokenizer: Tokenizer | None, processor: Processor | None) -> None:
-        self.model, self.tokenizer, self.processor = model, tokenizer, processor
+    def __init__(self, model: Model, tokenizer: Tokenizer | None) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.processor = _processor(model) if self.reads_pictures else None
+        self.extractor = find_extractor(model, None) if self.reads_sounds else None
         self.lock = Lock()  # taps and hooks are the model's own: one question at a time
         self.passes: OrderedDict[tuple[object, ...], tuple[Subject, Trace]] = OrderedDict()
 
@@ -71,7 +77,7 @@ class Opened:
             tokenizer = Tokenizer.load(path)
         except Error:  # a model of pictures has none
             tokenizer = None
-        return cls(model, tokenizer, _processor(model))
+        return cls(model, tokenizer)
 
     # What kind of model it is.
 
@@ -81,7 +87,12 @@ class Opened:
 
     @property
     def reads_pictures(self) -> bool:
-        return "pixel_values" in self.model.names
+        films = any(isinstance(stage.inputs, VideoInput) for stage in self.stages)
+        return "pixel_values" in self.model.names and not films
+
+    @property
+    def reads_sounds(self) -> bool:
+        return any(isinstance(stage.inputs, (SpectrogramInput, FramesInput)) for stage in self.stages)
 
     @property
     def writes(self) -> bool:
@@ -136,14 +147,17 @@ class Opened:
         return len(self.passes) > KEPT or sum(one.size() for _, one in self.passes.values()) > KEPT_BYTES
 
     def subject(self, ask: Ask, patience: Patience) -> Subject:
-        unknown = {"input_features", "input_values"} & set(self.model.names)
-        if unknown or not (self.reads_text or self.reads_pictures):
-            raise InputError(f"A {self.model.family} model reads neither text nor pictures, so only its sizes show.")
+        if not (self.reads_text or self.reads_pictures or self.reads_sounds):
+            raise InputError(
+                f"A {self.model.family} model reads no text, picture or sound, so there is nothing to ask."
+            )
         batch: dict[str, Any] = {}
         words: dict[str, list[Word]] = {}
         image = None
         if self.reads_pictures:
             batch, image = self._picture(ask)
+        if self.reads_sounds:
+            batch, image = self._sound(ask)
         if self.reads_text:
             given, found = self._text(ask)
             batch |= given
@@ -192,12 +206,25 @@ class Opened:
         from anyformer.pictures.open import pillow
 
         assert self.processor is not None
-        opened = Picture.of(ask.picture_bytes()).open(self.processor.mode)
+        opened = Picture.of(ask.file("picture")).open(self.processor.mode)
         pixels, _ = self.processor.place(opened)
         stacked = self.processor.stack([pixels])
         shown = pixels.transpose(1, 2, 0)
         image = pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
         return self.processor.normalise(stacked["pixels"], stacked.get("sizes")), image
+
+    def _sound(self, ask: Ask) -> tuple[dict[str, Any], Any]:
+        """Features, and their picture: mels from top to bottom, low tones first, and time from left to right."""
+        from anyformer.pictures.open import pillow
+
+        assert self.extractor is not None
+        features = hear(self.extractor, as_sound(ask.file("sound")))
+        mels = features if self.extractor.kind == "whisper" else features.T
+        low, high = mels.aminmax()
+        shown = (
+            (255 - (mels - low) / (high - low).clamp(min=1e-6) * 255).to(torch.uint8).numpy()
+        )  # ink where it is loud
+        return {self.extractor.field: features[None]}, pillow().Image.fromarray(shown)
 
     def _answer(self, ask: Ask, batch: dict[str, Any], patience: Patience) -> tuple[list[Word], list[Word]]:
         """What the decoder reads, and what it says at each place: one word later."""
@@ -239,14 +266,12 @@ def _ids(text: str) -> list[Word]:
         raise InputError("This model came without a tokenizer; give it ids, such as: 12 7 7.") from None
 
 
-def _processor(model: Model) -> Processor | None:
+def _processor(model: Model) -> Processor:
     """The folder's own; else one that suits the model's input."""
     from anyformer.pictures.processor import FILE
     from anyformer.tasks.detect import Detect
     from anyformer.tasks.picture import PictureTask
 
-    if "pixel_values" not in model.names:
-        return None
     inputs = next((stage.inputs for stage in model.stages.values() if isinstance(stage.inputs, ImageInput)), None)
     if FILE not in model.origin.files and inputs is not None:
         channels = inputs.config.n_channels

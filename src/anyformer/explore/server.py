@@ -41,6 +41,7 @@ def free_socket(port: int | None) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind(("127.0.0.1", one))
+            found.listen(128)  # from now on, so that whoever comes before the server is up is not refused
         except OSError:
             found.close()
             continue

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { el } from "./dom.js";
 import { samplePicture, shrink } from "./pictures.js";
+import { readSound, threeTones } from "./sounds.js";
 import { VIEWS } from "./views.js";
 
 const EXAMPLES = {
@@ -18,6 +19,7 @@ let state = { ...START };
 let list = [];
 const known = new Map(); // id -> what the model is
 let picture = null; // {data: base64, url}
+let sound = null; // base64 of a WAV file
 let running = null;
 
 // The address.
@@ -49,6 +51,7 @@ export function question(more) {
   if (state.pair) asked.pair = state.pair;
   if (state.target) asked.target = state.target;
   if (picture) asked.picture = picture.data;
+  if (sound) asked.sound = sound;
   return asked;
 }
 
@@ -84,6 +87,7 @@ async function show() {
     showInput(infos);
     showTabs(infos);
     if (infos.some((info) => info.pictures) && !picture) picture = await samplePicture();
+    if (infos.some((info) => info.sounds) && !sound) sound = threeTones();
     showPicture();
     const panels = await Promise.all(ids.map((id, n) => panel(id, known.get(id), n, mine.signal)));
     if (mine.signal.aborted) return;
@@ -142,6 +146,7 @@ function showInput(infos) {
   $("pair-field").hidden = !infos.some((info) => info.pairs);
   $("target-field").hidden = !infos.some((info) => info.writes);
   $("picture-field").hidden = !infos.some((info) => info.pictures);
+  $("sound-field").hidden = !infos.some((info) => info.sounds);
   const examples = text ? Object.entries(EXAMPLES) : [];
   $("examples").replaceChildren(...examples.map(([name, sentence]) => el("button", { type: "button", title: sentence, onclick: () => { $("text").value = sentence; submit(); } }, name)));
   for (const name of ["text", "pair", "target"]) if (document.activeElement !== $(name)) $(name).value = state[name];
@@ -197,6 +202,8 @@ async function begin() {
   $("theme").addEventListener("click", () => { setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"); show(); });
   $("file").addEventListener("change", async () => { if ($("file").files[0]) await takeFile($("file").files[0]); });
   $("sample").addEventListener("click", async () => { picture = await samplePicture(); show(); });
+  $("sound-file").addEventListener("change", async () => { if ($("sound-file").files[0]) await takeFile($("sound-file").files[0]); });
+  $("tones").addEventListener("click", () => { sound = threeTones(); show(); });
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("drop", async (event) => { event.preventDefault(); if (event.dataTransfer.files[0]) await takeFile(event.dataTransfer.files[0]); });
   document.addEventListener("keydown", (event) => { if (event.key === "d" && event.target === document.body) $("theme").click(); });
@@ -206,10 +213,11 @@ async function begin() {
 
 async function takeFile(file) {
   try {
-    picture = await shrink(file);
+    if (file.type.startsWith("audio/")) sound = await readSound(file);
+    else picture = await shrink(file);
     show();
   } catch {
-    say("That file is no picture that this browser can read.", true);
+    say("That file is neither a picture nor a sound that this browser can read.", true);
   }
 }
 

@@ -9,7 +9,9 @@ const WIDE = 340;
 
 // A map of weights over the picture: the picture grey, what is looked at in colour.
 function over(image, size, map, title, { pick, mark, most, wide = WIDE } = {}) {
-  const high = Math.round((wide * size[0]) / size[1]);
+  const long = size[1] > 8 * size[0]; // a sound: wider and higher than it is
+  if (long && wide === WIDE) wide = 2 * WIDE;
+  const high = long ? Math.round(wide / 6) : Math.round((wide * size[0]) / size[1]);
   const [rows, columns] = map.shape;
   const drawing = sheet(wide, high, title, svg("image", { href: image, width: wide, height: high, preserveAspectRatio: "none" }));
   drawing.append(svg("image", { href: shade(map, most), width: wide, height: high, preserveAspectRatio: "none", "image-rendering": "pixelated", class: "map" }));

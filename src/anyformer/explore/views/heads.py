@@ -24,7 +24,7 @@ def labels(opened: Opened, subject: Subject, trace: Trace, stage: str) -> list[s
     """What the tokens of a stage are called: words, cells of a picture, or their numbers."""
     if stage in subject.words:
         return [word.text for word in subject.words[stage]]
-    tokens = trace.run.tokens[stage].pad()
+    tokens = trace.tokens(stage)
     length = tokens.x.shape[1]
     if tokens.grid is None:
         return [str(i) for i in range(length)]

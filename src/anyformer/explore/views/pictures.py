@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ from anyformer.explore.patience import Patience
 from anyformer.explore.silence import silenced
 from anyformer.explore.views.flow import layers_of
 from anyformer.explore.views.heads import labels, pick, place, sides
+from anyformer.inputs.audio import FramesInput, SpectrogramInput
+from anyformer.inputs.backbone import BackboneInput, FeatureInput
+from anyformer.inputs.bridge import BridgeInput
 from anyformer.inputs.image import ImageInput
 from anyformer.pictures.attention import rollout as roll
 from anyformer.pictures.open import pillow
@@ -46,8 +49,9 @@ def picture(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     subject, trace = opened.look(ask, patience)
     if subject.image is None:
         raise InputError(f"A {opened.model.family} model does not look at pictures.")
-    stage = next(name for name, tokens in trace.run.tokens.items() if tokens.grid is not None)
-    rows, columns = cast("tuple[int, int]", trace.run.tokens[stage].grid)
+    gridded = [name for name in trace.run.tokens if trace.tokens(name).grid is not None]
+    stage = gridded[0] if gridded else next(iter(trace.run.tokens))
+    rows, columns = grid_of(trace, stage)
     names = labels(opened, subject, trace, stage)
     made = {"image": as_png(subject.image), "stage": stage, "rows": rows, "columns": columns}
     made |= {"size": [subject.image.size[1], subject.image.size[0]], "before": max(len(names) - rows * columns, 0)}
@@ -79,10 +83,24 @@ def over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
 def on_picture(trace: Trace, site: Site, rows: Tensor) -> Tensor:
     """Weights of keys […, K] as maps […, rows, columns]; tokens before the patches are left out."""
     stage = trace.memory_stage(site.stage) if trace.sublayer(site).crosses else site.stage
-    grid = trace.run.tokens[stage].grid or next((one.grid for one in trace.run.tokens.values() if one.grid), None)
-    if grid is None or grid[0] * grid[1] > rows.shape[-1]:
+    grid = grid_of(trace, stage)
+    if grid[0] * grid[1] > rows.shape[-1] or stage not in _seeing(trace):
         raise InputError("What is attended to here are not the patches of a picture, or most of them were dropped.")
     return rows[..., rows.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
+
+
+def _seeing(trace: Trace) -> list[str]:
+    """The stages whose tokens are parts of a picture or of a sound: all but those that read words or queries."""
+    inputs = {name: getattr(stage, "inputs", None) for name, stage in trace.model.stages.items()}
+    seeing = (ImageInput, BackboneInput, FeatureInput, SpectrogramInput, FramesInput, BridgeInput)
+    return [name for name, one in inputs.items() if isinstance(one, seeing) or trace.tokens(name).grid is not None]
+
+
+def grid_of(trace: Trace, stage: str) -> tuple[int, int]:
+    """Rows and columns of a stage's tokens; frames of a sound are one row."""
+    found = [trace.tokens(stage), *(trace.tokens(name) for name in trace.run.tokens)]
+    length = found[0].x.shape[1]
+    return next((one.grid for one in found if one.grid is not None), (1, length))
 
 
 def rolled(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:

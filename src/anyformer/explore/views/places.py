@@ -28,7 +28,7 @@ TOY = 4  # the width of the lectures' example
 def embeddings(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """What goes into a stage: the vectors, how alike they are, and how its positions are encoded."""
     subject, trace = opened.look(ask, patience)
-    stage = ask.stage if ask.stage in trace.calls else next(iter(trace.calls))
+    stage = ask.stage if ask.stage in trace.run.layers else next(iter(trace.run.layers))
     x = trace.run.layers[stage][0].pad().x[0]
     names = labels(opened, subject, trace, stage)[: grids.SIDE]
     unit = F.normalize(x[: grids.SIDE].float(), dim=-1)

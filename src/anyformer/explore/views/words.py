@@ -103,6 +103,8 @@ def lens(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     for n, layer in enumerate(layers):
         patience.check()
         x = layer.pad().x[:, at]
+        if x.shape[-1] != final.shape[-1]:  # recurrent layers of another width
+            continue
         x = normalise(norm, x) if norm is not None else x
         x = final[:, at] if n == len(layers) - 1 else x
         chances = head.score(x).float().log_softmax(-1).exp()[0]

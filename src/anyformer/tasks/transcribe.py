@@ -50,7 +50,7 @@ from anyformer.tasks.classify_audio import Changes, change, find_extractor, hear
 from anyformer.tasks.text import TextTask, pad_labels, several, text_of, token_loss
 from anyformer.text.tokenizer import Tokenizer
 
-TOGETHER = 8  # short sounds that are written down at a time
+TOGETHER = 16  # short sounds that are written down at a time
 
 
 class Chunk(NamedTuple):

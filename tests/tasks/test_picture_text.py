@@ -105,7 +105,7 @@ def test_asking_learns_from_the_picture(tmp_path: Path) -> None:
     """Shuffling the pictures raises the loss."""
     data = put(tmp_path, files.captioned())
     settings = {**FAST, **PLAIN, "lr": 3e-3, "tokenizer.vocab_size": 290}
-    af.train("ask-image", recipe="metalm-tiny", data=data, valid=data, out=tmp_path / "m", steps=60, **settings)
+    af.train("ask-image", recipe="metalm-tiny", data=data, valid=data, out=tmp_path / "m", steps=150, **settings)
     ask: Any = af.task("ask-image", tmp_path / "m")
     figures = ask.evaluate(type(ask).read(data))
     assert figures["loss_shuffled"] > 1.3 * figures["loss"]

@@ -18,7 +18,7 @@ demo: $(READY)
 	$(BIN)/anyformer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -155,6 +155,11 @@ def evaluate(
     columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
+    ] = None,
+    times: Annotated[bool | None, typer.Option("--times", help="Speech: say when each thing was said.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Draw where each query puts its boxes.")] = None,
 ) -> None:
     """Say how good a model is on rows that it has not learned from, by the field's own metric.
 
@@ -163,10 +168,16 @@ def evaluate(
       anyformer eval classify-text --model mine/ --data dev.tsv
       anyformer eval translate --model mine/ --data test.en,test.de
       anyformer eval tag --model mine/ --data eng.testa.gz
+      anyformer eval detect --model mine/ --data val.json --out slots.png
     """
     from anyformer.tasks.measure import measure, show
 
-    print(show(measure(task, model, data, columns=columns, device=device, dtype=dtype)))
+    found = measure(task, model, data, columns=columns, device=device, dtype=dtype, draw=out is not None)
+    print(show(found))
+    if out is not None:
+        from anyformer.explore.slots import slots
+
+        slots(found.slots, out)
 
 
 @app.command()
@@ -188,6 +199,8 @@ def convert(
 # Options of `run` that go to the task, each under its own name; those of model.generate first.
 DECODING = ("max_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "seed")
 WORDING = ("stop", "system", "shots", "template")
+FINDING = ("threshold",)
+HEARING = ("language", "times")
 
 
 @app.command("run")
@@ -212,6 +225,7 @@ def run_task(
     system: Annotated[str | None, typer.Option(help="What a chat model is told before the question.")] = None,
     shots: Annotated[str | None, typer.Option(help="A file of examples: question, tab, answer on each line.")] = None,
     template: Annotated[str | None, typer.Option(help=r"How an example is written: 'Q: {0}\nA: {1}\n\n'.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Finding things: as sure as this at least, 0 to 1.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Talk: a line in, an answer out, both remembered.")] = False,
 ) -> None:
@@ -229,10 +243,15 @@ def run_task(
           a vector for each line
       anyformer run classify-image --model mine/ cat.jpg --out seen.png
           a class for a picture, and the picture with what the model looked at
+      anyformer run detect --model mine/ street.jpg --threshold 0.7 --out seen.png
+          what is where, and the picture with boxes around it
+      anyformer run transcribe --model whisper/ talk.wav --language de --times
+          what was said, and when
     """
     from anyformer.tasks import console
 
-    given = {name: context.params[name] for name in (*DECODING, *WORDING) if context.params[name] not in (None, [], ())}
+    names = (*DECODING, *WORDING, *FINDING, *HEARING)
+    given = {name: context.params[name] for name in names if context.params[name] not in (None, [], ())}
     for name in ("stop", "template"):  # typed in a shell, \n is two characters
         if name in given:
             given[name] = _unescape(given[name])
@@ -243,6 +262,26 @@ def _unescape(text: Any) -> Any:
     if isinstance(text, str):
         return text.replace("\\n", "\n").replace("\\t", "\t")
     return [_unescape(item) for item in text]
+
+
+@app.command()
+def explore(
+    model: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="A model folder or .gguf file; may be repeated.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen at; by default the first free one.")] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+) -> None:
+    """Look inside a model in the browser, with your own input. Without --model: whatever models lie around.
+
+    \b
+    Examples:
+      anyformer explore --model mine/
+      anyformer explore --model transformer/ --model rnn/            two models, side by side
+    """
+    from anyformer.explore.server import serve
+
+    serve(model or [], port, browser=not no_open)
 
 
 @app.command()

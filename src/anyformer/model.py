@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -26,7 +27,7 @@ from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.backbone import fold_norms
 from anyformer.inputs.base import Input
 from anyformer.run import Output, Run, blank, real_mask
-from anyformer.tokens import Tokens, unobserved
+from anyformer.tokens import Tokens, on_host, unobserved
 
 if TYPE_CHECKING:
     from anyformer.decode.score import Scores
@@ -79,7 +80,8 @@ class Stage(nn.Module):
     def skips(self, run: Run) -> bool:
         return self.optional and run.batch.get(self.inputs.names[0]) is None
 
-    def forward(self, run: Run, pack: bool = True) -> None:
+    def forward(self, run: Run, pack: bool = True, first: int | None = None) -> None:
+        """`first`: nobody reads more than so many tokens at the front."""
         state = run.state if self.remembers else None
         tokens: Tokens = self.inputs(run)
         memory = self._memory(run)
@@ -97,7 +99,7 @@ class Stage(nn.Module):
         run.layers[self.name] = [tokens]
         self.taps.see("input", tokens.x, tokens.packing)
         if self.stack is not None:
-            tokens, layers = self.stack(tokens, memory, state)
+            tokens, layers = self.stack(tokens, memory, state, first if state is None else None)
             run.layers[self.name] += layers
         self.taps.see("output", tokens.x, tokens.packing)
         run.tokens[self.name] = tokens
@@ -129,7 +131,7 @@ def _parts(stack: Stack | None) -> list[PartConfig]:
 def _wasteful(tokens: Tokens) -> bool:
     if tokens.mask is None or unobserved(tokens.mask):
         return False
-    return float(tokens.mask.sum()) < PACK_BELOW * tokens.mask.numel()
+    return float(on_host(tokens.mask).sum()) < PACK_BELOW * tokens.mask.numel()
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,8 @@ class Model(nn.Module):
         as_dict = self._wish(batch, "return_dict", True)
         run = Run(batch, state, self.training)
         with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
-            self._stages(run, pack=state is None and not self._asks_padding(run))
+            front = {} if want_hidden or state is not None else self._front()
+            self._stages(run, pack=state is None and not self._asks_padding(run), front=front)
         out = Output()
         for head in self.heads.values():
             fields = head(run)
@@ -288,7 +291,26 @@ class Model(nn.Module):
             return State()
         return given
 
-    def _stages(self, run: Run, pack: bool, decode: bool = True) -> None:
+    def _front(self) -> dict[str, int]:
+        """Stages of which only tokens at the front are read, and how many: those of a class, say."""
+        if self.watch.patterns:
+            return {}
+        heads = cast("Iterable[Head]", self.heads.values())
+        counts: dict[str, list[int | None]] = {}
+        for head in heads:
+            counts.setdefault(head.reads, []).append(head.first)
+        others = {stage.attends for stage in cast("Iterable[Stage]", self.stages.values())} | {
+            *self.report.last.values()
+        }
+        return {
+            name: max(cast("list[int]", some))
+            for name, some in counts.items()
+            if None not in some and name not in others
+        }
+
+    def _stages(
+        self, run: Run, pack: bool, decode: bool = True, front: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         given = run.batch.pop("encoder_outputs", None)
         for name, stage in cast("Iterable[tuple[str, Stage]]", self.stages.items()):
             if stage.remembers and not decode:
@@ -298,7 +320,7 @@ class Model(nn.Module):
             elif given is not None and name == "encoder":
                 run.tokens[name] = handed_in(run, given if isinstance(given, Tensor) else given[0], "attention_mask")
             elif not stage.skips(run):
-                stage(run, pack)
+                stage(run, pack, front.get(name))
             if run.state is not None and not stage.remembers and name in run.tokens:
                 run.state.memory[name] = run.tokens[name].pad()
 

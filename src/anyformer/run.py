@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core.state import State
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens, on_host, remember
+from anyformer.tokens import Tokens, on_host, remember, unobserved
 
 # Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
 FIELDS = frozenset(
@@ -99,6 +99,8 @@ def real_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: str) 
         return None
     if attention_mask.dim() != 2 or tuple(attention_mask.shape) != shape:
         raise InputError(f"{name} has shape {list(attention_mask.shape)}; it must be {list(shape)} (batch, tokens).")
+    if unobserved(attention_mask):
+        return attention_mask.to(torch.bool)
     known = on_host(attention_mask).to(torch.bool)
     if bool(known.all()):
         return None

@@ -114,7 +114,8 @@ class Tokens:
     """A batch of sequences of vectors.
 
     `positions` index the position encodings of the real tokens. `code` is an encoding that attention adds to queries
-    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of a picture.
+    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of a picture,
+    and `frames` how many pictures follow one another where they are those of a clip.
     `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers. `spans` [B, T] numbers the
     runs of tokens that see each other both ways where the rest is causal (a picture in a text); -1 is the rest.
     """
@@ -128,6 +129,7 @@ class Tokens:
     summary: Tensor | None = None
     spans: Tensor | None = None
     memo: Memo = field(default_factory=dict)  # shared by the tokens of one pass through a stack
+    frames: int | None = None
 
     @property
     def packed(self) -> bool:

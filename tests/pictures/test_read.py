@@ -193,7 +193,8 @@ def test_real_files(path: str, n: int, columns: set[str]) -> None:
 MISTAKES: dict[str, tuple[dict[str, bytes | str], str, str]] = {
     "nothing there": ({}, "none", "does not exist"),
     "no match": ({}, "*.png", "No file matches"),
-    "no pictures": ({"d/a.txt": "x"}, "d", "has no pictures"),
+    "no pictures": ({"d/a.doc": "x"}, "d", "has no pictures.$"),
+    "lists instead": ({"d/a.json": "x", "d/a.zip": "x"}, "d", r"has no pictures\. It has a\.json: give one"),
     "empty class": ({"d/red/a.png": b"x", "d/green/b.png": b"x", "d/blue/c.txt": b"x"}, "d", "class folder .*blue"),
     "splits": ({"d/train/red/a.png": b"x", "d/val/red/a.png": b"x"}, "d", "give one of them"),
     "missing file": ({"x.tsv": "file\tlabel\na.png\tred\n"}, "x.tsv", r'line 2, names the picture "a\.png"'),

@@ -19,8 +19,8 @@ NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"
 NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
     *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
+    *("ast-tiny", "set-transformer-tiny", "timesformer-tiny", "videomae-tiny", "whisper-toy"),
     *("beit-tiny", "joints-tiny", "segmenter-tiny", "vitpose-tiny"),
-    *("ast-tiny", "whisper-toy"),
     *("clip-tiny", "clip-text-tiny", "clip-vision-tiny"),
 )
 TINY = tiny_recipes()

@@ -83,6 +83,7 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "detr-r50-dc5": ("DetrForObjectDetection", "DetrConfig", detr()),
     "detr-r101": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
     "detr-r101-dc5": ("DetrForObjectDetection", "DetrConfig", detr((3, 4, 23, 3))),
+    "imagegpt-cifar": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(8, 384, 6)),
     "imagegpt-small": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(24, 512, 8)),
     "imagegpt-medium": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(36, 1024, 8)),
     "imagegpt-large": ("ImageGPTForCausalImageModeling", "ImageGPTConfig", imagegpt(48, 1536, 16)),
@@ -153,8 +154,9 @@ _PIXELS = sum(
 
 # And, where it prints none, the sum of what it describes.
 COUNTED: dict[str, int] = {
-    # words and codes; places of the text, rows, columns; eight blocks; a norm
-    "dalle-mini": (1024 + 256) * 256 + (32 + 16 + 16) * 256 + 8 * (12 * 256**2 + 13 * 256) + 2 * 256,
+    **sizes_sound.COUNTED,
+    # bytes, padding and colours; places of the text, rows, columns; eight blocks; a norm
+    "dalle-cifar": (257 + 512 + 16 + 32 + 32) * 384 + 8 * (12 * 384**2 + 13 * 384) + 2 * 384,
     # latents; reading pixels of 133 features; eight blocks; the query; answering; the classes
     "perceiver-cifar": sum(
         (

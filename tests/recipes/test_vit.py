@@ -12,6 +12,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.core.positions import sinusoids, sinusoids_2d
 from anyformer.inputs.image import patchify
+from anyformer.pictures.attention import class_attention
 
 PLACES = ("learned", "learned-2d", "sine", "sine-2d", "none")
 
@@ -139,3 +140,58 @@ def test_deit_answers_with_both_tokens() -> None:
 def test_deeper_blocks_are_left_out_more_often() -> None:
     blocks: Any = af.build("vit-tiny", n_layers=4, drop_path=0.2).stages["encoder"].stack.config.blocks  # type: ignore[union-attr]
     assert [block.drop_path for block in blocks] == pytest.approx([0.05, 0.1, 0.15, 0.2])
+
+
+@pytest.mark.parametrize(("name", "changes"), [("vit-tiny", {}), ("deit-tiny", {}), ("vit-tiny", {"drop_path": 0.5})])
+def test_the_last_block_does_only_what_is_read(name: str, changes: dict[str, Any]) -> None:
+    """Where a class token alone is read, the last block's other tokens are left out: numbers and gradients are those
+    of the whole, which looking on brings back."""
+    model = build(name, **changes).train()
+    widths: list[int] = []
+    up: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part.up  # type: ignore[union-attr]
+    up.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+    found = []
+    for watched in ((), ("encoder.output",)):
+        torch.manual_seed(3)
+        model.zero_grad()
+        with af.look(model, *watched):
+            out = model(pixel_values=pictures(), labels=torch.tensor([1, 2]))
+        out.loss.backward()
+        found.append(
+            (out.loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        )
+    few = 2 if name == "deit-tiny" else 1
+    assert widths == [few, 16 + few]
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert found[0][1].keys() == found[1][1].keys()
+    for path, gradient in found[0][1].items():
+        torch.testing.assert_close(gradient, found[1][1][path], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dropout": 0.1}, {"attention_dropout": 0.1}, {"pooling": "mean"}, {"head": "base"}]
+)
+def test_where_more_is_read_or_drawn_all_of_it_is_done(changes: dict[str, Any]) -> None:
+    model = build(**changes).train()
+    widths: list[int] = []
+    up: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part.up  # type: ignore[union-attr]
+    up.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+    model(pixel_values=pictures())
+    assert widths == [17]
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_what_a_pool_looked_at(class_token: bool) -> None:
+    """The map of a model that weighs its patches is those weights, and through all layers still sums to what patches
+    have of the answer: all of it where no class token takes a part."""
+    model = build(pooling="attention", class_token=class_token)
+    batch = {"pixel_values": pictures()}
+    with torch.no_grad():
+        found = class_attention(model, batch, (32, 32))
+        with af.look(model, "classify.gather.weights") as seen:
+            model(**batch)
+    assert found is not None
+    last, rolled = found
+    torch.testing.assert_close(last.flatten(1), seen["classify.gather.weights"][:, 0, 0].float())
+    sums = rolled.flatten(1).sum(dim=1)
+    assert bool((sums < 1 - 1e-3).all()) if class_token else torch.allclose(sums, torch.ones(2), atol=1e-5)

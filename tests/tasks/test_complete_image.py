@@ -17,6 +17,7 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.read import Rows
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture
+from anyformer.tasks import find
 
 from ..weights.oracles import make_oracle, save_oracle
 from .learn import begin, learn, listed
@@ -90,7 +91,7 @@ def test_bits_are_summed_over_all_values() -> None:
             ids = torch.cat([torch.tensor([256]), tokens[:i]])[None]
             total -= float(torch.log_softmax(task.model(input_ids=ids).logits[0, -1], dim=-1)[tokens[i]])
         batch = task.sequences(tokens[None])
-        logits = task.model(input_ids=batch["input_ids"]).logits
+        logits = task.model(input_ids=batch["ids"]).logits
         said = torch.log_softmax(logits, dim=-1).gather(2, batch["labels"][..., None])[0, ::7, 0]
     assert total == pytest.approx(-float(said.sum()), rel=1e-5)
 
@@ -108,6 +109,42 @@ def test_together_as_alone(way: str) -> None:
     assert not np.array_equal(other.pictures[0], together[0].pictures[0])
 
 
+def test_a_text_says_which_picture(tmp_path: Path) -> None:
+    """Two texts, two pictures: drawn from the text alone, completed by both, and another text is another picture."""
+    rows = listed(*({"image": stripes(i), "label": ("red", "dark")[i % 2]} for i in range(4)))
+    rows = find("complete-image").fit(rows)
+    config = registry.recipe("dalle-tiny").config.replace(
+        **{"n_codes": 4, "vocab_size": 261, "dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
+    )
+    task = begin("complete-image", "dalle-tiny", rows, {"augment": Augmentation()}, model=config)
+    learn(task, rows, 60, lr=3e-3, batch=BatchSettings(rows=4))
+    assert task.evaluate(rows)["bits_per_code"] < 0.1
+    task.save(tmp_path / "x")
+    again = af.task("complete-image", tmp_path / "x", samples=2, top_k=1)
+    drawn = again(["red", "dark"])
+    for i, answer in enumerate(drawn):
+        assert str(answer) == f"{('red', 'dark')[i]}: 2 pictures" and answer.draw().size[0] > 2 * 224
+        assert all(np.abs(one.astype(int) - np.asarray(stripes(i).open())).max() <= 1 for one in answer.pictures)
+    assert again(("dark", stripes(1))).bits < 0.1 < again(("red", stripes(1)), given=0.0).bits
+    stripes(1).open().save(tmp_path / "x.png")
+    assert "4 of 8 rows" in str(again(str(tmp_path / "x.png")))
+    with pytest.raises(af.Error, match=r"missing\.png"):
+        again("missing.png")
+
+
+def test_texts_are_bytes() -> None:
+    """Each byte from 1 on, filled up with zeros, and cut where the model reads no further."""
+    task = begin(
+        "complete-image",
+        "dalle-tiny",
+        ROWS,
+        model=registry.recipe("dalle-tiny").config.replace(n_codes=4, vocab_size=261),
+    )
+    assert task.spell("aé").tolist() == [98, 196, 170, 0, 0, 0, 0, 0]
+    assert task.spell("abcdefghij").tolist() == list(range(98, 106))
+    assert task.spell(None).tolist() == [0] * 8
+
+
 def test_nothing_given_is_a_picture_out_of_nothing() -> None:
     answer = task_of("line")(stripes(0), samples=1, given=0.0)
     assert answer.rows == (0, 8) and (answer.given == 128).all()
@@ -120,8 +157,8 @@ def test_flipped_pictures_are_whole_numbers() -> None:
     pixels = torch.from_numpy(np.stack([np.asarray(stripes(i).open()) for i in range(2)])).permute(0, 3, 1, 2)
     batch = task.ready({"pixels": pixels}, torch.Generator().manual_seed(0))
     assert torch.equal(task.codes.decode(batch["labels"]), pixels.flip(-1))
-    assert batch["input_ids"][:, 0].tolist() == [256, 256]
-    assert torch.equal(batch["input_ids"][:, 1:], batch["labels"][:, :-1])
+    assert batch["ids"][:, 0].tolist() == [256, 256]
+    assert torch.equal(batch["ids"][:, 1:], batch["labels"][:, :-1])
 
 
 def test_a_folder_of_transformers(tmp_path: Path) -> None:
@@ -154,4 +191,4 @@ def test_models_that_write_no_pixels(tmp_path: Path) -> None:
     with pytest.raises(af.FolderError, match="classes"):
         af.task("complete-image", tmp_path / "x")
     with pytest.raises(af.ConfigError, match="image_size"):
-        begin("complete-image", "image-transformer-tiny", ROWS, image_size=16)
+        begin("complete-image", "imagegpt-tiny", ROWS, image_size=16)

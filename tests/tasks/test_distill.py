@@ -70,7 +70,7 @@ def test_the_loss_is_the_papers(kind: Any, recipe: str, home: Path) -> None:
         p = (says / 2).exp() / (says / 2).exp().sum(1, keepdim=True)
         second = 4 * (p * (p.log() - (taught / 2).log_softmax(1))).sum()
     expected = 0.7 * F.cross_entropy(own, labels, reduction="sum") + 0.3 * second
-    found = task.loss({"pixel_values": pixels, "labels": labels})
+    found = task.loss({"pixel_values": pixels, "labels": labels, "teacher": says})
     torch.testing.assert_close(found.total, expected, rtol=1e-4, atol=1e-4)
     assert set(found.parts) == {"labels", "teacher"}
 

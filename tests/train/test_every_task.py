@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 import anyformer as af
 from anyformer.tasks import TASKS
 from anyformer.train.engine import Engine
+from tests.train import clip_files as clips
 from tests.train import picture_files as pictures
+from tests.train import sound_files as sounds
 from tests.train.toy import DeadError
 
 WORDS = "cat dog cow bee ant hen fox owl".split()
@@ -79,6 +81,22 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         pictures.square((200, 40, 40), 5),
         {"task.samples": 1},
     ),
+    "classify-audio": ("ast-tiny", "x.tsv", sounds.spoken(), sounds.tone(300), {}),
+    "classify-set": (
+        "ft-transformer-tiny",
+        "x.csv",
+        "size,colour,label\n" + "".join(f"{i % 5},{'rgb'[i % 3]},{'ab'[i % 2]}\n" for i in range(30)),
+        {"size": 3, "colour": "r"},
+        {},
+    ),
+    "classify-video": ("timesformer-tiny", "x.npz", {"x.npz": clips.npz()}, clips.clip("down"), {}),
+    "transcribe": (
+        "whisper-toy",
+        "x.tsv",
+        sounds.spoken(),
+        sounds.tone(300),
+        {"tokenizer.kind": "char", "task.seconds": 0.4},
+    ),
     "classify-pair": (
         "bert-tiny",
         "x.tsv",
@@ -103,6 +121,7 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         "the cat sat",
         {"tokenizer.vocab_size": 120, "data.max_length": 24},
     ),
+    "detect": ("detr-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "pose": ("joints-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "segment": ("segmenter-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "embed": (

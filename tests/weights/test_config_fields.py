@@ -105,6 +105,7 @@ MORE: list[tuple[str, str, Any]] = [
     *oracles_enc.MORE,
     *oracles_vit.MORE,
     *oracles_pose.MORE,
+    *oracles_sound.MORE,
 ]
 
 

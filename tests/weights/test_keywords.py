@@ -81,6 +81,26 @@ def test_other_picture_sizes(architecture: str, tmp_path: Path) -> None:
     check(oracle, model, batch)
 
 
+@pytest.mark.parametrize("positions", ["each", "shared", "absolute"])
+@pytest.mark.parametrize("architecture", ["BeitModel", "BeitForSemanticSegmentation"])
+def test_beit_takes_other_picture_sizes(architecture: str, positions: str, tmp_path: Path) -> None:
+    """Without being asked, as published: tables of every kind are stretched."""
+    names = {"shared": "use_shared_relative_position_bias", "absolute": "use_absolute_position_embeddings"}
+    changes = {} if positions == "each" else {"use_relative_position_bias": False, names[positions]: True}
+    oracle, model = pair(architecture, tmp_path, **changes)
+    check(oracle, model, {"pixel_values": torch.randn(2, 3, 40, 32)})
+    check(oracle, model, {"pixel_values": torch.randn(2, 3, 40, 40), "interpolate_pos_encoding": True})
+
+
+def test_beit_covered_patches_and_vitpose_mirrors(tmp_path: Path) -> None:
+    oracle, model = pair("BeitModel", tmp_path / "beit")
+    covered = torch.rand(2, 9) < 0.4
+    check(oracle, model, {"pixel_values": torch.randn(2, 3, 24, 24), "bool_masked_pos": covered})
+    oracle, model = pair("VitPoseForPoseEstimation", tmp_path / "pose")
+    mirrored = {"pixel_values": torch.randn(2, 3, 32, 24), "flip_pairs": torch.tensor([[0, 1], [3, 4]])}
+    check(oracle, model, mirrored)
+
+
 def test_perceiver_other_picture_size(tmp_path: Path) -> None:
     oracle, model = pair("PerceiverForImageClassificationLearned", tmp_path)
     check(oracle, model, {"inputs": torch.randn(2, 3, 9, 7), "interpolate_pos_encoding": True})
@@ -241,6 +261,8 @@ def test_fresh_model_goes_to_transformers(tmp_path: Path) -> None:
         ("vit-tiny", "ViTForImageClassification"),
         ("mae-tiny", "ViTMAEForPreTraining"),
         ("detr-tiny", "DetrForObjectDetection"),
+        ("beit-tiny", "BeitForImageClassification"),
+        ("vitpose-tiny", "VitPoseForPoseEstimation"),
         ("perceiver-tiny", "PerceiverForMaskedLM"),
     ):
         model = af.build(name)
@@ -249,12 +271,13 @@ def test_fresh_model_goes_to_transformers(tmp_path: Path) -> None:
         assert not info["missing_keys"] and not info["unexpected_keys"], info
         batch = fresh_batch(name)
         with torch.no_grad():
-            field = "prediction_logits" if name == "bert-tiny" else "logits"
+            field = {"bert-tiny": "prediction_logits", "vitpose-tiny": "heatmaps"}.get(name, "logits")
             close(model(**batch)[field], back.eval()(**batch)[field], name)
 
 
 def fresh_batch(name: str) -> dict[str, Any]:
     pictures = {"vit-tiny": (2, 3, 32, 32), "mae-tiny": (2, 3, 32, 32), "detr-tiny": (2, 3, 64, 64)}
+    pictures |= {"beit-tiny": (2, 3, 32, 32), "vitpose-tiny": (2, 3, 64, 64)}
     if name in pictures:
         noise = {"noise": torch.rand(2, 16)} if name == "mae-tiny" else {}
         return {"pixel_values": torch.randn(*pictures[name]), **noise}

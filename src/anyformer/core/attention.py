@@ -98,13 +98,19 @@ class Attention(nn.Module):
         state: State | None = None,
         norm: nn.Module | None = None,
         add: Tensor | None = None,
+        first: int | None = None,
     ) -> Tensor:
         """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps; `norm` of
-        the tokens comes first, `add` last.
+        the tokens comes first, `add` last. Only the `first` tokens ask, where that is said, and get an answer.
         """
         if norm is not None and (context is not None or tokens.code is not None or self.config.recall is not None):
             tokens, norm = tokens.replace(norm(tokens.x)), None
-        query, key, value, offset = self._cross(tokens, context, state) if context else self._self(tokens, state, norm)
+        if first is not None:
+            query, key, value, offset = self._few(tokens, first)
+        elif context is not None:
+            query, key, value, offset = self._cross(tokens, context, state)
+        else:
+            query, key, value, offset = self._self(tokens, state, norm)
         mask = self._mask(tokens, context, state, key.shape[2])
         beams = max(query.shape[0] // max(key.shape[0], 1), 1)  # that share the keys of one source
         query = _gather_beams(query, beams)
@@ -164,6 +170,11 @@ class Attention(nn.Module):
         offset = memory.held
         key, value = memory.append(key, value)
         return query, key, value, offset
+
+    def _few(self, tokens: Tokens, first: int) -> tuple[Tensor, Tensor, Tensor, int]:
+        query = self.qkv.apart("query", tokens.x[:, :first])
+        key, value = self.qkv.apart("key", tokens.x), self.qkv.apart("value", tokens.x)
+        return *self._heads(query, key, value, packed=False), 0
 
     def _recall(self, tokens: Tokens, state: State) -> tuple[Tensor, Tensor, Tensor, int]:
         """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""

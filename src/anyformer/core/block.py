@@ -4,6 +4,7 @@ Original decoder:  self, cross, feedforward, each normalised after ("post")
 GPT-2:             self, feedforward, each normalised before ("pre")
 GPT-NeoX:          the same two, side by side (parallel)
 Mamba:             a state-space mixer alone
+TimeSformer:       self along the time, self over the picture, feedforward
 Before all these:  a recurrent layer alone, with neither norm nor residual connection
 """
 
@@ -32,7 +33,10 @@ from anyformer.core.convolution import (
     PositionMixConfig,
 )
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
-from anyformer.core.norms import NormConfig, make_norm, normalise
+from anyformer.core.grouping import Grouping, group, ungroup
+from anyformer.core.linear import Linear
+from anyformer.core.masks import EVERYTHING
+from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.recurrent import (
     AttentiveConfig,
@@ -63,6 +67,8 @@ class SublayerConfig(Settings):
     scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
     gain: float | None = None  # each feature of the part times a learned number that starts here (layer scale)
     dropout: float = 0.0
+    grouping: Grouping = "all"  # of a clip: attention along the time of each cell, or over the cells of each frame
+    project: bool = False  # one more linear map of what the part made (divided attention)
 
     @property
     def width(self) -> int:
@@ -138,16 +144,21 @@ class Sublayer(nn.Module):
         if config.context_norm and norm is not None and config.d_context is not None:
             self.context_norm = make_norm(norm, config.d_context)
         self.part = make_part(config.part, positions)
+        self.project = Linear(config.width, config.width, residual=True) if config.project else None
         self.gain = Gain(config.width, config.gain) if config.gain is not None else None
         self.crosses = config.d_context is not None
 
-    def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
+    def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None = None) -> Tokens:
         """What the sublayer adds to the residual stream."""
         x = tokens.x
         if self.config.order != "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
         if isinstance(self.part, FeedForward):
             made = tokens.replace(self.part(x, tokens.packing))
+        elif first is not None:
+            made = Tokens(self.part(tokens.replace(x), first=first), grid=tokens.grid)
+        elif self.config.grouping != "all":
+            made = tokens.replace(self._grouped(tokens.replace(x)))
         else:
             result = self.part(tokens.replace(x), self.context(memory), state)
             made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
@@ -159,6 +170,11 @@ class Sublayer(nn.Module):
         x = self._skip_rows(x, tokens) if self.training and self.drop_path else x
         return made if x is made.x else made.replace(x)
 
+    def _grouped(self, tokens: Tokens) -> Tensor:
+        x = self.part(group(tokens, self.config.grouping))
+        x = x if self.project is None else self.project(x)
+        return ungroup(x, tokens, self.config.grouping)
+
     def context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:
             return None
@@ -167,13 +183,32 @@ class Sublayer(nn.Module):
             return memory
         return memory.replace(normalise(self.context_norm, memory.x, memory.mask))
 
-    def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
-        made = self.branch(tokens, memory, state)
-        x = tokens.x + made.x if self.config.residual else made.x
+    def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None = None) -> Tokens:
+        made = self.branch(tokens, memory, state, first)
+        before = tokens.x if first is None else tokens.x[:, :first]
+        x = before + made.x if self.config.residual else made.x
         x = x if self.config.scale == 1.0 else x * self.config.scale
         if self.config.order == "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
         return made.replace(x)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether a part of the tokens can ask alone: plain attention among the tokens, nothing drawn for each."""
+        part = self.config.part
+        if not isinstance(self.part, Attention) or not isinstance(part, AttentionConfig):
+            return False
+        if self.config.grouping != "all" or isinstance(self.norm, BatchNorm):
+            return False
+        plain = self.part.positions is None and part.mask is EVERYTHING and part.recall is None and not self.crosses
+        return plain and not (self.training and (part.dropout or self.config.dropout))
+
+    @property
+    def each(self) -> bool:
+        """Whether a token does not depend on the others, nor on what is drawn for them."""
+        if not isinstance(self.part, FeedForward) or isinstance(self.norm, BatchNorm):
+            return False
+        return not (self.training and (self.part.config.dropout or self.config.dropout))
 
     def _skip_rows(self, x: Tensor, tokens: Tokens) -> Tensor:
         """Stochastic depth (Huang et al. 2016): whole rows skip the branch, the others are scaled up."""
@@ -194,7 +229,16 @@ class Block(nn.Module):
             }
         )
 
-    def forward(self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None) -> Tokens:
+    def narrows(self, tokens: Tokens) -> bool:
+        """Whether the first tokens can be had alone, to the same numbers: attention, and then what is done to each."""
+        attention, *others = cast("Iterable[Sublayer]", self.sublayers.values())
+        plain = tokens.mask is None and not tokens.packed and tokens.code is None and not self.config.parallel
+        return plain and attention.narrows and all(sublayer.each for sublayer in others)
+
+    def forward(
+        self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None, first: int | None = None
+    ) -> Tokens:
+        """Only the `first` tokens come out, where that is said: nobody wants the others."""
         # Without anything to attend to, a decoder's cross-attention stands aside (GPT-2 with add_cross_attention).
         parts = cast("Iterable[Sublayer]", self.sublayers.values())
         active = [sublayer for sublayer in parts if memory is not None or not sublayer.crosses]
@@ -203,6 +247,6 @@ class Block(nn.Module):
             tokens = tokens.replace(tokens.x + sum(branches))
         else:
             for sublayer in active:
-                tokens = sublayer(tokens, memory, state)
+                tokens, first = sublayer(tokens, memory, state, first), None
         self.taps.see("output", tokens.x, tokens.packing)
         return tokens

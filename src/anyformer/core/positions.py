@@ -243,7 +243,7 @@ class Sinusoidal2D(Positions):
 
     def embed(self, tokens: Tokens) -> Tensor:
         assert tokens.grid is not None
-        dtype = tokens.x.dtype
+        dtype = torch.promote_types(tokens.x.dtype, torch.float32)  # half would not tell cells of large pictures apart
         mask = tokens.mask if tokens.mask is not None else tokens.x.new_ones(1, tokens.x.shape[1], dtype=torch.bool)
         real = mask.view(-1, *tokens.grid).to(dtype)
         half = self.d_model // 2
@@ -254,7 +254,7 @@ class Sinusoidal2D(Positions):
             place = place / (place.narrow(axis, -1, 1) + 1e-6) * 2 * math.pi
             angles = place.unsqueeze(-1) / rates
             codes.append(torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1).flatten(-2))
-        return torch.cat(codes, dim=-1).flatten(1, 2)  # [B, rows·columns, d]
+        return torch.cat(codes, dim=-1).flatten(1, 2).to(tokens.x.dtype)  # [B, rows·columns, d]
 
     code = embed
 

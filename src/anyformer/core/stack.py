@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.config import Settings
 from anyformer.core.block import Block, BlockConfig
-from anyformer.core.norms import NormConfig, make_norm, normalise
+from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
 from anyformer.core.steady import Steady
@@ -57,19 +58,21 @@ class Stack(nn.Module):
         self.recompute = False  # in training, blocks keep their input alone and compute the rest again for gradients
 
     def forward(
-        self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None
+        self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None, first: int | None = None
     ) -> tuple[Tokens, list[Tokens]]:
-        """The last tokens, and those after every block (a loss or a reader may want each of them)."""
+        """The last tokens, and those after every block (a loss or a reader may want each of them). Where nobody wants
+        more than the `first` of the last ones, the last block may do no more than those."""
         if isinstance(state, Steady) and state.fresh is not None and not self.config.norm_between:
             from anyformer.core.lean import step
 
             return step(self, tokens, memory, state), []  # a recorded step, which nobody looks into
         layers: list[Tokens] = []
-        for index in self.order:
+        for turn, index in enumerate(self.order):
             tokens = tokens if self.between is None else self.between(tokens, len(layers))
             if self.training and self.config.layer_drop and torch.rand(()) < self.config.layer_drop:
                 continue
-            tokens = self._through(self.blocks[index], tokens, memory, state)
+            few = first if turn == len(self.order) - 1 else None
+            tokens = self._through(cast("Block", self.blocks[index]), tokens, memory, state, few)
             if self.config.norm_between:
                 tokens = self._norm(tokens)
             layers.append(tokens)
@@ -79,11 +82,23 @@ class Stack(nn.Module):
             tokens = tokens.replace(F.dropout(tokens.x, self.config.final_dropout))
         return tokens, layers
 
-    def _through(self, block: nn.Module, tokens: Tokens, memory: Tokens | None, state: State | None) -> Tokens:
-        if not (self.recompute and self.training and torch.is_grad_enabled()):
-            return block(tokens, memory, state)
-        made: Tokens = checkpoint(block, tokens, memory, state, use_reentrant=False)
+    def _through(
+        self, block: Block, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None
+    ) -> Tokens:
+        first = first if first is not None and self._narrows(block, tokens) else None
+        again = self.recompute and self.training and torch.is_grad_enabled()
+        made: Tokens = (
+            checkpoint(block, tokens, memory, state, first, use_reentrant=False)
+            if again
+            else block(tokens, memory, state, first)
+        )
         return made
+
+    def _narrows(self, block: Block, tokens: Tokens) -> bool:
+        drawn = self.training and self.config.final_dropout
+        if isinstance(self.final_norm, BatchNorm):
+            return False
+        return self.between is None and not self.config.norm_between and not drawn and block.narrows(tokens)
 
     def _norm(self, tokens: Tokens) -> Tokens:
         if self.final_norm is None:

@@ -28,12 +28,23 @@ def find(model: Model, *, threshold: float = 0.5, target_sizes: Sizes | None = N
     Only what is likelier than `threshold` counts. `target_sizes` are the pictures' heights and widths, where values are
     wanted in pixels instead of 0…1.
     """
-    head = next((head for head in cast("list[Head]", list(model.heads.values())) if head.set_scores is not None), None)
-    if head is None or head.set_scores is None:
-        raise InputError(f"This {model.family} model has no queries that find things; a detector such as DETR has.")
+    head = set_head(model)
     if not 0 <= threshold <= 1:
         raise InputError(f"threshold is {threshold}; it must be between 0 and 1.")
-    out = model(**batch)
+    return read(head, model(**batch), threshold, target_sizes)
+
+
+def set_head(model: Model) -> Head:
+    heads = cast("list[Head]", list(model.heads.values()))
+    head = next((head for head in heads if head.set_scores is not None), None)
+    if head is None:
+        raise InputError(f"This {model.family} model has no queries that find things; a detector such as DETR has.")
+    return head
+
+
+def read(head: Head, out: Output, threshold: float, target_sizes: Sizes | None = None) -> list[Output]:
+    """The same of what a model has said already."""
+    assert head.set_scores is not None
     scores = out[head.set_scores].log_softmax(-1).exp()[..., :-1]  # the last class is "nothing there"
     sizes = None if target_sizes is None else as_sizes(target_sizes, scores)
     best, labels = scores.max(dim=-1)  # [B, Q]

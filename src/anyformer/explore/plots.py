@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.explore.maps import heads as heads
+from anyformer.explore.maps import rollout as rollout
 from anyformer.explore.slots import slots as slots
 
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ class Head(nn.Module):
     """Reads the stage `reads`. `names` are the keywords it takes besides the inputs'.
 
     `set_scores` is for a head whose queries each find one thing or nothing: the field with their scores of every class,
-    the last of which is "nothing there".
+    the last of which is "nothing there". `first`: it reads no more than so many tokens at the front; None: all.
     """
 
     names: tuple[str, ...] = ()
     set_scores: str | None = None
+    first: int | None = None
 
     def __init__(self, reads: str) -> None:
         super().__init__()

@@ -106,6 +106,7 @@ class ClassifyHead(Head):
         super().__init__(config.reads)
         self.config = config
         self.names = (config.label_name,)
+        self.first = 1 if config.gather == "first" else None
         self.gather = AttentionPool(config.d_model) if config.gather == "attention" else None
         self.pool = Pool(config.pool) if config.pool is not None else None
         width = config.pool.d_out if config.pool is not None and config.pool.d_out is not None else config.d_model
@@ -155,6 +156,7 @@ class DistillHead(Head):
     """Two classifiers side by side, of the class token and of the one behind it, which a teacher taught (DeiT)."""
 
     names = ("labels",)
+    first = 2
 
     def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
         super().__init__(reads)

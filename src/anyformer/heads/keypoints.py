@@ -152,7 +152,7 @@ class JointHead(PoseHead):
     def forward(self, run: Run) -> dict[str, Any]:
         cells = run.tokens[self.sees].pad()
         layers = [layer.pad().x for layer in run.layers[self.reads][1:]]  # the first is what came in
-        labels = run.tensor("labels")
+        labels = run.tensor("labels") if run.state is None else None
         if labels is None:
             return {"keypoints": self.point(layers[-1], cells)}
         labels = check_joints(labels, layers[-1].shape[0], layers[-1].shape[1])

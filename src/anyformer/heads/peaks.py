@@ -19,8 +19,9 @@ def find_peaks(maps: Tensor, kernel: int = KERNEL) -> tuple[Tensor, Tensor]:
     columns = maps.shape[3]
     scores, index = maps.flatten(2).max(dim=2)
     top = torch.stack([index % columns, index // columns], dim=-1)
-    smooth = _smooth(maps, (kernel - 1) // 2).clamp(LOWEST, HIGHEST).log()
-    return top - _offset(smooth, top), scores
+    with torch.autocast(maps.device.type, enabled=False):
+        smooth = _smooth(maps, (kernel - 1) // 2).clamp(LOWEST, HIGHEST).log()
+        return top - _offset(smooth, top), scores
 
 
 def _smooth(maps: Tensor, radius: int) -> Tensor:

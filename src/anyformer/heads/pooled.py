@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from anyformer.config import Settings
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.heads.base import Head
@@ -33,6 +34,7 @@ class PooledConfig(Settings):
     pooling: Pooling = "mean"
     d_pool: int | None = None  # a projection of each token before they are pooled
     norm: NormConfig | None = None  # of what is pooled
+    activation: str | None = None  # after the norm
     problem: Problem | None = None
 
 
@@ -54,6 +56,7 @@ class PooledHead(Head):
         tokens = tokens if self.project is None else tokens.replace(self.project(tokens.x))
         x = pool(tokens, self.config.pooling)
         x = x if self.norm is None else self.norm(x)
+        x = x if self.config.activation is None else ACTIVATIONS[self.config.activation](x)
         logits = x if self.classes is None else self.classes(x)
         labels = run.tensor("labels")
         result = {} if labels is None else {"loss": class_loss(logits, labels, self.config.problem)}

@@ -72,3 +72,41 @@ class JoinedQueries(Input):
         rows, columns = source.grid
         patches = self.project(source.x[:, -rows * columns :])
         return Tokens(torch.cat([patches, self.vectors.weight.expand(len(patches), -1, -1)], dim=1), grid=source.grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueriesInTurnConfig(Settings):
+    n: int
+    d_model: int
+    source: str  # the stage that tells the batch size
+
+
+class QueriesInTurn(Input):
+    """Learned queries asked one after another: each is told the answer of the one before it, a place [x, y].
+
+    Where they are all asked in one pass (training), the answers are `places` [B, n, 2], or else those of `labels`. With
+    a state that remembers, `places` are the answers so far, and the next query alone is asked.
+    """
+
+    names = ("places", "labels")
+
+    def __init__(self, config: QueriesInTurnConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vectors, self.start = Vector(config.n, config.d_model), Vector(1, config.d_model)
+        self.project = Linear(2, config.d_model)
+
+    def forward(self, run: Run) -> Tokens:
+        n, batch = self.config.n, run.tokens[self.config.source].pad().x.shape[0]
+        places, labels = run.tensor("places"), run.tensor("labels")
+        places = labels[..., :2] if places is None and labels is not None else places
+        wanted = n if run.state is None else run.state.length
+        if places is None or tuple(places.shape) != (batch, wanted, 2):
+            shape = None if places is None else list(places.shape)
+            raise InputError(f"places has shape {shape}; it must be {[batch, wanted, 2]}: where the joints before are.")
+        told = self.project(places.to(self.project.weight.dtype))
+        start = self.start.weight.expand(batch, -1, -1)
+        if run.state is not None:
+            x = told[:, -1:] if wanted else start
+            return Tokens(x, code=self.vectors.weight[wanted : wanted + 1].expand(batch, -1, -1))
+        return Tokens(torch.cat([start, told[:, :-1]], dim=1), code=self.vectors.weight.expand(batch, -1, -1))

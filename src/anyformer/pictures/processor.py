@@ -280,6 +280,9 @@ USUAL: dict[str, dict[str, Any]] = {
 }
 USUAL["VitPose"] = {"size": {"height": 256, "width": 192}, "image_mean": IMAGENET["mean"], "image_std": IMAGENET["std"]}
 USUAL["ViTHybrid"] = {**USUAL["CLIP"]}
+USUAL["VideoMAE"] = {
+    **{"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+}
 
 
 def kind_of_processor(config: Mapping[str, Any]) -> str:

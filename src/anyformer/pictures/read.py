@@ -117,7 +117,7 @@ def read_pictures(
     """Rows of whatever is given. Folders and zips beside a list are where its pictures are searched for; alone, their
     folders are classes. `image` is the column that names pictures, where it has an unusual name. `objects`: COCO's
     annotations become a row each, and not one a picture."""
-    found = _expand(paths)
+    found = expand(paths)
     lists = [path for path in found if _is_list(path)]
     places = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
     if not lists:
@@ -138,7 +138,7 @@ def read_pictures(
     return parts[0] if len(parts) == 1 else Joined(parts)
 
 
-def _expand(paths: Paths) -> list[Path]:
+def expand(paths: Paths) -> list[Path]:
     items = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found: list[Path] = []
     for item in (os.fspath(one) for one in items):
@@ -169,7 +169,9 @@ def read_place(place: Place) -> Rows:
             " another to evaluate on."
         )
     if not names:
-        raise DataError(f"{place.path} has no pictures.")
+        lists = [name for name in sorted(place.files) if kind_of(Path(name)) in TABLES and place.archive is None]
+        hint = f" It has {', '.join(lists[:5])}: give one of them, such as {place.path / lists[0]}." if lists else ""
+        raise DataError(f"{place.path} has no pictures.{hint}")
     classes = sorted({name.split("/")[0] for name in names if "/" in name})
     if not classes:
         return _plain(place)

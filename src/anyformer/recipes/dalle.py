@@ -10,6 +10,7 @@ without having seen them (§3.1 of the paper).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
@@ -21,6 +22,8 @@ from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
 from anyformer.recipes.gpt2 import GPT2, block, init
 from anyformer.registry import Family, register
+
+BYTES = 257  # words of a text that is spelled in bytes: padding, and after it each byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,9 @@ class DallE(GPT2):
         self.require(self.vocab_size == words, f"vocab_size is {self.vocab_size}; words and codes are {words}.")
         self.require(self.max_length == places, f"max_length is {self.max_length}; text and picture take {places}.")
         self.require(not self.cross_attention, "cross_attention is not supported.")
+
+
+NO_DROPOUT = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
 
 
 def sized(text: tuple[int, int], picture: tuple[int, int, int], **more: int | float) -> DallE:
@@ -76,9 +82,11 @@ def build(config: DallE) -> Model:
 
 
 SIZES = {
-    "dalle-tiny": sized((128, 8), (128, 8, 8), n_layers=2, d_model=64, n_heads=4),
-    "dalle-mini": sized((1024, 32), (256, 16, 16), n_layers=8, d_model=256, n_heads=4),
+    "dalle-tiny": sized((BYTES, 8), (15, 8, 8), n_layers=2, d_model=64, n_heads=4),
+    # A text in bytes, such as the name of a class, then 32 x 32 colours of a palette.
+    "dalle-cifar": sized((BYTES, 16), (512, 32, 32), n_layers=8, d_model=384, n_heads=6, **NO_DROPOUT),
     "dalle-12b": sized((16384, 256), (8192, 32, 32), n_layers=64, d_model=3968, n_heads=62),
 }
+TRAINING: dict[str, dict[str, Any]] = {"dalle-cifar": {"train.batch_size": 64}}
 
-register(Family("dalle", DallE, build, init, __doc__ or ""), SIZES)
+register(Family("dalle", DallE, build, init, __doc__ or ""), SIZES, TRAINING)

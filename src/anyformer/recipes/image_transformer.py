@@ -108,10 +108,13 @@ _TINY = ImageTransformer(
     n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(8, 8), block=(1, 16), memory=(0, 8)
 )
 
+# One or two rounds through the pictures are too few for dropout to help.
+_CIFAR = ImageTransformer(dropout=0.0)
+
 SIZES = {
     "image-transformer-tiny": _TINY,
-    "image-transformer-cifar-1d": ImageTransformer(),
-    "image-transformer-cifar-2d": ImageTransformer(local="2d", block=(8, 8), memory=(8, 8)),
+    "image-transformer-cifar-1d": _CIFAR,
+    "image-transformer-cifar-2d": _CIFAR.replace(local="2d", block=(8, 8), memory=(8, 8)),
 }
 
 register(Family("image-transformer", ImageTransformer, build, init, __doc__ or ""), SIZES)

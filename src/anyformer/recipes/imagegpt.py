@@ -9,7 +9,7 @@ Published: a linear probe of the large model, trained on ImageNet without labels
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
@@ -73,10 +73,16 @@ def build(config: ImageGPT) -> Model:
 
 SIZES = {
     "imagegpt-tiny": ImageGPT(n_layers=2, d_model=64, n_heads=4, vocab_size=257, max_length=64),
+    # One to five rounds through the pictures are too few for dropout to help.
+    "imagegpt-cifar": ImageGPT(
+        n_layers=8, d_model=384, n_heads=6, dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0
+    ),
     #                            layers        width           heads
     "imagegpt-small": ImageGPT(n_layers=24, d_model=512, n_heads=8),
     "imagegpt-medium": ImageGPT(n_layers=36, d_model=1024, n_heads=8),
     "imagegpt-large": ImageGPT(n_layers=48, d_model=1536, n_heads=16),
 }
 
-register(Family("imagegpt", ImageGPT, build, init, __doc__ or ""), SIZES)
+TRAINING: dict[str, dict[str, Any]] = {"imagegpt-cifar": {"train.batch_size": 64}}
+
+register(Family("imagegpt", ImageGPT, build, init, __doc__ or ""), SIZES, TRAINING)

@@ -14,6 +14,7 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
+from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Sinusoidal2D
 from anyformer.core.stack import Stack, StackConfig
@@ -21,7 +22,7 @@ from anyformer.heads.keypoints import JointHead
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput, ImageInputConfig
-from anyformer.inputs.latents import Queries, QueriesConfig
+from anyformer.inputs.latents import Queries, QueriesConfig, QueriesInTurn, QueriesInTurnConfig
 from anyformer.model import Model, Report, Stage
 from anyformer.registry import Family, register
 
@@ -42,6 +43,7 @@ class Joints(Settings):
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
+    in_turn: bool = False  # one joint after another, each told where the one before is; else all at once
 
     def check(self) -> None:
         self.require(
@@ -52,11 +54,14 @@ class Joints(Settings):
 
 
 def _stack(config: Joints, n_layers: int, cross: bool) -> Stack:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
+    mask = Causal() if cross and config.in_turn else EVERYTHING
+    attention = AttentionConfig(
+        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask
+    )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
     if cross:
-        parts["cross"] = attention.replace(d_context=config.d_model)
+        parts["cross"] = attention.replace(d_context=config.d_model, mask=EVERYTHING)
     parts["feedforward"] = feedforward
     sublayers = tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
     block = BlockConfig(sublayers=sublayers, drop_path=config.drop_path)
@@ -79,13 +84,18 @@ def _pictures(config: Joints) -> Input:
     )
 
 
-def build(config: Joints) -> Model:
-    queries = Queries(
+def _queries(config: Joints) -> Input:
+    if config.in_turn:
+        return QueriesInTurn(QueriesInTurnConfig(n=config.n_joints, d_model=config.d_model, source="encoder"))
+    return Queries(
         QueriesConfig(n=config.n_joints, d_model=config.d_model, as_code=True, source="encoder", prefix="decoder_")
     )
+
+
+def build(config: Joints) -> Model:
     stages = [
         Stage("encoder", _pictures(config), _stack(config, config.n_layers, cross=False)),
-        Stage("decoder", queries, _stack(config, config.n_decoder_layers, cross=True), attends="encoder"),
+        Stage("decoder", _queries(config), _stack(config, config.n_decoder_layers, cross=True), attends="encoder"),
     ]
     report = Report(
         hidden={

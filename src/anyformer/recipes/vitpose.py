@@ -97,6 +97,9 @@ def init(config: ViTPose) -> InitConfig:
 
 SIZES = {
     "vitpose-tiny": ViTPose(n_layers=2, d_model=64, n_heads=4, image_size=(64, 64), n_joints=5),
+    "vitpose-mini": ViTPose(
+        n_layers=6, d_model=192, n_heads=6, image_size=(128, 128), patch_size=(8, 8), n_joints=14, drop_path=0.1
+    ),
     #                  layers       width         heads
     "vitpose-s": ViTPose(n_layers=12, d_model=384, n_heads=12),
     "vitpose-b": ViTPose(n_layers=12, d_model=768, n_heads=12),

@@ -145,7 +145,7 @@ def build(config: Whisper) -> Model:
 
 
 def init(config: Whisper) -> InitConfig:
-    return InitConfig(std=config.init_std)
+    return InitConfig(linear="xavier", embedding_std=config.init_std)
 
 
 def _size(n_layers: int, d_model: int, n_heads: int, n_decoder_layers: int | None = None, **more: int) -> Whisper:
@@ -160,10 +160,14 @@ def _size(n_layers: int, d_model: int, n_heads: int, n_decoder_layers: int | Non
     ).replace(**more)
 
 
-_TOY = {"vocab_size": 256, "n_mels": 16, "source_length": 32, "max_length": 64}
+_SMALL = {"vocab_size": 256, "padding": 250, "end": 250, "decoder_start": 251, "max_length": 64}
+_TOY = {**_SMALL, "n_mels": 16, "source_length": 32, "n_labels": 10}
+_MINI = {**_SMALL, "n_mels": 80, "source_length": 100}
 
 SIZES = {
-    "whisper-toy": _size(2, 64, 4, **_TOY, padding=250, end=250, decoder_start=251, n_labels=10),
+    "whisper-toy": _size(2, 64, 4, **_TOY),
+    # For a few words, such as spoken digits: windows of two seconds, a small vocabulary.
+    "whisper-mini": _size(4, 192, 4, **_MINI).replace(dropout=0.1),
     "whisper-tiny": _size(4, 384, 6),
     "whisper-base": _size(6, 512, 8),
     "whisper-small": _size(12, 768, 12),

@@ -59,6 +59,10 @@ class Extractor(Settings):
             return whisper_log_mel(self._fill(waves), self.rate, self.n_mels, self.size, self.hop)
         return torch.stack([self._kaldi(wave) for wave in waves])
 
+    def whole(self, wave: Tensor) -> Tensor:
+        """[mels, frames] of a wave of any length, for a model that hears it window by window."""
+        return whisper_log_mel(wave[None], self.rate, self.n_mels, self.size, self.hop)[0]
+
     def _fill(self, waves: Sequence[Tensor]) -> Tensor:
         samples = self.n_frames * self.hop
         return torch.stack([F.pad(wave[:samples], (0, samples - min(len(wave), samples))) for wave in waves])
@@ -111,7 +115,7 @@ class Extractor(Settings):
             kind="whisper",
             rate=rate,
             n_mels=held.get("feature_size", 80),
-            n_frames=held.get("chunk_length", 30) * rate // hop,
+            n_frames=held.get("n_frames") or held.get("chunk_length", 30) * rate // hop,
             hop=hop,
             size=held.get("n_fft", FRAME),
         )
@@ -126,9 +130,12 @@ class Extractor(Settings):
                 **{"mean": self.mean, "std": self.std},
             }
         else:
+            whole = self.n_frames * self.hop % self.rate == 0
             held = {
                 **{"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": self.n_mels},
-                **{"chunk_length": self.n_frames * self.hop // self.rate, "hop_length": self.hop, "n_fft": self.size},
+                **{"chunk_length": -(-self.n_frames * self.hop // self.rate), "hop_length": self.hop},
+                **{"n_fft": self.size},
+                **({} if whole else {"n_frames": self.n_frames}),  # theirs counts whole seconds alone
             }
         text = json.dumps({**common, **held, "return_attention_mask": False}, indent=2, sort_keys=True)
         return {FILE: f"{text}\n".encode()}

@@ -19,9 +19,12 @@ TASKS = {
     "answer": ("anyformer.tasks.answer", "AnswerTask"),
     "ask-image": ("anyformer.tasks.ask_image", "AskImage"),
     "caption": ("anyformer.tasks.caption", "Caption"),
+    "classify-audio": ("anyformer.tasks.classify_audio", "ClassifyAudio"),
     "classify-image": ("anyformer.tasks.classify_image", "ClassifyImage"),
     "classify-pair": ("anyformer.tasks.classify_pair", "ClassifyPair"),
+    "classify-set": ("anyformer.tasks.classify_set", "ClassifySet"),
     "classify-text": ("anyformer.tasks.classify_text", "ClassifyText"),
+    "classify-video": ("anyformer.tasks.classify_video", "ClassifyVideo"),
     "complete-image": ("anyformer.tasks.complete_image", "CompleteImage"),
     "detect": ("anyformer.tasks.detect", "Detect"),
     "electra": ("anyformer.tasks.electra", "Electra"),
@@ -35,10 +38,11 @@ TASKS = {
     "segment": ("anyformer.tasks.segment", "Segment"),
     "summarize": ("anyformer.tasks.summarize", "Summarize"),
     "tag": ("anyformer.tasks.tag", "Tag"),
+    "transcribe": ("anyformer.tasks.transcribe", "Transcribe"),
     "translate": ("anyformer.tasks.translate", "Translate"),
 }
 # Tasks whose answer is written token by token, so that they take the options of decoding.
-WRITING = frozenset({"ask-image", "caption", "complete-image", "generate", "read", "summarize", "translate"})
+WRITING = frozenset("ask-image caption complete-image generate read summarize transcribe translate".split())
 
 
 def find(name: str) -> type[Task]:

@@ -96,6 +96,9 @@ class Task:
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
+    has_slots: ClassVar[bool] = False  # whether its queries each place a box
+    slots: Tensor | None = None  # where they did in the rows evaluated last: [rows, queries, 4], as DETR's pred_boxes
+
     metric: str
     larger_is_better: bool = True
     smoothing: float = 0.0  # of labels, while training

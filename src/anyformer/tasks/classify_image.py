@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example
@@ -98,6 +98,13 @@ class ClassifyImage(PictureTask):
 
     # Rows to loss.
 
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        """While the model learns, with what the teacher says of the pictures as they are by then."""
+        made = super().ready(batch, generator)
+        if self.teacher is None or generator is None:
+            return made
+        return {**made, "teacher": self.teacher.scores(made["pixel_values"])}
+
     def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
         return {"labels": self.number_of(row["label"])} if "label" in row else {}
 
@@ -115,7 +122,7 @@ class ClassifyImage(PictureTask):
         if self.teacher is None:
             return Loss(total, count)
         taught = out.logits if out.distillation_logits is None else out.distillation_logits
-        said = self.teacher.loss(taught, batch["pixel_values"])
+        said = self.teacher.loss(taught, batch["teacher"])
         parts = {"labels": total.detach(), "teacher": said.detach()}
         return Loss((1 - self.teacher.weight) * total + self.teacher.weight * said, count, parts)
 

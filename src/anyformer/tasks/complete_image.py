@@ -4,11 +4,13 @@ complete = af.task("complete-image", "folder")
 answer = complete("cat.png", samples=4, temperature=0.9)
 answer.pictures                         # 8-bit arrays [rows, columns, channels]
 answer.draw().save("completions.png")   # what was given, the completions, the picture itself
+complete("a frog")                      # where the model reads a text first: pictures of it
+complete(("a frog", "frog.png"))        # and completions by text and picture
 
-It learns from pictures without labels. The figure is in bits: of a value of one channel where the model writes the
-intensities themselves (bits per dimension, as papers have it), else of the code of a pixel, whose colour was rounded to
-a palette's; the two cannot be compared. Nor can pictures that went through JPEG with those that did not: they hold
-fewer bits.
+It learns from pictures without labels, or, where the model reads a text first, from pictures with one. The figure is in
+bits: of a value of one channel where the model writes the intensities themselves (bits per dimension, as papers have
+it), else of the code of a pixel, whose colour was rounded to a palette's; the two cannot be compared. Nor can pictures
+that went through JPEG with those that did not: they hold fewer bits.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings
 from anyformer.errors import ConfigError, FolderError
@@ -32,13 +38,14 @@ from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation, augment
 from anyformer.pictures.codes import Codes, Intensities, Palette
-from anyformer.pictures.open import Picture, pillow
-from anyformer.pictures.processor import FILE, Processor
+from anyformer.pictures.open import Picture, PictureError, is_picture, pillow
+from anyformer.pictures.processor import FILE, Placement, Processor
+from anyformer.recipes.dalle import BYTES, DallE
 from anyformer.recipes.image_transformer import ImageTransformer
 from anyformer.recipes.imagegpt import ImageGPT
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Source, Total, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask
-from anyformer.tasks.text import token_loss
+from anyformer.tasks.text import several, token_loss
 
 SEEN = 2000  # pictures whose colours a palette is made of
 PIXELS = 200_000  # and how many pixels of them
@@ -57,18 +64,22 @@ class Completion:
     given: Pixels = field(repr=False)
     original: Pixels = field(repr=False)
     rows: tuple[int, int]
-    bits: float
+    bits: float | None  # None: there was no picture, only a text
     figure: str
 
     def __str__(self) -> str:
-        many = "1 completion" if len(self.pictures) == 1 else f"{len(self.pictures)} completions"
-        of = f"{self.rows[0]} of {self.rows[1]} rows given"
-        return f"{self.name}: {many}, {of}; the rest as it was takes {self.bits:.2f} {self.figure.replace('_', ' ')}"
+        n = len(self.pictures)
+        if self.bits is None:
+            return f"{self.name}: {n} picture{'s' * (n > 1)}"
+        said = f"{n} completion{'s' * (n > 1)}, {self.rows[0]} of {self.rows[1]} rows given"
+        return f"{self.name}: {said}; the rest as it was takes {self.bits:.2f} {self.figure.replace('_', ' ')}"
 
     def draw(self) -> Any:
         """Side by side: what was given, the completions, the original."""
-        titles = ["given", *(f"{i + 1}" for i in range(len(self.pictures))), "original"]
-        return draw.beside([_image(one) for one in (self.given, *self.pictures, self.original)], titles)
+        shown = {str(i + 1): picture for i, picture in enumerate(self.pictures)}
+        if self.bits is not None:
+            shown = {"given": self.given, **shown, "original": self.original}
+        return draw.beside([_image(one) for one in shown.values()], list(shown))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +100,8 @@ class CompleteImageOptions(PictureOptions):
 class CompleteImage(PictureTask):
     name = "complete-image"
     about = "the rest of a picture, pixel by pixel"
-    columns = (Column("image"),)
+    columns = (Column("image"), Column("text", ("caption", "captions", "sentence", "label", "class"), optional=True))
+    label_column = ""  # a text is read, not told
     options_class = CompleteImageOptions
     larger_is_better = False
     wanted = "a decoder of pixels"
@@ -100,12 +112,16 @@ class CompleteImage(PictureTask):
         if isinstance(self.codes, Palette) and {*(processor.mean or ()), *(processor.std or ())} != {0.5}:
             raise ConfigError(f"{FILE}: colours are compared from -1 to 1; image_mean and image_std must be 0.5.")
         self.metric = self.codes.figure
+        config = model.config
+        self.words, self.text_length = (config.n_words, config.text_length) if isinstance(config, DallE) else (0, 0)
 
     # The model.
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return isinstance(config, (ImageTransformer, ImageGPT))
+        return isinstance(config, (ImageTransformer, ImageGPT)) or (
+            isinstance(config, DallE) and config.n_words == BYTES
+        )
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
@@ -129,27 +145,47 @@ class CompleteImage(PictureTask):
             )
         channels = model.config.n_channels if isinstance(model.config, ImageTransformer) else 3
         processor = Processor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
-        if isinstance(model.config, ImageGPT):
+        if not isinstance(model.config, ImageTransformer):
             if rows is None:
                 raise ConfigError(f"The folder has no {FILE}, which says what colours the model's words stand for.")
-            palette = Palette.fit(_some_pixels(rows, processor), model.config.vocab_size - 1, size)
+            palette = Palette.fit(_some_pixels(rows, processor), n_colours(model.config), size)
             model.origin.files[FILE] = palette.write(processor.write())
         return processor
 
     # Rows to loss.
 
+    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+        if not self.text_length:
+            return {}
+        text = row.get("text")
+        return {"text": self.spell(text[0] if isinstance(text, (list, tuple)) else text)}
+
+    def spell(self, text: str | None) -> Any:
+        """The bytes of a text, from 1 on, filled up with 0 to the length that the model reads."""
+        said = np.frombuffer((text or "").encode()[: self.text_length], dtype=np.uint8).astype(np.int64) + 1
+        return np.pad(said, (0, self.text_length - len(said)))
+
+    def collate_targets(self, examples: Sequence[Example]) -> Batch:
+        return {"text": torch.from_numpy(np.stack([one["text"] for one in examples]))} if self.text_length else {}
+
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is not None:
             batch = augment(batch, self.augmentation, generator)
-        return self.sequences(self.codes.encode(batch["pixels"]))
+        return self.sequences(self.codes.encode(batch["pixels"]), batch.get("text"))
 
-    def sequences(self, tokens: Tensor) -> Batch:
-        """What the model reads, and what it should say: each token stands before the one it leads to."""
-        start = tokens.new_full((len(tokens), 1), self.codes.start)
-        return {"input_ids": torch.cat([start, tokens[:, :-1]], dim=1), "labels": tokens}
+    def sequences(self, tokens: Tensor, text: Tensor | None = None) -> Batch:
+        """What the model reads, and what it should say: each token stands before the one it leads to. Before the first
+        stands the start, or the text."""
+        before = tokens.new_full((len(tokens), 1), self.codes.start) if text is None else text
+        return {"ids": torch.cat([before, tokens[:, :-1] + self.words], dim=1), "labels": tokens}
+
+    def scores(self, batch: Batch) -> Tensor:
+        """Of every token of the pictures; words are not among what can be said there."""
+        logits: Tensor = self.model(input_ids=batch["ids"]).logits
+        return logits[:, -self.codes.length :, self.words :]
 
     def loss(self, batch: Batch) -> Loss:
-        return Loss(*token_loss(self.model(input_ids=batch["input_ids"]).logits, batch["labels"]))
+        return Loss(*token_loss(self.scores(batch), batch["labels"]))
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         total = Total()
@@ -160,41 +196,55 @@ class CompleteImage(PictureTask):
 
     # Answers.
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Completion]:
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        """A picture; or, where the model reads a text first, a text, or a text and a picture."""
+        if not self.text_length:
+            return super().__call__(thing, **options)
+        things, alone = several(thing)
+        answers = [self._said(*_text_and_picture(one), options) for one in things]
+        return answers[0] if alone else answers
+
+    def _said(self, text: str, picture: Picture | None, options: dict[str, Any]) -> Completion:
+        if picture is not None:
+            return self.answer([picture], texts=[text], **options)[0]
+        blank = Picture.of(np.zeros((*self.codes.size, 3), dtype=np.uint8), text)
+        return replace(self.answer([blank], texts=[text], **{**options, "given": 0.0})[0], bits=None)
+
+    def answer(self, pictures: Sequence[Picture], texts: Sequence[str] = (), **options: Any) -> list[Completion]:
         chosen: CompleteImageOptions = self.settings.replace(**options)
         placed = [self.processor.place(picture.open(self.processor.mode))[0] for picture in pictures]
         tokens = self.codes.encode(self.processor.stack(placed)["pixels"].to(self.model.device))
-        n = self.codes.given(chosen.given)
+        text = torch.from_numpy(np.stack([self.spell(one) for one in texts])).to(tokens) if self.text_length else None
+        batch, n = self.sequences(tokens, text), self.codes.given(chosen.given)
         with answering(self.model):
-            bits = self._bits(tokens, n)
-        written = self._write(tokens, n, chosen)
+            bits = self._bits(batch, n)
+        written = self._write(batch, n, chosen)
         return [
             self._completion(picture.name, one, made, n, rest)
             for picture, one, made, rest in zip(pictures, tokens, written, bits, strict=True)
         ]
 
-    def _bits(self, tokens: Tensor, n: int) -> list[float]:
+    def _bits(self, batch: Batch, n: int) -> list[float]:
         """Of each token after the first `n`, on average, for each picture."""
-        batch = self.sequences(tokens)
-        logits = self.model(input_ids=batch["input_ids"]).logits[:, n:]
-        said = torch.log_softmax(logits.float(), dim=-1).gather(2, tokens[:, n:, None])
+        logs = torch.log_softmax(self.scores(batch)[:, n:].float(), dim=-1)
+        said = logs.gather(2, batch["labels"][:, n:, None])
         return [float(one) for one in -said.mean(dim=(1, 2)) / math.log(2)]
 
-    def _write(self, tokens: Tensor, n: int, chosen: CompleteImageOptions) -> Tensor:
+    def _write(self, batch: Batch, n: int, chosen: CompleteImageOptions) -> Tensor:
         """[pictures, samples, length]. Each row draws from dice of its own, so that neighbours do not change it."""
-        many = chosen.samples
-        prompt = self.sequences(tokens)["input_ids"][:, : n + 1].repeat_interleave(many, dim=0)
+        many, before = chosen.samples, self.text_length or 1
         made = self.model.generate(
-            input_ids=prompt,
+            input_ids=batch["ids"][:, : before + n].repeat_interleave(many, dim=0),
             max_new_tokens=self.codes.length - n,
             do_sample=True,
             temperature=chosen.temperature,
             top_k=chosen.top_k,
             top_p=chosen.top_p,
             eos_token_id=None,
-            seed=[chosen.seed + i for _ in tokens for i in range(many)],
+            suppress_tokens=list(range(self.words)) or None,
+            seed=[chosen.seed + i for _ in batch["labels"] for i in range(many)],
         )
-        return made[:, 1:].unflatten(0, (len(tokens), many))
+        return (made[:, before:] - self.words).unflatten(0, (-1, many))
 
     def _completion(self, name: str, tokens: Tensor, made: Tensor, n: int, bits: float) -> Completion:
         shown = _arrays(self.codes.decode(torch.cat([tokens[None], made])))
@@ -205,7 +255,7 @@ class CompleteImage(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        # Thousands of tokens a picture: few pictures make a step, and few rounds an hour's work.
+        # Thousands of tokens a picture: few pictures make a step, and few rounds take long.
         size = 16 if rows >= 1000 else 8
         steps = max(min(4000, 40 * rows // size), 50)
         return {
@@ -216,7 +266,7 @@ class CompleteImage(PictureTask):
             "warmup": min(200, steps // 10),
             "weight_decay": 0.01,
             "betas": (0.9, 0.95),
-            "eval_every": max(steps // 4, 1),
+            "eval_every": max(steps // 2, 1),
             "save_every": max(steps // 4, 1),
             "compile": torch.cuda.is_available(),
         }
@@ -224,7 +274,7 @@ class CompleteImage(PictureTask):
 
 def size_of(config: Settings) -> tuple[int, int]:
     """Rows and columns of the pictures that a model writes; a model that knows only how many pixels: a square."""
-    if isinstance(config, ImageTransformer):
+    if isinstance(config, (ImageTransformer, DallE)):
         return config.image_size[0], config.image_size[1]
     assert isinstance(config, ImageGPT)
     side = math.isqrt(config.max_length)
@@ -233,13 +283,29 @@ def size_of(config: Settings) -> tuple[int, int]:
     return side, side
 
 
+def n_colours(config: Settings) -> int:
+    """How many colours a model's words stand for."""
+    if isinstance(config, DallE):
+        return config.n_codes
+    assert isinstance(config, ImageGPT)
+    return config.vocab_size - 1
+
+
+def _text_and_picture(thing: Any) -> tuple[str, Picture | None]:
+    """What is handed in: a text, the name of a picture's file, or both."""
+    if isinstance(thing, tuple) and len(thing) == 2:
+        return str(thing[0]), Picture.of(thing[1])
+    if isinstance(thing, str) and not (is_picture(thing) or Path(thing).is_file()):
+        return thing, None
+    return "", Picture.of(thing)
+
+
 def codes_of(model: Model) -> Codes:
     config = model.config
     if isinstance(config, ImageTransformer):
         return Intensities(size_of(config), config.raster, config.n_values)
-    assert isinstance(config, ImageGPT)
     try:
-        return Palette.read(json.loads(model.origin.files.get(FILE, b"{}")), size_of(config), config.vocab_size - 1)
+        return Palette.read(json.loads(model.origin.files.get(FILE, b"{}")), size_of(config), n_colours(config))
     except ConfigError as error:
         raise ConfigError(f"{FILE}: {error}") from None
 
@@ -247,7 +313,12 @@ def codes_of(model: Model) -> Codes:
 def _some_pixels(rows: Rows, processor: Processor) -> Tensor:
     """Pixels [n, 3] of some of the pictures, evenly."""
     every = max(len(rows) // SEEN, 1)
-    placed = [processor.place(rows[i]["image"].open(processor.mode))[0] for i in range(0, len(rows), every)]
+    placed = []
+    for i in range(0, len(rows), every):
+        with suppress(PictureError):  # training skips it and says so
+            placed.append(processor.place(rows[i]["image"].open(processor.mode))[0])
+    if not placed:
+        raise PictureError(f"None of the pictures of {rows.path} that were tried can be opened.")
     pixels = torch.from_numpy(np.stack(placed)).permute(0, 2, 3, 1).reshape(-1, 3)
     return pixels[:: max(len(pixels) // PIXELS, 1)]
 

@@ -30,9 +30,11 @@ def run(
 ) -> None:
     """Answer every input, each answer on a line of its own; where someone watches, text comes word by word. With
     `out`, answers are drawn there."""
-    if name in TASKS and name not in WRITING and (options or chat):
-        flag = next(iter(options), "chat").replace("_", "-")
-        raise InputError(f"{name} writes no text, so it takes no --{flag}.")
+    written = [option for option in options if option != "threshold"] + ["chat"] * chat
+    if name in TASKS and name not in WRITING and written:
+        raise InputError(f"{name} writes no text, so it takes no --{written[0].replace('_', '-')}.")
+    if name in TASKS and "threshold" in options and not find(name).has_slots:
+        raise InputError(f"{name} finds no things that are more or less sure, so it takes no --threshold.")
     if chat and inputs:
         raise InputError("--chat reads what you say from standard input; leave INPUT out.")
     if not chat and not inputs:

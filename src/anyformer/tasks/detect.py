@@ -21,6 +21,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings
+from anyformer.decode.slots import read, set_head
 from anyformer.errors import DataError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.heads.geometry import broken, clip, to_centres
@@ -34,7 +35,7 @@ from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import IMAGENET, Placement, Processor
 from anyformer.run import Output
 from anyformer.tasks import build
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, answering
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Total, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask
 from anyformer.tasks.text import labels_of
 
@@ -94,6 +95,7 @@ class Detect(PictureTask):
     label_column = "classes"
     metric = "ap"
     wanted = "a detector such as DETR"
+    has_slots = True
     _left_out = 0
 
     # The model.
@@ -141,8 +143,8 @@ class Detect(PictureTask):
         if row.get("boxes") is not None:
             boxes, keep = self._check(row, placement.before)
             classes = [self.number_of(label) for label in row["classes"]]
-            crowd = np.zeros(len(classes), dtype=bool) if row.get("crowds") is None else np.asarray(row["crowds"])
-            keep &= ~crowd  # too many to tell apart: nothing to learn from
+            if row.get("crowds") is not None:
+                keep &= ~np.asarray(row["crowds"], dtype=bool)  # too many to tell apart: nothing to learn from
             found["boxes"] = placement.boxes(boxes[keep])
             found["classes"] = np.array(classes, dtype=np.int64)[keep]
         return found
@@ -195,10 +197,13 @@ class Detect(PictureTask):
         return made
 
     def loss(self, batch: Batch) -> Loss:
+        return self._loss(batch)[0]
+
+    def _loss(self, batch: Batch) -> tuple[Loss, Output]:
         out = self.model(**self._pixels(batch), labels=Targets(batch["classes"], batch["boxes"]))
         n = len(batch["pixel_values"])
         parts = {name: value.detach() * n for name, value in self.layers(out.loss_dict)}
-        return Loss(out.loss * n, torch.tensor(n, device=out.loss.device), parts)
+        return Loss(out.loss * n, torch.tensor(n, device=out.loss.device), parts), out
 
     def layers(self, parts: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The loss of each decoder layer, from the first; and of what the last one's is made."""
@@ -219,26 +224,27 @@ class Detect(PictureTask):
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         examples = self.prepared(rows)
         found: dict[int, Found] = {}
-        total, count = 0.0, 0
+        sizes: dict[int, tuple[int, int]] = {}
+        total, slots = Total(), []
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
-                loss = self.loss(batch)
-                total, count = total + float(loss.total), count + int(loss.count)
-                for number, one in zip(numbers, self.find(batch, threshold=0.0), strict=True):
-                    found[examples.row(int(number))] = as_found(one)
-        order = sorted(found)
-        truth = [self._truth(rows[i]) for i in order]
-        said = [found[i] for i in order]
-        figures = average_precision(said, truth, sizes=False) if self.lenient else coco_figures(said, truth)
-        return {**figures, "loss": total / count, **self.skipped()}
+                loss, out = self._loss(batch)
+                total.add(loss)
+                places = [examples.row(int(number)) for number in numbers]
+                said = read(set_head(self.model), out, 0.0, batch["before"])
+                found |= {row: as_found(one) for row, one in zip(places, said, strict=True)}
+                sizes |= dict(zip(places, batch["before"].tolist(), strict=True))
+                slots.append(out.pred_boxes.float().cpu())
+        self.slots = torch.cat(slots)
+        figures = self._figures([found[i] for i in found], [self._truth(rows[i], sizes[i]) for i in found])
+        return {**figures, "loss": total.mean, **self.skipped()}
 
-    def find(self, batch: Batch, threshold: float) -> list[Output]:
-        """What there is in each picture of a batch, in pixels of the picture as it came."""
-        return self.model.find(**self._pixels(batch), target_sizes=batch["before"], threshold=threshold)
+    def _figures(self, found: list[Found], truth: list[Truth]) -> Figures:
+        """While it learns, the quick ones; they are the same."""
+        return {**average_precision(found, truth, sizes=False)} if self.lenient else coco_figures(found, truth)
 
-    def _truth(self, row: Row) -> Truth:
-        size = row["image"].open().size
-        boxes, keep = self._check(row, (size[1], size[0]))
+    def _truth(self, row: Row, size: tuple[int, int]) -> Truth:
+        boxes, keep = self._check(row, size)
         classes = np.array([self.number_of(label) for label in row["classes"]], dtype=np.int64)
         areas, crowds = (row.get(name) for name in ("areas", "crowds"))
         return Truth.of(
@@ -252,8 +258,8 @@ class Detect(PictureTask):
         least = self.settings.threshold if threshold is None else threshold
         with answering(self.model):
             batch, placed = self.look_at(pictures)
-            batch["before"] = torch.tensor([placement.before for placement in placed])
-            answers = self.find(batch, least)
+            sizes = [placement.before for placement in placed]
+            answers = self.model.find(**self._pixels(batch), target_sizes=sizes, threshold=least)
         return [self._things(*pair) for pair in zip(pictures, answers, strict=True)]
 
     def _things(self, picture: Picture, found: Output) -> Things:

@@ -55,6 +55,11 @@ class Teacher:
     @torch.no_grad()
     def scores(self, pixels: Tensor) -> Tensor:
         """[B, labels], of the student's pixel_values, in the order of the student's labels."""
+        half = pixels.is_cuda and torch.cuda.is_bf16_supported()
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=half):
+            return self._scores(pixels)
+
+    def _scores(self, pixels: Tensor) -> Tensor:
         if self.model.device != pixels.device:
             self.model.to(pixels.device)
             self.order = self.order.to(pixels.device)
@@ -67,9 +72,8 @@ class Teacher:
         logits: Tensor = self.model(pixel_values=pixels).logits
         return logits.float().index_select(1, self.order)
 
-    def loss(self, student: Tensor, pixels: Tensor) -> Tensor:
+    def loss(self, student: Tensor, wanted: Tensor) -> Tensor:
         """The sum over the rows of how far the student's scores are from the teacher's."""
-        wanted = self.scores(pixels)
         if self.options.distill == "hard":
             return F.cross_entropy(student.float(), wanted.argmax(dim=1), reduction="sum")
         heat = self.options.temperature

@@ -10,32 +10,44 @@ from typing import Any
 
 from anyformer.data.files import Paths
 from anyformer.data.settings import DataSettings
+from anyformer.errors import InputError
 from anyformer.tasks import find, task
 from anyformer.tasks.base import Figures, Progress, Source
 
 
 @dataclass(frozen=True)
 class Measured:
-    """`metric` names the figure that counts."""
+    """`metric` names the figure that counts. `slots`: where each query put its box, [rows, queries, 4]."""
 
     path: str
     rows: int
     metric: str
     figures: Figures
+    slots: Any = None
 
 
 def measure(
-    name: str, model: Source, data: Paths, *, columns: str = "", device: str = "cpu", dtype: str | None = None
+    name: str,
+    model: Source,
+    data: Paths,
+    *,
+    columns: str = "",
+    device: str = "cpu",
+    dtype: str | None = None,
+    draw: bool = False,
 ) -> Measured:
-    """The task's figures on the rows of a file; which column is what as said here, or as it was in training."""
+    """The task's figures on the rows of a file; which column is what as said here, or as it was in training. `draw`: it
+    must have queries that place boxes."""
     kind = find(name)
+    if draw and not kind.has_slots:
+        raise InputError(f"{name} has no queries that place boxes, so eval has nothing to draw: leave --out away.")
     ready: Any = task(name, model, device=device, dtype=dtype)
     said = ready.model.origin.settings.get("data", {})
     settings = DataSettings(**{key: said[key] for key in ("header", "format") if key in said})
     rows = kind.read(data, settings.replace(columns=columns or said.get("columns", "")))
     with progress_bar(f"{name} on {rows.path}") as progress:
         figures = ready.evaluate(rows, progress)
-    return Measured(rows.path, len(rows), ready.metric, figures)
+    return Measured(rows.path, len(rows), ready.metric, figures, ready.slots)
 
 
 def show(found: Measured) -> str:

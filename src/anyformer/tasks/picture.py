@@ -14,7 +14,8 @@ the pattern. It says:
   sees: `placement.boxes(row["boxes"])`. `example` adds the picture itself as `image`, 8 bits [channels, rows, columns].
 - `collate_targets(examples)`: those as tensors. What varies in number is padded: boxes [B, most, 4] with `classes`
   [B, most] that are IGNORED where nothing is; keypoints [B, joints, 3]; mask [B, rows, columns]. Under these names the
-  augmentation moves them along with the pixels.
+  augmentation moves them along with the pixels; joints are mirrored where `swaps` says what left and right become.
+- `describe()` and `recall(said)`: what a folder must remember beside the labels, such as bones.
 - `loss(batch)` reads `pixel_values` (and `pixel_mask` where pictures are padded) and the targets; `evaluate`;
   `answer(pictures)` gives an answer for each, which prints well and has `draw()`, a PIL image, for `run --out`.
 - `advice()`: the training settings that suit it; `options_class`: a subclass of `PictureOptions` with an
@@ -30,6 +31,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -157,7 +159,7 @@ class PictureTask(Task):
             return ()
         meaning = pairs(setup.data.labels, "data.labels")
         known = rows.about.get("labels")
-        ordered = [str(one) for one in known] if known else _distinct(rows, cls.label_column)
+        ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
         return tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
 
     @staticmethod
@@ -212,6 +214,14 @@ class PictureTask(Task):
         )
         return cls.fit(rows, chosen)
 
+    @classmethod
+    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+        """Of a list without names, the one column beside the pictures' is what the task wants."""
+        wanted = [column.name for column in cls.columns if not column.optional and column.name != "image"]
+        if not chosen and len(wanted) == 1 and rows.columns in (("image", "1"), ("image", "2")):
+            chosen = {wanted[0]: rows.columns[1]}
+        return super().fit(rows, chosen)
+
     def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
         return Decoded(rows, self.example, lenient=self.lenient)
 
@@ -246,8 +256,8 @@ class PictureTask(Task):
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is not None:
-            compiled = self.compiled and batch["pixels"].device.type == "cuda"
-            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=compiled)
+            fixed = batch["pixels"].device.type == "cuda" and "sizes" not in batch  # other sizes would compile again
+            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=self.compiled and fixed)
         left = {name: value for name, value in batch.items() if name not in ("pixels", "sizes")}
         return {**self.processor.normalise(batch["pixels"], batch.get("sizes")), **left}
 
@@ -316,7 +326,7 @@ def model_size(config: Settings) -> Any:
     return config.to_json().get("image_size")
 
 
-def _distinct(rows: Rows, column: str) -> list[str]:
+def distinct(rows: Rows, column: str) -> list[str]:
     found: set[str] = set()
     for i, row in enumerate(rows):
         value = row[column]

@@ -21,6 +21,7 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
+from anyformer.decode.turns import place_joints
 from anyformer.errors import DataError, InputError
 from anyformer.heads.keypoints import PoseHead
 from anyformer.metrics import poses
@@ -221,7 +222,8 @@ class PoseTask(PictureTask):
                 n = float(batch["labels"][..., 2].sum())
                 total, count = total + float(out.loss) * n, count + n
                 place = batch["place"].cpu()
-                found.append(self.back(self.head.places(out)[..., :2].cpu(), place))
+                said = place_joints(self.model, batch["pixel_values"]) if self.in_turn else out
+                found.append(self.back(self.head.places(said)[..., :2].cpu(), place))
                 right.append(batch["truth"].cpu())
                 if self.mean_pose is not None:
                     still.append(self.back(self.mean_pose.expand(len(place), -1, -1), place))
@@ -265,6 +267,10 @@ class PoseTask(PictureTask):
         return np.nan_to_num((high - low).max(axis=1), neginf=0.0), "the longer side of the box around the joints"
 
     @property
+    def in_turn(self) -> bool:
+        return bool(getattr(self.model.config, "in_turn", False))
+
+    @property
     def head(self) -> PoseHead:
         head = self.model.heads["pose"]
         assert isinstance(head, PoseHead)
@@ -288,7 +294,7 @@ class PoseTask(PictureTask):
             placed = [cut_out(image, box, self.seen) for box in ([_box(None, image)] if whole else boxes)]
         with answering(self.model):
             pixels = torch.from_numpy(np.stack([one for one, _ in placed])).to(self.model.device)
-            found = self.head.places(self.model(**self.processor.normalise(pixels))).cpu()
+            found = self.head.places(place_joints(self.model, **self.processor.normalise(pixels))).cpu()
         place = torch.tensor([[*where.scale[::-1], *where.offset[::-1]] for _, where in placed])
         people = torch.cat([self.back(found[..., :2], place), found[..., 2:]], dim=-1).numpy()
         return Pose(people, self.skeleton.names, lambda: draw.joints(picture.open(), people, self.skeleton.bones))
@@ -296,7 +302,7 @@ class PoseTask(PictureTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size = 64 if rows >= 256 else 16
-        steps = min(max((250 if fresh else 20) * rows // size, 300), 100_000)
+        steps = min(max((200 if fresh else 20) * rows // size, 300), 100_000)
         return {
             "batch_size": size,
             "steps": steps,

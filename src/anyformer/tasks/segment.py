@@ -32,8 +32,9 @@ from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import CLASSES, Picture
-from anyformer.pictures.outlines import classes as from_outlines
 from anyformer.pictures.processor import FILE, Placement
+from anyformer.pictures.shapes import paint
+from anyformer.run import Output
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask, head_for
 
@@ -152,7 +153,7 @@ class Segment(PictureTask):
         """[rows, columns]: the place of each pixel's class among the labels, `ignore` where it has none."""
         if row.get("mask") is None:
             numbers = [self.number_of(name) for name in row["classes"]]
-            return from_outlines(row["segments"], numbers, size, self.index.get(BACKGROUND, self.ignore))
+            return paint(row["segments"], numbers, *size, nothing=self.index.get(BACKGROUND, self.ignore))
         picture: Picture = row["mask"]
         values = np.asarray(picture.open(CLASSES)).astype(np.int64)
         if values.ndim != 2:
@@ -202,7 +203,10 @@ class Segment(PictureTask):
         return batch
 
     def loss(self, batch: Batch) -> Loss:
-        out = self.model(pixel_values=batch["pixel_values"], labels=batch["labels"])
+        return self._sum(self.model(pixel_values=batch["pixel_values"], labels=batch["labels"]), batch)
+
+    def _sum(self, out: Output, batch: Batch) -> Loss:
+        """Of the pixels that count; a batch where none does has a loss of 0."""
         count = (batch["labels"] != self.ignore).sum().clamp(min=1)
         return Loss(torch.nan_to_num(out.loss) * count, count)
 
@@ -215,10 +219,10 @@ class Segment(PictureTask):
         examples = self.prepared(rows)
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
-                loss = self.loss(batch)
+                out = self.model(pixel_values=batch["pixel_values"], labels=batch["labels"])
+                loss = self._sum(out, batch)
                 total, count = total + float(loss.total), count + float(loss.count)
-                logits = self.model(pixel_values=batch["pixel_values"]).logits.float()
-                for i, one in zip(numbers, logits, strict=True):
+                for i, one in zip(numbers, out.logits.float(), strict=True):
                     row = rows[self.row_of(examples, int(i))]
                     right = self.truth(row, _size(row["image"]))
                     counts += pixels.confusion(self.classes_of(one, right.shape), right, n, self.ignore)

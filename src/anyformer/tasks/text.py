@@ -203,7 +203,8 @@ def texts_of(rows: Iterable[Row], name: str) -> list[str]:
 def labels_of(model: Model) -> list[str]:
     """The names that a Hugging Face folder gives its labels."""
     named = model.origin.hf_config.get("id2label")
-    n = model.config.to_json().get("n_labels", 0)
+    settings = model.config.to_json()
+    n = settings.get("n_labels", settings.get("n_joints", 0))
     if isinstance(named, Mapping) and len(named) == n:
         return [str(label) for _, label in sorted(named.items(), key=lambda item: int(item[0]))]
     return [f"LABEL_{i}" for i in range(n)]

@@ -60,7 +60,7 @@ class Display(Watcher):
         value = progress.state.metrics.get(self.metric)
         parts += [f"valid {self.metric} {value:.4g}"] if isinstance(value, (int, float)) else []
         parts += [f"{speed:,.0f} {progress.unit}/s"]
-        parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None else []
+        parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None and progress.unit == "tokens" else []
         parts += [f"{memory(self.device) / 1e9:.1f} GB", f"padding {progress.padding:.1%}"]
         parts += [f"waiting {progress.waiting:.1%}"]
         return "  ".join([*parts, f"{duration(progress.seconds_left)} left"])

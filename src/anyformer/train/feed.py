@@ -132,5 +132,9 @@ def _read(batch: Batch) -> Iterator[tuple[int, int]]:
             yield int((labels != IGNORED).sum()), ids.numel()
         elif ids is not None:
             yield ids.numel(), ids.numel()
-        elif prefix and labels is not None and labels.dim() == 2 and labels.shape != batch["input_ids"].shape:
+        elif prefix and labels is not None and labels.dim() == 2 and _shape(batch, "input_ids") != labels.shape:
             yield int((labels != IGNORED).sum()), labels.numel()  # a decoder reads its labels, shifted
+
+
+def _shape(batch: Batch, name: str) -> tuple[int, ...] | None:
+    return tuple(batch[name].shape) if name in batch else None

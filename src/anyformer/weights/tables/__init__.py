@@ -30,7 +30,9 @@ from anyformer.weights.tables import (
     roberta,
     roformer,
     t5,
+    timesformer,
     trocr,
+    videomae,
     vision_encoder_decoder,
     vit,
     vitpose,
@@ -41,9 +43,10 @@ _TEXT_ENCODERS = (bert, distilbert, electra, mpnet, roberta, roformer)
 _DECODERS = (gemma3, gpt1, gpt2, gptneox, imagegpt, llama, mamba, mistral, trocr)
 _PAIRS = (bart, encoder_decoder, marian, t5, vision_encoder_decoder)
 _SOUNDS = (ast, whisper)
+_VIDEOS = (timesformer, videomae)
 _OTHERS = (beit, deit, detr, git, mae, perceiver, resnet, vit, vitpose)
 _ALL = (
-    *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_SOUNDS, *_OTHERS)),
+    *(module.TABLE for module in (*_TEXT_ENCODERS, *_DECODERS, *_PAIRS, *_SOUNDS, *_VIDEOS, *_OTHERS)),
     *(clip.TABLE, clip.TEXT, clip.VISION),
     *(qwen.QWEN2, qwen.QWEN3),
 )

@@ -15,7 +15,6 @@ from anyformer.weights.table import (
     each_layer,
     pair,
     read_activation,
-    unpair,
     write_activation,
 )
 
@@ -102,8 +101,8 @@ _INNER = (
     _inner("d_model", "hidden_size", 768),
     _inner("n_heads", "num_attention_heads", 12),
     _inner("hidden_ratio", "mlp_ratio", 4),
-    _inner("image_size", "image_size", (256, 192), pair, unpair),
-    _inner("patch_size", "patch_size", (16, 16), pair, unpair),
+    _inner("image_size", "image_size", (256, 192), pair, list),
+    _inner("patch_size", "patch_size", (16, 16), pair, list),
     _inner("n_channels", "num_channels", 3),
     _inner("activation", "hidden_act", "gelu", read_activation, write_activation),
     _inner("norm_eps", "layer_norm_eps", 1e-12),

@@ -1,0 +1,82 @@
+"""What a page asks of the explorer: a model's input, and which part of the answer to draw. Every request says all of
+it, so that the server keeps nothing of anybody's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+
+from anyformer.config import Settings
+from anyformer.errors import InputError
+
+MOST_CHARACTERS = 100_000
+MOST_NEW = 128  # tokens that are written for one request
+MOST_BEAMS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mute(Settings):
+    """A head that says nothing: its values count as zeros."""
+
+    stage: str
+    layer: int
+    part: str = "self"
+    head: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask(Settings):
+    text: str = ""
+    pair: str | None = None  # a second text, for models that read two
+    target: str | None = None  # what an encoder-decoder is made to say; None: what it says by itself
+    picture: str | None = None  # a file, as base64
+    sound: str | None = None  # likewise
+    silence: tuple[Mute, ...] = ()
+    stage: str | None = None
+    part: str = "self"
+    layer: int = 0
+    layers: tuple[int, ...] | None = None
+    head: int | None = None  # None: all of them, or their mean
+    position: int = -1
+    top: int = 0  # the corner of a tile
+    left: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    sample: bool = False
+    seed: int = 0
+    new_tokens: int = 20
+    beams: int = 4
+    share: float = 0.75  # of patches that are hidden
+    threshold: float = 0.5
+
+    def check(self) -> None:
+        for name in ("text", "pair", "target"):
+            size = len(getattr(self, name) or "")
+            self.require(size <= MOST_CHARACTERS, f"{name} has {size:,} characters; the most is {MOST_CHARACTERS:,}.")
+        self.require(1e-3 <= self.temperature <= 1e3, "temperature must be from 0.001 to 1000.")
+        self.require(0 < self.top_p <= 1, "top_p must be above 0 and at most 1.")
+        self.require(self.top_k >= 0, "top_k must be 0 or more.")
+        self.require(1 <= self.new_tokens <= MOST_NEW, f"new_tokens must be from 1 to {MOST_NEW}.")
+        self.require(1 <= self.beams <= MOST_BEAMS, f"beams must be from 1 to {MOST_BEAMS}.")
+        self.require(0 < self.share < 1, "share must be between 0 and 1.")
+        self.require(0 <= self.threshold <= 1, "threshold must be from 0 to 1.")
+        self.require(min(self.top, self.left, self.layer) >= 0, "top, left and layer count from 0.")
+        self.require(len(self.silence) <= 4096, "no model has so many heads to silence.")
+
+    def file(self, kind: str) -> bytes:
+        """The picture or the sound that was given."""
+        content: str | None = getattr(self, kind)
+        if content is None:
+            raise InputError(f"This model reads {kind}s; give it one.")
+        try:
+            return base64.b64decode(content.encode(), validate=True)
+        except (binascii.Error, ValueError):
+            raise InputError(f"The {kind} is not base64.") from None
+
+    def key(self) -> tuple[object, ...]:
+        """What a pass through the model depends on."""
+        files = hashlib.blake2b(f"{self.picture} {self.sound}".encode(), digest_size=16).digest()
+        return (self.text, self.pair, self.target, files, self.silence, self.share, self.seed, self.new_tokens)

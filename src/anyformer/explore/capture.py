@@ -1,0 +1,199 @@
+"""One pass through a model, kept so that any layer can be looked into afterwards.
+
+A pass runs on the fast kernels and keeps what each block was given. Whoever wants the weights, queries or values of a
+layer then has that one block run again under `af.look`: the cost of one layer, and memory for none of the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.attention import Attention
+from anyformer.core.block import Block, Sublayer
+from anyformer.core.taps import Seen, look
+from anyformer.errors import InputError
+from anyformer.explore.ask import Mute
+from anyformer.explore.patience import Patience
+from anyformer.explore.silence import silenced
+from anyformer.model import Model, Stage
+from anyformer.run import Output, Run
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a block was given, and the seconds it took."""
+
+    index: int  # of the block in its stack
+    block: Block
+    tokens: Tokens
+    memory: Tokens | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where attention happens: a layer of a stage, counted in the order of the pass, and a part of it."""
+
+    stage: str
+    layer: int
+    part: str
+    heads: int
+    point: str
+    plain: bool  # whether it is the scaled dot product, whose heads can be taken apart and silenced
+
+
+@dataclass
+class Trace:
+    model: Model
+    batch: dict[str, Any]
+    mutes: tuple[Mute, ...]
+    run: Run
+    output: Output
+    seconds: float
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+
+    def size(self) -> int:
+        """Bytes that it holds, about."""
+        kept = [call.tokens.x for calls in self.calls.values() for call in calls]
+        kept += [value for value in self.output.values() if isinstance(value, Tensor)]
+        return sum(x.numel() * x.element_size() for x in kept)
+
+    def sites(self) -> list[Site]:
+        return [
+            Site(stage, layer, part, heads, f"{stage}.blocks.{call.index}.{part}.weights", plain)
+            for stage, calls in self.calls.items()
+            for layer, call in enumerate(calls)
+            for part, heads, plain in _parts(call.block, call.memory is not None)
+        ]
+
+    def site(self, stage: str | None, layer: int, part: str) -> Site:
+        sites = self.sites()
+        here = [site for site in sites if site.part == part and stage in (None, site.stage)]
+        found = next((site for site in here if site.layer == layer), None)
+        if found is None:
+            known = sorted({f"{one.stage} {one.part}" for one in sites})
+            what = f"layers 0 to {len(here) - 1} there" if here else ", ".join(known) or "no attention"
+            raise InputError(f"There is no {stage or ''} {part} attention in layer {layer}; the model has {what}.")
+        return found
+
+    def layers(self, stage: str | None, part: str) -> list[Site]:
+        """All sites of one kind, in order; without a stage, those of the first that has some."""
+        found = [site for site in self.sites() if site.part == part and stage in (None, site.stage)]
+        return [site for site in found if site.stage == found[0].stage]
+
+    @torch.inference_mode()
+    def inside(self, stage: str, layer: int, *points: str) -> Seen:
+        """What the named points of a layer show ("self.weights"), in a pass of that block alone, which ends with the
+        part that was asked about."""
+        call = self.calls[stage][layer]
+        names = [f"{stage}.blocks.{call.index}.{point}" for point in points]
+        asked = {point.split(".")[0] for point in points}
+        last = [sublayer for name, sublayer in call.block.sublayers.items() if name in asked][-1]
+        hook = cast("Sublayer", last).part.register_forward_hook(_enough)
+        try:
+            with silenced(self.model, self.mutes), look(self.model, *names) as seen:
+                call.block(call.tokens, call.memory, None)
+        except _Enough:
+            pass
+        finally:
+            hook.remove()
+        return seen
+
+    def weights(self, site: Site) -> Tensor:
+        """[heads, queries, keys]."""
+        return self.inside(site.stage, site.layer, f"{site.part}.weights")[site.point][0]
+
+    def attention(self, site: Site) -> Attention:
+        """The part itself, where it is the attention whose heads can be taken apart."""
+        sublayer = self.sublayer(site)
+        if not isinstance(sublayer.part, Attention):
+            raise InputError(f"The {site.part} of this layer has no queries, keys and values to take apart.")
+        return sublayer.part
+
+    def sublayer(self, site: Site) -> Sublayer:
+        return cast("Sublayer", self.calls[site.stage][site.layer].block.sublayers[site.part])
+
+    def tokens(self, stage: str) -> Tokens:
+        """All tokens of a stage: what its first block was given, for the last one may work on a few alone."""
+        calls = self.calls.get(stage)
+        return (calls[0].tokens if calls else self.run.tokens[stage]).pad()
+
+    def memory_stage(self, stage: str) -> str:
+        """The stage that cross-attention looks at."""
+        return cast("Stage", self.model.stages[stage]).attends or stage
+
+
+class _Enough(Exception):  # noqa: N818 - no mistake: what was asked for has been seen
+    """Ends a block early."""
+
+
+def _enough(*_: Any) -> None:
+    raise _Enough
+
+
+def _parts(block: Block, crossing: bool) -> list[tuple[str, int, bool]]:
+    """The sublayers with weights to show: name, heads, and whether they are the usual attention."""
+    found = []
+    for name, sublayer in cast("dict[str, Sublayer]", dict(block.sublayers.items())).items():
+        if sublayer.crosses and not crossing:
+            continue
+        part = sublayer.part
+        if isinstance(part, Attention):
+            found.append((name, part.config.n_heads, True))
+        elif type(part).__name__ in ("AttentiveDecoder", "Lookup"):
+            found.append((name, 1, False))
+    return found
+
+
+@torch.inference_mode()
+def trace(model: Model, batch: dict[str, Any], mutes: Sequence[Mute], patience: Patience) -> Trace:
+    """Run the model once, as it always runs, and keep what its blocks were given."""
+    kept: dict[str, list[Call]] = {name: [] for name in model.stages}
+    runs: list[Run] = []
+    began = time.perf_counter()
+    with watched(model, kept, runs, patience), silenced(model, mutes):
+        output = model(**batch)
+    calls = {stage: each for stage, each in kept.items() if each}
+    return Trace(model, batch, tuple(mutes), runs[-1], output, time.perf_counter() - began, calls)
+
+
+@contextmanager
+def watched(model: Model, kept: dict[str, list[Call]] | None, runs: list[Run], patience: Patience) -> Iterator[None]:
+    """Inside, every block asks for patience before it starts; with `kept`, what it is given is kept."""
+    hooks = []
+    for name, stage in cast("dict[str, Stage]", dict(model.stages.items())).items():
+        hooks.append(stage.register_forward_pre_hook(lambda _, given: runs.append(given[0])))
+        for index, block in enumerate(stage.stack.blocks if stage.stack is not None else ()):
+            clock = _Clock(index, kept[name] if kept is not None else None, patience)
+            hooks.append(block.register_forward_pre_hook(clock.before))
+            hooks.append(block.register_forward_hook(clock.after))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Clock:
+    """The two hooks of one block."""
+
+    def __init__(self, index: int, calls: list[Call] | None, patience: Patience) -> None:
+        self.index, self.calls, self.patience = index, calls, patience
+        self.began = 0.0
+
+    def before(self, block: nn.Module, given: tuple[Any, ...]) -> None:
+        self.patience.check()
+        self.began = time.perf_counter()
+
+    def after(self, block: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+        if self.calls is not None:
+            seconds = time.perf_counter() - self.began
+            self.calls.append(Call(self.index, cast("Block", block), given[0], given[1], seconds))

@@ -1,0 +1,117 @@
+"""What `af.look` has seen, as pictures: every head at a glance, and attention through all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.explore import grids
+from anyformer.pictures.attention import rollout as roll
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, PAPER = "#1b2a41", "white"
+NAMED = 48  # tokens up to which a picture names them
+
+
+def heads(
+    seen: Mapping[str, Tensor],
+    path: str | PathLike[str] | None = None,
+    *,
+    row: int = 0,
+    title: str = "Every head: rows are queries, columns keys",
+) -> Figure:
+    """A small matrix for each head that was seen, a line for each layer, with its entropy in bits.
+
+    `seen` is what `af.look(model, "*.self.weights")` gives; `row` is the one of the batch that is drawn. With `path`
+    the picture is written there; the figure comes back either way.
+    """
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
+
+    layers = weights_of(seen, row)
+    columns = max(len(weights) for weights in layers.values())
+    size = (1.15 * columns + 1.6, 1.35 * len(layers) + 0.8)
+    figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(len(layers), columns, squeeze=False)
+    for line, (point, weights) in zip(axes, layers.items(), strict=True):
+        bits = grids.entropy(weights).tolist()
+        for head, place in enumerate(line):
+            _bare(place)
+            if head >= len(weights):
+                place.set_visible(False)
+                continue
+            place.imshow(weights[head].numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+            place.set_title(f"{head}: {bits[head]:.2f} bits", fontsize=7, color=INK, pad=2)
+        name = point.removesuffix(".weights").replace(".blocks.", "\n")
+        line[0].set_ylabel(name, fontsize=8, color=INK, rotation=0, ha="right", va="center")
+    figure.suptitle(title, fontsize=11, color=INK)
+    return _written(figure, path)
+
+
+def rollout(
+    seen: Mapping[str, Tensor],
+    tokens: Sequence[str] | None = None,
+    path: str | PathLike[str] | None = None,
+    *,
+    row: int = 0,
+    title: str = "What each token is made of, through all layers",
+) -> Figure:
+    """Attention rollout (Abnar and Zuidema 2020) of the layers that were seen: a line for each token of the last layer,
+    dark where it comes from.
+
+    `seen` is what `af.look(model, "encoder.blocks.*.self.weights")` gives. With `path` the picture is written there.
+    """
+    from matplotlib.figure import Figure
+
+    layers = list(weights_of(seen, row).values())
+    n = layers[0].shape[-1]
+    if any(weights.shape[1:] != (n, n) for weights in layers):
+        raise InputError("Rollout wants the self-attention of one stage, all of one length; look at those alone.")
+    if tokens is not None and len(tokens) != n:
+        raise InputError(f"There are {len(tokens)} tokens, and the weights are of {n}.")
+    total = roll([weights[None] for weights in layers])[0]
+    side = min(max(0.3 * n, 3.0), 14.0)
+    figure = Figure(figsize=(side + 1.6, side + 1.2), layout="constrained", facecolor=PAPER)
+    axes = figure.add_subplot()
+    image = axes.imshow(total.numpy(), cmap="Blues", vmin=0.0, aspect="auto")
+    if tokens is not None and n <= NAMED:
+        axes.set_xticks(range(n), tokens, fontsize=9, rotation=60, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(n), tokens, fontsize=9)
+        axes.xaxis.tick_top()
+    axes.tick_params(length=0, colors=INK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02).outline.set_visible(False)
+    figure.suptitle(title, fontsize=12, color=INK)
+    return _written(figure, path)
+
+
+def weights_of(seen: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
+    """The weights among what was seen, [heads, queries, keys] of one row of the batch."""
+    found = {point: value for point, value in seen.items() if point.endswith(".weights")}
+    if not found:
+        raise InputError('Nothing was seen of attention weights; look at "*.weights" while the model runs.')
+    batch = min(len(value) for value in found.values())
+    if not -batch <= row < batch:
+        raise InputError(f"The batch has rows 0 to {batch - 1}; {row} is none of them.")
+    return {point: torch.as_tensor(value[row].detach().float().cpu()) for point, value in found.items()}
+
+
+def _bare(axes: Any) -> None:
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set(color="#b8c0cc", linewidth=0.6)
+
+
+def _written(figure: Figure, path: str | PathLike[str] | None) -> Figure:
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    return figure

@@ -1,0 +1,281 @@
+"""A model with what it came with, ready to be asked: text becomes ids, a picture becomes pixels, and a pass is kept for
+the questions that follow."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import torch
+
+from anyformer.data.settings import DataSettings
+from anyformer.decode.engine import pack_for_steps
+from anyformer.errors import Error, InputError
+from anyformer.explore.ask import Ask
+from anyformer.explore.capture import Trace, trace, watched
+from anyformer.explore.patience import Patience
+from anyformer.explore.silence import silenced
+from anyformer.heads.boxes import BoxHead
+from anyformer.heads.language import LanguageHead
+from anyformer.heads.pixels import PixelHead
+from anyformer.inputs.audio import FramesInput, SpectrogramInput
+from anyformer.inputs.image import ImageInput
+from anyformer.inputs.video import VideoInput
+from anyformer.model import Model, Stage
+from anyformer.pictures.open import Picture
+from anyformer.pictures.processor import Processor
+from anyformer.sounds.open import as_sound
+from anyformer.tasks.classify_audio import find_extractor, hear
+from anyformer.text.tokenizer import Tokenizer
+from anyformer.weights.folder import load
+
+MOST_TOKENS = 2048
+KEPT = 4  # passes, and
+KEPT_BYTES = 2**30  # so much of them
+
+
+@dataclass(frozen=True)
+class Word:
+    """A token as the tokenizer cut it: the characters `start` to `end` of the text, and what they are."""
+
+    id: int
+    text: str
+    raw: str
+    start: int = 0
+    end: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's input: the batch, and the words of each stage that reads some."""
+
+    batch: dict[str, Any]
+    words: dict[str, list[Word]] = field(default_factory=dict)
+    answers: list[Word] = field(default_factory=list)  # what the decoder of a pair says at each of its places
+    image: Any = None  # the picture as the model sees it, or the sound as its spectrogram: a PIL image
+
+
+class Opened:
+    def __init__(self, model: Model, tokenizer: Tokenizer | None) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.processor = _processor(model) if self.reads_pictures else None
+        self.extractor = find_extractor(model, None) if self.reads_sounds else None
+        self.lock = Lock()  # taps and hooks are the model's own: one question at a time
+        self.passes: OrderedDict[tuple[object, ...], tuple[Subject, Trace]] = OrderedDict()
+
+    @classmethod
+    def load(cls, path: Path) -> Opened:
+        model = load(path, dtype="float32").eval()
+        model.requires_grad_(False)
+        pack_for_steps(model)
+        try:
+            tokenizer = Tokenizer.load(path)
+        except Error:  # a model of pictures has none
+            tokenizer = None
+        return cls(model, tokenizer)
+
+    # What kind of model it is.
+
+    @property
+    def reads_text(self) -> bool:
+        return "input_ids" in self.model.names
+
+    @property
+    def reads_pictures(self) -> bool:
+        films = any(isinstance(stage.inputs, VideoInput) for stage in self.stages)
+        return "pixel_values" in self.model.names and not films
+
+    @property
+    def reads_sounds(self) -> bool:
+        return any(isinstance(stage.inputs, (SpectrogramInput, FramesInput)) for stage in self.stages)
+
+    @property
+    def writes(self) -> bool:
+        """An encoder-decoder that writes words."""
+        return self.model.decoder_start is not None and "decoder_input_ids" in self.model.names and bool(self.language)
+
+    @property
+    def continues(self) -> bool:
+        """A decoder that goes on with its text."""
+        return self.reads_text and not self.writes and any(one.remembers for one in self.stages) and bool(self.language)
+
+    @property
+    def reads_pairs(self) -> bool:
+        """An encoder that tells the second of two texts from the first."""
+        typed = self.tokenizer is not None and self.tokenizer.takes_type_ids and "token_type_ids" in self.model.names
+        return typed and not self.continues
+
+    @property
+    def stages(self) -> list[Stage]:
+        return cast("list[Stage]", list(self.model.stages.values()))
+
+    @property
+    def language(self) -> LanguageHead | None:
+        return next((head for head in self.model.heads.values() if isinstance(head, LanguageHead)), None)
+
+    @property
+    def boxes(self) -> BoxHead | None:
+        return next((head for head in self.model.heads.values() if isinstance(head, BoxHead)), None)
+
+    @property
+    def pixels(self) -> PixelHead | None:
+        return next((head for head in self.model.heads.values() if isinstance(head, PixelHead)), None)
+
+    @property
+    def patches(self) -> ImageInput | None:
+        return next((stage.inputs for stage in self.stages if isinstance(stage.inputs, ImageInput)), None)
+
+    # A pass.
+
+    def look(self, ask: Ask, patience: Patience) -> tuple[Subject, Trace]:
+        """The input and the pass through the model; the same question finds the pass of the last time."""
+        key = ask.key()
+        if key not in self.passes:
+            subject = self.subject(ask, patience)
+            self.passes[key] = subject, trace(self.model, subject.batch, ask.silence, patience)
+            while len(self.passes) > 1 and self._too_much():
+                self.passes.popitem(last=False)
+        self.passes.move_to_end(key)
+        return self.passes[key]
+
+    def _too_much(self) -> bool:
+        return len(self.passes) > KEPT or sum(one.size() for _, one in self.passes.values()) > KEPT_BYTES
+
+    def subject(self, ask: Ask, patience: Patience) -> Subject:
+        if not (self.reads_text or self.reads_pictures or self.reads_sounds):
+            raise InputError(
+                f"A {self.model.family} model reads no text, picture or sound, so there is nothing to ask."
+            )
+        batch: dict[str, Any] = {}
+        words: dict[str, list[Word]] = {}
+        image = None
+        if self.reads_pictures:
+            batch, image = self._picture(ask)
+        if self.reads_sounds:
+            batch, image = self._sound(ask)
+        if self.reads_text:
+            given, found = self._text(ask)
+            batch |= given
+            words = {stage.name: found for stage in self.stages if "input_ids" in stage.names}
+        if self.language is not None and "logits_to_keep" in self.model.names:
+            batch["logits_to_keep"] = 1  # other places are scored when they are asked for
+        if not self.writes:
+            return Subject(batch, words, image=image)
+        said, answers = self._answer(ask, batch, patience)
+        batch["decoder_input_ids"] = torch.tensor([[word.id for word in said]])
+        decoder = next(stage.name for stage in self.stages if "decoder_input_ids" in stage.names)
+        return Subject(batch, {**words, decoder: said}, answers, image)
+
+    def _text(self, ask: Ask) -> tuple[dict[str, Any], list[Word]]:
+        words, types = self.cut(ask.text, ask.pair)
+        if not words:
+            raise InputError("There is no text to read; write some.")
+        limit = min(stage.limit or MOST_TOKENS for stage in self.stages if "input_ids" in stage.names)
+        if len(words) > min(limit, MOST_TOKENS):
+            raise InputError(f"The text has {len(words):,} tokens; the most is {min(limit, MOST_TOKENS):,}.")
+        batch = {"input_ids": torch.tensor([[word.id for word in words]])}
+        if ask.pair is not None and "token_type_ids" in self.model.names:
+            batch["token_type_ids"] = torch.tensor([types])
+        return batch, words
+
+    def cut(self, text: str, pair: str | None = None, special: bool = True) -> tuple[list[Word], list[int]]:
+        """Tokens and their types. Without a tokenizer the text is ids: "12 7 7"."""
+        if self.tokenizer is None:
+            return _ids(text), []
+        row = self.tokenizer.encodings(text, pair, special=special, fast=False)[0]
+        spans = self.tokenizer.spans(row, text, pair)
+        sides = [("", text, pair or "")[0 if owner is None else owner + 1] for owner in row.sequence_ids]
+        words = zip(self.words(row.ids), spans, sides, strict=True)
+        found = [replace(word, start=a, end=b, source=side[a:b]) for word, (a, b), side in words]
+        return found, list(row.type_ids)
+
+    def words(self, ids: Sequence[int], target: bool = False) -> list[Word]:
+        """Tokens by their ids; `target`: of what the model writes."""
+        if self.tokenizer is None:
+            return [Word(number, str(number), str(number)) for number in ids]
+        tokenizer = self.tokenizer.target if target else self.tokenizer
+        raw = [tokenizer.engine.id_to_token(number) or "" for number in ids]
+        return [Word(*one) for one in zip(ids, tokenizer.pieces(ids), raw, strict=True)]
+
+    def _picture(self, ask: Ask) -> tuple[dict[str, Any], Any]:
+        from anyformer.pictures.open import pillow
+
+        assert self.processor is not None
+        opened = Picture.of(ask.file("picture")).open(self.processor.mode)
+        pixels, _ = self.processor.place(opened)
+        stacked = self.processor.stack([pixels])
+        shown = pixels.transpose(1, 2, 0)
+        image = pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
+        return self.processor.normalise(stacked["pixels"], stacked.get("sizes")), image
+
+    def _sound(self, ask: Ask) -> tuple[dict[str, Any], Any]:
+        """Features, and their picture: mels from top to bottom, low tones first, and time from left to right."""
+        from anyformer.pictures.open import pillow
+
+        assert self.extractor is not None
+        features = hear(self.extractor, as_sound(ask.file("sound")))
+        mels = features if self.extractor.kind == "whisper" else features.T
+        low, high = mels.aminmax()
+        shown = (
+            (255 - (mels - low) / (high - low).clamp(min=1e-6) * 255).to(torch.uint8).numpy()
+        )  # ink where it is loud
+        return {self.extractor.field: features[None]}, pillow().Image.fromarray(shown)
+
+    def _answer(self, ask: Ask, batch: dict[str, Any], patience: Patience) -> tuple[list[Word], list[Word]]:
+        """What the decoder reads, and what it says at each place: one word later."""
+        start = self.model.decoder_start
+        assert start is not None
+        if ask.target is None:
+            ids = self.generate(ask, batch, patience)
+        else:
+            target = self.tokenizer.target if self.tokenizer is not None else None
+            cut = [word.id for word in _ids(ask.target)] if target is None else target.encode(ask.target, special=False)
+            end = self.end
+            ids = [start, *cut, *([] if end is None else [end])]
+        words = self.words(ids, target=True)
+        return words[:-1], words[1:]
+
+    @property
+    def end(self) -> int | None:
+        said = self.model.origin.generation.get("eos_token_id", self.model.config.to_json().get("end"))
+        found = said[0] if isinstance(said, list) else said
+        return self.tokenizer.target.end_id if found is None and self.tokenizer is not None else found
+
+    def generate(self, ask: Ask, batch: dict[str, Any], patience: Patience, **options: Any) -> list[int]:
+        given = {name: value for name, value in batch.items() if name != "logits_to_keep"}
+        with watched(self.model, None, [], patience), silenced(self.model, ask.silence):
+            made = self.model.generate(**given, max_new_tokens=ask.new_tokens, **self.ending(), **options)
+        return cast("list[int]", made[0].tolist())
+
+    def ending(self) -> dict[str, Any]:
+        """How answers end, where the folder itself does not say."""
+        if "eos_token_id" in self.model.origin.generation or self.end is None:
+            return {}
+        return {"eos_token_id": self.end}
+
+
+def _ids(text: str) -> list[Word]:
+    try:
+        return [Word(int(part), part, part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError("This model came without a tokenizer; give it ids, such as: 12 7 7.") from None
+
+
+def _processor(model: Model) -> Processor:
+    """The folder's own; else one that suits the model's input."""
+    from anyformer.pictures.processor import FILE
+    from anyformer.tasks.detect import Detect
+    from anyformer.tasks.picture import PictureTask
+
+    inputs = next((stage.inputs for stage in model.stages.values() if isinstance(stage.inputs, ImageInput)), None)
+    if FILE not in model.origin.files and inputs is not None:
+        channels = inputs.config.n_channels
+        half = (0.5,) * channels
+        return Processor(size=inputs.config.image_size, channels=channels, mean=half, std=half)
+    kind = Detect if Detect.fits(model.config) else PictureTask
+    return kind.find_processor(model, None, DataSettings())

@@ -1,0 +1,25 @@
+// The views that there are, in the order of their tabs: which models each is for, and how it is drawn.
+
+import * as heads from "./view-heads.js";
+import * as words from "./view-words.js";
+import * as images from "./view-images.js";
+import * as sizes from "./view-sizes.js";
+
+const texts = (info) => info.text;
+
+export const VIEWS = {
+  picture: { title: "Over the input", about: "Attention over the picture or the spectrogram, patches, filters, positions", fits: (info) => (info.pictures || info.sounds) && info.attends && !info.hides, draw: images.picture },
+  boxes: { title: "Boxes", about: "What a detector finds, and where each query looks", fits: (info) => info.boxes, draw: images.boxes },
+  hidden: { title: "Masked", about: "What a masked autoencoder makes of the patches it sees", fits: (info) => info.hides, draw: images.hidden },
+  caption: { title: "Words on the input", about: "The region attended to at each word", fits: (info) => (info.pictures || info.sounds) && info.writes && info.crosses, draw: images.caption },
+  tokens: { title: "Tokens", about: "Text as the tokenizer cuts it", fits: texts, draw: words.tokens },
+  alignment: { title: "Alignment", about: "Which source token each target token looks at", fits: (info) => info.writes && info.crosses && info.text, draw: heads.alignment },
+  heads: { title: "All heads", about: "Every layer and head at a glance", fits: (info) => info.attends, draw: heads.grid },
+  head: { title: "One head", about: "A matrix, lines between tokens, or the text painted", fits: (info) => info.attends, draw: heads.head },
+  steps: { title: "Step by step", about: "Query, keys, scores, softmax and values of one head for one token", fits: (info) => info.attends, draw: heads.steps },
+  flow: { title: "Rollout and flow", about: "Attention through all layers", fits: (info) => info.attends, draw: heads.flow },
+  next: { title: "Next word", about: "Probabilities with temperature, top-k and top-p; the logit lens", fits: (info) => info.words, draw: words.next },
+  embeddings: { title: "Embeddings", about: "Vectors, how alike they are, and position encodings", fits: () => true, draw: words.embeddings },
+  generation: { title: "Writing", about: "Token after token, the cache, and beam search as a tree", fits: (info) => info.writes || info.continues, draw: words.generation },
+  sizes: { title: "Numbers", about: "Shapes, parameters, work, time and kernels", fits: () => true, draw: sizes.sizes },
+};

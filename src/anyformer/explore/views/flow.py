@@ -1,0 +1,86 @@
+"""Attention through all layers: rollout, and flow (Abnar and Zuidema 2020)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.errors import ConfigError, InputError
+from anyformer.explore import grids
+from anyformer.explore.ask import Ask
+from anyformer.explore.capture import Trace
+from anyformer.explore.opened import Opened
+from anyformer.explore.patience import Patience
+from anyformer.explore.views.heads import labels, place
+from anyformer.pictures.attention import rollout as roll
+
+MOST_FLOW = 48  # tokens: each is a search for the largest flow of its own
+MOST_ROLLED = 1024
+WHOLE = 1_000_000  # capacities are whole numbers
+
+
+def layers_of(trace: Trace, stage: str | None, patience: Patience) -> tuple[str, list[Tensor]]:
+    """The weights of every layer of self-attention in a stage, [1, heads, T, T] each."""
+    sites = trace.layers(stage, "self")
+    if not sites:
+        raise InputError("This model has no layers of self-attention to follow attention through.")
+    weights = []
+    for site in sites:
+        patience.check()
+        mean = trace.weights(site).float().mean(dim=0)
+        weights.append(mean[None, None])
+    return sites[0].stage, weights
+
+
+def rollout(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
+    subject, trace = opened.look(ask, patience)
+    stage, weights = layers_of(trace, ask.stage, patience)
+    names = labels(opened, subject, trace, stage)
+    if len(names) > MOST_ROLLED:
+        raise InputError(f"Rollout is for up to {MOST_ROLLED:,} tokens; there are {len(names):,}.")
+    total = roll(weights)[0]
+    part = grids.tile(total, ask.top, ask.left)
+    names_of = {"queries": names[part["top"] :][: grids.SIDE], "keys": names[part["left"] :][: grids.SIDE]}
+    at = place(ask.position, len(names))
+    return {**part, **names_of, "stage": stage, "row": grids.strongest(total[at]), "position": at}
+
+
+def flow(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
+    """How much can flow from each input token to one output token, when each layer's weights are pipes."""
+    subject, trace = opened.look(ask, patience)
+    stage, weights = layers_of(trace, ask.stage, patience)
+    names = labels(opened, subject, trace, stage)
+    if len(names) > MOST_FLOW:
+        raise InputError(f"Flow is for up to {MOST_FLOW} tokens; there are {len(names)}. Rollout takes more.")
+    at = place(ask.position, len(names))
+    each = largest_flow([one[0, 0] for one in weights], at, patience)
+    return {"flow": [float(f"{value:.6g}") for value in each], "keys": names, "position": at, "stage": stage}
+
+
+def largest_flow(layers: list[Tensor], at: int, patience: Patience) -> list[float]:
+    """For each input token, the largest flow from token `at` of the last layer down to it."""
+    try:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import maximum_flow
+    except ImportError:
+        raise ConfigError("Attention flow takes scipy: pip install 'anyformer[explore]'.") from None
+    n, depth = layers[0].shape[-1], len(layers)
+    eye = torch.eye(n)
+    rows, columns, capacity = [], [], []
+    for i, weights in enumerate(layers):  # level i + 1 draws from level i
+        pipes = (0.5 * weights.cpu().float() + 0.5 * eye).numpy()
+        upper, lower = np.nonzero(pipes * WHOLE >= 1)
+        rows.append(upper + (i + 1) * n)
+        columns.append(lower + i * n)
+        capacity.append((pipes[upper, lower] * WHOLE).astype(np.int32))
+    size = n * (depth + 1)
+    edges = (np.concatenate(capacity), (np.concatenate(rows), np.concatenate(columns)))
+    graph = csr_array(edges, shape=(size, size), dtype=np.int32)
+    found = []
+    for token in range(n):
+        patience.check()
+        found.append(maximum_flow(graph, at + depth * n, token).flow_value / WHOLE)
+    return found

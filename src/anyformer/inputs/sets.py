@@ -1,0 +1,112 @@
+"""Sets and rows of tables: tokens without an order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+from anyformer.errors import InputError
+from anyformer.inputs.base import Input
+from anyformer.inputs.image import Vector
+from anyformer.inputs.text import Embedding
+from anyformer.run import Run, real_mask
+from anyformer.tokens import Tokens
+
+
+class SetInput(Input):
+    """`items` [B, n, d_item], each a token; attention_mask says which of them are real. No place has a meaning."""
+
+    names = ("items", "attention_mask")
+    mask_name = "attention_mask"
+
+    def __init__(self, d_item: int, d_model: int) -> None:
+        super().__init__()
+        self.d_item = d_item
+        self.project = Linear(d_item, d_model)
+
+    def forward(self, run: Run) -> Tokens:
+        _, items = run.need("items")
+        if items.dim() != 3 or items.shape[2] != self.d_item:
+            raise InputError(f"items has shape {list(items.shape)}; it must be [batch, items, {self.d_item}].")
+        if not items.shape[1]:
+            raise InputError("items holds empty sets; there is nothing to look at.")
+        mask = real_mask(run.tensor("attention_mask"), (items.shape[0], items.shape[1]), "attention_mask")
+        return Tokens(self.project(items.to(self.project.weight.dtype)), mask)
+
+
+class Columns(nn.Module):
+    """A vector for each column [columns, width], drawn evenly as wide as a linear map's."""
+
+    def __init__(self, n: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n, width))
+
+    def reset(self, std: float) -> None:
+        bound = self.weight.shape[1] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableInputConfig(Settings):
+    n_numbers: int
+    categories: tuple[int, ...] = ()  # how many values each column of categories has
+    d_model: int
+
+    def check(self) -> None:
+        self.require(self.n_numbers + len(self.categories) > 0, "a table needs a column of numbers or of categories.")
+        self.require(all(n > 0 for n in self.categories), f"categories are {self.categories}; each needs a value.")
+
+
+class TableInput(Input):
+    """A class token, then a token for each column (Gorishniy et al. 2021, §3.3): `numbers` [B, n] and `categories`
+    [B, m], ids that count from 0 in each column. What is missing (NaN, or an id below 0) is not looked at."""
+
+    def __init__(self, config: TableInputConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.class_token = Vector(1, config.d_model)
+        self.scales = Columns(config.n_numbers, config.d_model) if config.n_numbers else None
+        self.values = Embedding(sum(config.categories), config.d_model) if config.categories else None
+        self.starts = Columns(config.n_numbers + len(config.categories), config.d_model)
+        self.names = (*(("numbers",) if config.n_numbers else ()), *(("categories",) if config.categories else ()))
+
+    def forward(self, run: Run) -> Tokens:
+        pieces = [piece for piece in (self._numbers(run), self._categories(run)) if piece is not None]
+        x = torch.cat([x for x, _ in pieces], dim=1) + self.starts.weight
+        real = torch.cat([real for _, real in pieces], dim=1)
+        first = self.class_token.weight.expand(len(x), -1, -1)
+        mask = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
+        return Tokens(torch.cat([first, x], dim=1), None if bool(mask.all()) else mask)
+
+    def _numbers(self, run: Run) -> tuple[Tensor, Tensor] | None:
+        """Each along its column's direction, and whether it is there."""
+        if self.scales is None:
+            return None
+        _, numbers = run.need("numbers")
+        self._check(numbers, self.config.n_numbers, "numbers")
+        numbers = numbers.to(self.scales.weight.dtype)
+        real = ~numbers.isnan()
+        return numbers.nan_to_num().unsqueeze(-1) * self.scales.weight, real
+
+    def _categories(self, run: Run) -> tuple[Tensor, Tensor] | None:
+        sizes = self.config.categories
+        if self.values is None:
+            return None
+        _, ids = run.need("categories")
+        self._check(ids, len(sizes), "categories")
+        most = torch.tensor(sizes, device=ids.device)
+        if bool((ids >= most).any()):
+            raise InputError(
+                f"categories holds an id beyond its column's; they have {', '.join(map(str, sizes))} values."
+            )
+        real = ids >= 0
+        return self.values(ids.clamp(min=0) + (most.cumsum(0) - most)), real
+
+    @staticmethod
+    def _check(values: Tensor, n: int, name: str) -> None:
+        if values.dim() != 2 or values.shape[1] != n:
+            raise InputError(f"{name} has shape {list(values.shape)}; it must be [batch, {n}].")

@@ -1,0 +1,176 @@
+"""Clips: cut into tubelets, patches that reach over a few frames; positions in space and time; most dropped or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+from anyformer.core.positions import Grid, Table, sinusoids
+from anyformer.errors import InputError
+from anyformer.inputs.base import Input
+from anyformer.inputs.image import Vector
+from anyformer.run import Run
+from anyformer.tokens import Tokens
+
+
+def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False) -> Tensor:
+    """[B, T, C, H, W] -> [B, t, h, w, C·size]: numbers of a tubelet in the order channel, frame, row, column; or the
+    channel last. What is left over at the right and the bottom is cut off."""
+    frames, height, width = size
+    rows, columns = pixels.shape[3] // height, pixels.shape[4] // width
+    pixels = pixels[:, :, :, : rows * height, : columns * width]
+    cut = pixels.unflatten(4, (-1, width)).unflatten(3, (-1, height)).unflatten(1, (-1, frames))
+    # [B, t, frames, C, h, height, w, width]
+    order = (0, 1, 4, 6, 2, 5, 7, 3) if channels_last else (0, 1, 4, 6, 3, 2, 5, 7)
+    return cut.permute(*order).flatten(4)
+
+
+def masked_order(mask: Tensor) -> Tensor:
+    """[B, N]: the tokens that are seen, in order, then those that are not."""
+    return mask.to(torch.uint8).argsort(dim=1, stable=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoInputConfig(Settings):
+    n_frames: int
+    image_size: tuple[int, ...]  # rows, columns
+    tubelet: tuple[int, ...]  # frames, rows, columns
+    d_model: int
+    n_channels: int = 3
+    class_token: bool = False
+    positions: Literal["sines", "learned", "learned-space"] = "sines"  # "learned": of a cell and of a frame
+    dropout: float = 0.0
+    mask_ratio: float | None = None  # the share of cells that are dropped, in all frames alike; None: none are
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Tubelets along time, rows and columns."""
+        frames, height, width = self.tubelet
+        return self.n_frames // frames, self.image_size[0] // height, self.image_size[1] // width
+
+    def check(self) -> None:
+        fits = all(n > 0 for n in self.grid)
+        self.require(fits, f"a tubelet of {self.tubelet} is larger than {self.n_frames} frames of {self.image_size}.")
+        whole = self.n_frames % self.tubelet[0] == 0
+        self.require(whole, f"n_frames {self.n_frames} is not a multiple of the {self.tubelet[0]} of a tubelet.")
+
+    @property
+    def n_tokens(self) -> int:
+        frames, rows, columns = self.grid
+        return frames * rows * columns
+
+
+class VideoInput(Input):
+    """pixel_values [B, frames, channels, rows, columns]. With sines, frame after frame; with learned positions, cell
+    after cell, each with all of its frames, as attention over time or space wants them ("learned-space": each frame is
+    a row of its own)."""
+
+    def __init__(self, config: VideoInputConfig) -> None:
+        super().__init__()
+        self.config = config
+        frames, rows, columns = config.grid
+        height, width = config.tubelet[1:]
+        self.patches = Linear(config.n_channels * config.tubelet[0] * height * width, config.d_model)
+        self.class_token = Vector(1, config.d_model) if config.class_token else None
+        self.positions, self.times = None, None
+        if config.positions != "sines":
+            self.positions = Grid(rows, columns, config.d_model, extra=int(config.class_token))
+        if config.positions == "learned":
+            self.times = Table(frames, config.d_model)
+        self.names = ("pixel_values", *(("bool_masked_pos",) if config.mask_ratio is not None else ()))
+        self._sines: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def forward(self, run: Run) -> Tokens:
+        _, pixels = run.need("pixel_values")
+        self._check(pixels)
+        config = self.config
+        x = self.patches(tubelets(pixels.to(self.patches.weight.dtype), config.tubelet))  # [B, t, h, w, d]
+        if config.positions == "sines":
+            return self._in_order(run, x)
+        return self._cells(x)
+
+    def _check(self, pixels: Tensor) -> None:
+        config = self.config
+        shape = (config.n_frames, config.n_channels, *config.image_size)
+        if pixels.dim() != 5 or tuple(pixels.shape[1:]) != shape:
+            wanted = ", ".join(map(str, shape))
+            raise InputError(
+                f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {wanted}] (frames, channels, rows,"
+                " columns)."
+            )
+
+    def _in_order(self, run: Run, x: Tensor) -> Tokens:
+        config = self.config
+        tokens = Tokens(F.dropout(x.flatten(1, 3) + self.sines(x), config.dropout, self.training))
+        if config.mask_ratio is None:
+            return tokens
+        mask = self._mask(run, x)
+        kept = int((~mask[0]).sum())
+        order = masked_order(mask)
+        run.extras["order"], run.extras["hidden"] = order, mask
+        return tokens.take(order[:, :kept])
+
+    def _mask(self, run: Run, x: Tensor) -> Tensor:
+        """[B, tokens], True = dropped: the caller's, or tubes through all frames (Tong et al. 2022, §3.3)."""
+        batch, (frames, rows, columns) = x.shape[0], self.config.grid
+        given = run.tensor("bool_masked_pos")
+        if given is None:
+            cells = rows * columns
+            dropped = int((self.config.mask_ratio or 0.0) * cells)
+            ranks = torch.rand(batch, cells, device=x.device).argsort(dim=1).argsort(dim=1)
+            return (ranks < dropped).repeat(1, frames)
+        if tuple(given.shape) != (batch, self.config.n_tokens):
+            raise InputError(
+                f"bool_masked_pos has shape {list(given.shape)}; it must be {[batch, self.config.n_tokens]}."
+            )
+        mask = given.to(torch.bool)
+        counts = mask.sum(dim=1)
+        if not bool((counts == counts[0]).all()) or int(counts[0]) in (0, mask.shape[1]):
+            raise InputError("bool_masked_pos must mask as many tokens in each row, and neither none nor all.")
+        return mask
+
+    def sines(self, like: Tensor) -> Tensor:
+        """[tokens, d], worked out once."""
+        key = (like.device, like.dtype)
+        if key not in self._sines:
+            places = torch.arange(self.config.n_tokens, device=like.device)
+            self._sines[key] = sinusoids(places, self.config.d_model).float().to(like.dtype)
+        return self._sines[key]
+
+    def _cells(self, x: Tensor) -> Tokens:
+        config = self.config
+        batch, (frames, rows, columns) = x.shape[0], config.grid
+        assert self.positions is not None and self.class_token is not None
+        table = self.positions.table(rows, columns)
+        x = F.dropout(x.flatten(2, 3) + table[1:], config.dropout, self.training)  # [B, t, cells, d]
+        first = F.dropout(self.class_token.weight + table[:1], config.dropout, self.training)
+        if self.times is None:
+            x = x.flatten(0, 1)
+            return Tokens(torch.cat([first.expand(len(x), -1, -1), x], dim=1), grid=(rows, columns))
+        x = x.transpose(1, 2) + self.times.weight  # [B, cells, t, d]
+        x = F.dropout(x, config.dropout, self.training).flatten(1, 2)
+        return Tokens(torch.cat([first.expand(batch, -1, -1), x], dim=1), grid=(rows, columns), frames=frames)
+
+
+class HiddenTubes(Input):
+    """VideoMAE's decoder input: the encoder's tokens, then a mask token for each that was dropped, all with their
+    places."""
+
+    def __init__(self, source: str, d_source: int, d_model: int, n_tokens: int) -> None:
+        super().__init__()
+        self.source, self.n_tokens = source, n_tokens
+        self.project = Linear(d_source, d_model, bias=False)
+        self.mask_token = Vector(1, d_model)
+
+    def forward(self, run: Run) -> Tokens:
+        seen = self.project(run.tokens[self.source].pad().x)
+        order = run.extras["order"]
+        missing = self.mask_token.weight.expand(len(seen), order.shape[1] - seen.shape[1], -1)
+        places = sinusoids(torch.arange(self.n_tokens, device=seen.device), seen.shape[2]).float().to(seen.dtype)
+        return Tokens(torch.cat([seen, missing], dim=1) + places[order])

@@ -1,0 +1,90 @@
+"""Set Transformer (Lee et al. 2019): as the original encoder, except that its tokens have no places, so that their
+order means nothing; a learned query then attends to them all and makes one vector of them, whatever their number.
+
+Published: 0.904 on point clouds of ModelNet40, 5,000 points each (table 4 of the paper, with inducing points).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
+from anyformer.core.stack import Stack, StackConfig
+from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
+from anyformer.inputs.latents import Queries, QueriesConfig
+from anyformer.inputs.sets import SetInput
+from anyformer.model import Model, Report, Stage
+from anyformer.registry import Family, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetTransformer(Settings):
+    n_layers: int = 2
+    d_item: int = 3  # numbers that describe an item: a point's coordinates
+    d_model: int = 128
+    n_heads: int = 4
+    d_hidden: int = 256
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    head: Literal["classify"] = "classify"
+    n_labels: int = 40
+    problem: Problem | None = None
+
+    def check(self) -> None:
+        self.require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
+        )
+
+
+def _block(config: SetTransformer, name: str) -> BlockConfig:
+    attention = AttentionConfig(
+        d_query=config.d_model,
+        d_context=config.d_model if name == "cross" else None,
+        n_heads=config.n_heads,
+        dropout=config.attention_dropout,
+    )
+    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation="relu")
+    return BlockConfig(
+        sublayers=(
+            SublayerConfig(name=name, part=attention, order="post", dropout=config.dropout),
+            SublayerConfig(name="feedforward", part=feedforward, order="post", dropout=config.dropout),
+        )
+    )
+
+
+def build(config: SetTransformer) -> Model:
+    encoder = Stack(StackConfig.repeat(_block(config, "self"), config.n_layers), config.d_model)
+    pool = Stack(StackConfig.repeat(_block(config, "cross"), 1), config.d_model)
+    seed = Queries(QueriesConfig(n=1, d_model=config.d_model, source="encoder"))
+    stages = [
+        Stage("encoder", SetInput(config.d_item, config.d_model), encoder),
+        Stage("pool", seed, pool, attends="encoder"),
+    ]
+    head = ClassifyHead(
+        ClassifyConfig(d_model=config.d_model, n_labels=config.n_labels, reads="pool", problem=config.problem)
+    )
+    report = Report(
+        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
+        attentions={
+            "attentions": ("encoder.blocks.*.self.weights",),
+            "cross_attentions": ("pool.blocks.*.cross.weights",),
+        },
+    )
+    return Model("set-transformer", config, stages, {"classify": head}, report)
+
+
+def init(config: SetTransformer) -> InitConfig:
+    return InitConfig(linear="xavier", embedding_std=0.02)
+
+
+SIZES = {
+    "set-transformer-tiny": SetTransformer(d_model=32, d_hidden=64, d_item=2, n_labels=3),
+    "set-transformer-small": SetTransformer(),
+}
+
+register(Family("set-transformer", SetTransformer, build, init, __doc__ or ""), SIZES)

@@ -1,0 +1,262 @@
+"""A class for a set of points, or for a row of a table: things without an order.
+
+classify = af.task("classify-set", "folder")
+print(classify([[0.1, 0.2, 0.9], [0.3, 0.1, 0.4]]))         # chair (0.81)
+print(classify({"age": 41, "job": "nurse"}))                # yes (0.66)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.examples import Example
+from anyformer.data.files import Paths
+from anyformer.data.formats import Row
+from anyformer.data.read import ListedRows, Rows, read
+from anyformer.data.settings import DataSettings, pairs
+from anyformer.errors import DataError, FolderError, InputError
+from anyformer.model import Model
+from anyformer.pictures.read import Joined
+from anyformer.pictures.read import expand as expand_paths
+from anyformer.tasks.base import AS_USUAL, Batch, Column
+from anyformer.tasks.labelled import LabelledTask
+
+FILE = "preprocessor_config.json"
+LABELS = ("labels", "class", "target", "category", "y")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReader(Settings):
+    """Numbers to mean 0 and deviation 1, categories to their places; what training did not know is missing."""
+
+    numbers: tuple[str, ...] = ()
+    means: tuple[float, ...] = ()
+    stds: tuple[float, ...] = ()
+    categories: tuple[str, ...] = ()
+    values: dict[str, list[str]]
+
+    @classmethod
+    def measure(cls, rows: Rows) -> TableReader:
+        columns: dict[str, list[Any]] = {}
+        for i, row in enumerate(rows):
+            if not isinstance(row["set"], Mapping):
+                raise DataError(f"{rows.where(i)}, is no row of a table, and this recipe reads tables.")
+            for name, value in row["set"].items():
+                columns.setdefault(name, []).append(value)
+        numeric = {name: column for name, values in columns.items() if (column := _numbers(values)) is not None}
+        others = {name: sorted({str(v) for v in values if v not in ("", None)}) for name, values in columns.items()}
+        return cls(
+            numbers=tuple(numeric),
+            means=tuple(float(np.nanmean(column)) for column in numeric.values()),
+            stds=tuple(float(np.nanstd(column)) or 1.0 for column in numeric.values()),
+            categories=tuple(name for name in columns if name not in numeric),
+            values={name: values for name, values in others.items() if name not in numeric},
+        )
+
+    def __call__(self, row: Any) -> dict[str, Any]:
+        if not isinstance(row, Mapping):
+            raise InputError(f"This model reads rows of a table, with {', '.join(self.names_of())}; give a mapping.")
+        unknown = [name for name in row if name not in self.names_of()]
+        if unknown:
+            raise InputError(f'The model knows no column "{unknown[0]}"; it knows {", ".join(self.names_of())}.')
+        made: dict[str, Any] = {}
+        if self.numbers:
+            read = [_number(row.get(name)) for name in self.numbers]
+            made["numbers"] = np.array(
+                [(value - mean) / std for value, mean, std in zip(read, self.means, self.stds, strict=True)], np.float32
+            )
+        if self.categories:
+            places = {name: {value: i for i, value in enumerate(values)} for name, values in self.values.items()}
+            made["categories"] = np.array([places[name].get(str(row.get(name)), -1) for name in self.categories])
+        return made
+
+    def names_of(self) -> tuple[str, ...]:
+        return (*self.numbers, *self.categories)
+
+    def write(self) -> dict[str, bytes]:
+        return {FILE: json.dumps({"reader": "table", **self.to_json()}, indent=2).encode()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetReader(Settings):
+    """Items with each of their numbers to mean 0 and deviation 1."""
+
+    means: tuple[float, ...]
+    stds: tuple[float, ...]
+
+    @classmethod
+    def measure(cls, rows: Rows) -> SetReader:
+        sizes = {np.shape(row["set"])[-1] if np.ndim(row["set"]) == 2 else -1 for row in rows}
+        if len(sizes) > 1 or -1 in sizes:
+            raise DataError(f"{rows.path} holds no sets of points, each [items, numbers] with as many numbers.")
+        every = np.concatenate([np.asarray(row["set"], dtype=np.float64) for row in rows])
+        return cls(means=tuple(every.mean(axis=0).tolist()), stds=tuple(float(std) or 1.0 for std in every.std(axis=0)))
+
+    def __call__(self, items: Any) -> dict[str, Any]:
+        values = np.asarray(items, dtype=np.float32)
+        if values.ndim != 2 or values.shape[1] != len(self.means) or not len(values):
+            wanted = f"[items, {len(self.means)}], one item or more"
+            raise InputError(f"A set has the shape {list(values.shape)}; this model wants {wanted}.")
+        if not np.isfinite(values).all():
+            raise InputError("A set holds numbers that are none (NaN or infinite).")
+        means, stds = np.array(self.means, dtype=np.float32), np.array(self.stds, dtype=np.float32)
+        return {"items": (values - means) / stds}
+
+    def write(self) -> dict[str, bytes]:
+        return {FILE: json.dumps({"reader": "set", **self.to_json()}, indent=2).encode()}
+
+
+READERS: dict[str, type[TableReader] | type[SetReader]] = {"table": TableReader, "set": SetReader}
+
+
+class ClassifySet(LabelledTask):
+    name = "classify-set"
+    about = "a class for a set of points, or for a row of a table"
+    columns = (Column("set"), Column("label", LABELS))
+    heads = ("classify", "classify-set")
+    column = "set"
+    reads = "texts"
+    format = "csv"
+    wanted = "a model of sets or tables, such as set-transformer-small, perceiver-set or ft-transformer-base"
+
+    @classmethod
+    def thing(cls, value: Any) -> Any:
+        """At the command line, JSON: a list of items, or a row's columns by name."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError as error:
+            raise InputError(f"A set or a row is given as JSON, and this is none: {error.msg}.") from None
+
+    @classmethod
+    def reads_such(cls, config: Settings) -> bool:
+        return reads_tables(config) or "d_item" in config.names()
+
+    @classmethod
+    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+        parts = [
+            read_sets(path) if path.suffix.lower() == ".npz" else _table(path, data) for path in expand_paths(paths)
+        ]
+        return parts[0] if len(parts) == 1 else Joined(parts)
+
+    @classmethod
+    def fit_rows(cls, config: Settings, rows: Rows) -> Settings:
+        if reads_tables(config):
+            table = TableReader.measure(rows)
+            sizes = tuple(len(table.values[name]) for name in table.categories)
+            return config.replace(n_numbers=len(table.numbers), categories=sizes)
+        return config.replace(d_item=len(SetReader.measure(rows).means))
+
+    @classmethod
+    def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> Any:
+        if FILE in model.origin.files:
+            held = json.loads(model.origin.files[FILE])
+            return READERS[held.pop("reader")].from_json(held)
+        if rows is None:
+            raise FolderError(f"The folder has no {FILE}, which says how sets are read; train the model here first.")
+        return (TableReader if reads_tables(model.config) else SetReader).measure(rows)
+
+    def features(self, row: Row) -> dict[str, Any]:
+        made: dict[str, Any] = self.reader(row["set"])
+        return made
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        if "items" not in examples[0]:
+            return super().collate(examples, generator)
+        items, mask = pad_sets([one["items"] for one in examples])
+        known = "labels" in examples[0]
+        labels = {"labels": torch.tensor([one["labels"] for one in examples])} if known else {}
+        return {"items": items, "attention_mask": mask, **labels}
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        size = 128 if rows > 2000 else 32
+        steps = max((60 if fresh else 10) * rows // size, 100)
+        return {
+            **{"batch_size": size, "steps": steps, "lr": 1e-3 if fresh else 1e-4, "warmup": max(steps // 20, 1)},
+            **{"weight_decay": 1e-4, "eval_every": max(steps // 10, 1)},
+        }
+
+
+def pad_sets(sets: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """[B, most, d] filled with zeros, and [B, most] with 1 where an item is."""
+    most = max(len(one) for one in sets)
+    items = torch.zeros(len(sets), most, sets[0].shape[1])
+    mask = torch.zeros(len(sets), most, dtype=torch.long)
+    for i, one in enumerate(sets):
+        items[i, : len(one)] = torch.as_tensor(one)
+        mask[i, : len(one)] = 1
+    return items, mask
+
+
+def reads_tables(config: Settings) -> bool:
+    return "n_numbers" in config.names()
+
+
+def _table(path: Path, data: DataSettings) -> Rows:
+    """Every column but the label's describes the row."""
+    rows = read(path, format=data.format, header=data.header, names=("label", *LABELS), default="csv")
+    chosen = pairs(data.columns, "data.columns").get("label")
+    lower = {name.lower(): name for name in rows.columns}
+    label = chosen if chosen is not None else next((lower[n] for n in ("label", *LABELS) if n in lower), None)
+    if label is None:
+        raise DataError(
+            f"{rows.path} has no column for the label (looked for label, {', '.join(LABELS)}); it has:"
+            f' {", ".join(rows.columns)}. Say which it is: data.columns="label=NAME".'
+        )
+    rows.need(label)
+    made = [{"set": {name: value for name, value in row.items() if name != label}, "label": row[label]} for row in rows]
+    return ListedRows(made, rows.path)
+
+
+def read_sets(path: Path) -> Rows:
+    """An npz: x [n, items, numbers] with y; rows of uneven size as x [all items, numbers] with offsets [n + 1]."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            held = {name.lower(): stored[name] for name in stored.files}
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} is not an npz of arrays: {error}.") from None
+    items = next((held[name] for name in ("x", "points", "items", "sets", "data") if name in held), None)
+    labels = next((held[name] for name in ("y", "label", "labels") if name in held), None)
+    if items is None or items.ndim != (2 if "offsets" in held else 3):
+        has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
+        raise DataError(f"{path} has no sets: it needs x [n, items, numbers], or x and offsets; it has {has}.")
+    if "offsets" in held:
+        ends = held["offsets"]
+        items = [items[int(a) : int(b)] for a, b in pairwise(ends)]
+    if labels is not None and len(labels) != len(items):
+        raise DataError(f"{path} has {len(items):,} sets and {len(labels):,} labels.")
+    rows: list[Row] = [{"set": one} for one in items]
+    if labels is not None:
+        for row, one in zip(rows, labels, strict=True):
+            row["label"] = str(one)
+    return ListedRows(rows, str(path))
+
+
+def _numbers(values: Sequence[Any]) -> Any:
+    """A column as numbers, NaN where it is empty; None where it holds words."""
+    read = np.array([_number(value) for value in values])
+    known = [value for value in values if value not in ("", None)]
+    if len(known) == 0 or np.isnan(read).sum() > len(values) - len(known):
+        return None
+    return read
+
+
+def _number(value: Any) -> float:
+    try:
+        read = float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return read if math.isfinite(read) else math.nan

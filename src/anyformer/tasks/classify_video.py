@@ -1,0 +1,123 @@
+"""A class for a clip: what is being done, which way something goes.
+
+classify = af.task("classify-video", "folder")
+print(classify("jump.mp4"))             # jumping (0.88)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.files import Paths
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings, pairs
+from anyformer.model import Model
+from anyformer.pictures.clips import Clip, read_clips
+from anyformer.pictures.processor import FILE, IMAGENET, Processor
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Options
+from anyformer.tasks.labelled import LabelledTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyVideoOptions(Options):
+    flip: float = 0.5  # the chance that a clip is mirrored while the model learns; 0 where left and right differ
+    shift: float = 0.1  # how far it is moved at most, as a share of its size
+
+
+@dataclass(frozen=True)
+class ClipReader:
+    """So many frames of a clip, each as a picture is prepared, one after another."""
+
+    processor: Processor
+    n_frames: int
+
+    field = "pixel_values"
+
+    def frames(self, clip: Clip) -> Tensor:
+        """[frames, channels, rows, columns] of 8 bits."""
+        placed = [self.processor.place(frame)[0] for frame in clip.take(self.n_frames)]
+        return torch.stack([torch.as_tensor(one) for one in placed])
+
+    def normalise(self, frames: Tensor) -> Tensor:
+        """[B, frames, …] of 8 bits -> as the model takes them."""
+        flat = self.processor.normalise(frames.flatten(0, 1), None)["pixel_values"]
+        return flat.unflatten(0, frames.shape[:2])
+
+    def write(self) -> dict[str, bytes]:
+        return {FILE: self.processor.write()}
+
+
+class ClassifyVideo(LabelledTask):
+    name = "classify-video"
+    about = "a class for a clip"
+    columns = (
+        Column("clip", ("video", "file", "path", "frames", "folder")),
+        Column("label", ("labels", "class", "category", "action", "target")),
+    )
+    options_class = ClassifyVideoOptions
+    column = "clip"
+    wanted = "an encoder of clips that can have a head for classes, such as timesformer-base"
+
+    @classmethod
+    def thing(cls, value: Any) -> Any:
+        return Clip.of(value)
+
+    @classmethod
+    def reads_such(cls, config: Settings) -> bool:
+        clips = {"n_frames", "image_size"} <= set(config.names()) and "n_mels" not in config.names()
+        return clips and getattr(config, "attends", None) != "space"  # which answers frame by frame
+
+    @classmethod
+    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+        names = [name for column in cls.columns for name in (column.name, *column.also)]
+        chosen = pairs(data.columns, "data.columns")
+        clip = chosen.pop("clip", None)
+        return cls.fit(read_clips(paths, format=data.format, header=data.header, names=names, clip=clip), chosen)
+
+    @classmethod
+    def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> ClipReader:
+        settings = model.config.to_json()
+        if FILE in model.origin.files:
+            return ClipReader(Processor.read(model.origin.files[FILE], FILE), settings["n_frames"])
+        size = tuple(settings["image_size"])
+        channels = settings["n_channels"]
+        mean, std = (IMAGENET["mean"], IMAGENET["std"]) if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
+        processor = Processor(size=size, channels=channels, mean=mean, std=std)
+        return ClipReader(processor, settings["n_frames"])
+
+    def features(self, row: Row) -> dict[str, Any]:
+        return {"clips": self.reader.frames(row["clip"]).numpy()}
+
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        clips = batch["clips"]
+        if generator is not None:
+            clips = move(clips, self.settings, generator)
+        left = {name: value for name, value in batch.items() if name != "clips"}
+        return {"pixel_values": self.reader.normalise(clips), **left}
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        steps = max((40 if fresh else 10) * rows // 16, 50)
+        return {
+            **{"batch_size": 16, "steps": steps, "lr": 5e-4 if fresh else 5e-5, "warmup": max(steps // 10, 1)},
+            **{"weight_decay": 0.05, "eval_every": max(steps // 10, 1)},
+        }
+
+
+def move(clips: Tensor, how: ClassifyVideoOptions, generator: Generator) -> Tensor:
+    """Each clip mirrored or not, and all of its frames moved alike; what leaves at one side comes back at the other."""
+    rows, columns = clips.shape[-2:]
+    chance = torch.rand(3, len(clips), generator=generator, device=generator.device).to(clips.device)
+    down, along = (((2 * chance[i] - 1) * how.shift * size).round().long() for i, size in ((1, rows), (2, columns)))
+    across = torch.arange(columns, device=clips.device).expand(len(clips), -1)
+    across = torch.where((chance[0] < how.flip)[:, None], columns - 1 - across, across)
+    across = (across - along[:, None]) % columns
+    below = (torch.arange(rows, device=clips.device) - down[:, None]) % rows
+    moved = clips.gather(3, below.view(len(clips), 1, 1, rows, 1).expand_as(clips))
+    return moved.gather(4, across.view(len(clips), 1, 1, 1, columns).expand_as(clips))

@@ -1,0 +1,221 @@
+"""A class for something that is no text: what sounds, clips and sets have in common once a reader has made features of
+them. A task says how it reads rows, which reader a model wants, and what an example is; the rest is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.examples import Example, Examples
+from anyformer.data.formats import Row
+from anyformer.data.read import ListedRows, Rows
+from anyformer.data.settings import DataSettings, pairs
+from anyformer.errors import DataError, FolderError, InputError
+from anyformer.metrics.classes import accuracy, f1
+from anyformer.model import Model
+from anyformer.pictures.decode import Decoded, take
+from anyformer.tasks import build
+from anyformer.tasks.base import (
+    AS_USUAL,
+    Batch,
+    Figures,
+    Loss,
+    Options,
+    Plan,
+    Progress,
+    Setup,
+    Source,
+    Task,
+    answering,
+)
+from anyformer.tasks.classify_text import Label
+from anyformer.tasks.picture import distinct, head_for, load_model
+from anyformer.tasks.text import chances, labels_of, several, token_loss
+
+
+class LabelledTask(Task):
+    """`reader` makes features of a thing and knows under which name (`field`) the model takes them."""
+
+    format = "tsv"
+    reads = "files"
+    cached = False
+    batch = BatchSettings(rows=32)
+    metric = "accuracy"
+    heads: ClassVar[tuple[str, ...]] = ("classify",)  # of which the first that a family has is used
+    column: ClassVar[str]  # that holds the thing
+    wanted: ClassVar[str]  # the kind of model, in words
+
+    def __init__(
+        self, model: Model, reader: Any, options: Options | None = None, *, labels: Sequence[str] = ()
+    ) -> None:
+        self.model, self.reader = model, reader
+        self.settings = options if options is not None else self.options_class()
+        self.labels = tuple(labels)
+        self.index = {label: i for i, label in enumerate(self.labels)}
+        self.meaning: Mapping[str, str] = {}  # what the values in the label column stand for
+
+    # What a task says.
+
+    @classmethod
+    def reads_such(cls, config: Settings) -> bool:
+        """Whether a family with such settings takes this kind of thing."""
+        raise NotImplementedError
+
+    @classmethod
+    def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> Any:
+        """The folder's own; else one that suits the model and the rows."""
+        raise NotImplementedError
+
+    @classmethod
+    def fit_rows(cls, config: Settings, rows: Rows) -> Settings:
+        """The settings of a recipe as the rows want them."""
+        return config
+
+    def features(self, row: Row) -> dict[str, Any]:
+        """What the model reads of a row, as arrays of one shape."""
+        raise NotImplementedError
+
+    @classmethod
+    def thing(cls, value: Any) -> Any:
+        """What a caller hands in, as rows have it."""
+        return value
+
+    # From a recipe or a folder to a model that can be trained.
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+        options = setup.task if setup.task is not None else cls.options_class()
+        labels = cls.find_labels(rows, setup)
+        if build.is_folder(source):
+            model = load_model(source, dtype=torch.float32)
+            if not cls.fits(model.config):
+                raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+            known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
+            labels, same = (known, True) if set(known) == set(labels) else (labels, False)
+            config = cls.shape(model.config, labels)
+            model = build.with_head(model, same, **{name: getattr(config, name) for name in config.names()})
+        else:
+            config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
+            model = build.build(str(source), cls.shape(cls.fit_rows(config, rows), labels))
+        reader = cls.find_reader(model, rows, setup.data)
+        model.origin.files.update(reader.write())
+        model.origin.hf_config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        task = cls(model, reader, options, labels=labels)
+        task.meaning = pairs(setup.data.labels, "data.labels")
+        return task
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return cls.reads_such(config) and head_for(config, *cls.heads) is not None
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str]) -> Settings:
+        changes: dict[str, Any] = {"head": head_for(config, *cls.heads), "n_labels": len(labels), "problem": None}
+        return config.replace(**{name: value for name, value in changes.items() if name in config.names()})
+
+    @classmethod
+    def find_labels(cls, rows: Rows, setup: Setup) -> tuple[str, ...]:
+        meaning = pairs(setup.data.labels, "data.labels")
+        known = rows.about.get("labels")
+        ordered = [str(one) for one in known] if known else distinct(rows, "label")
+        labels = tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
+        if len(labels) < 2:
+            raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
+        return labels
+
+    @classmethod
+    def load(
+        cls,
+        path: Source,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str | None = None,
+        weights: str | None = None,
+        **options: Any,
+    ) -> Self:
+        model = load_model(path, device=device, dtype=dtype, weights=weights)
+        head = model.config.to_json().get("head")
+        if not cls.fits(model.config) or head not in cls.heads:
+            other = f' with the head "{head}"' if cls.fits(model.config) else ""
+            raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} wants {cls.wanted}.")
+        said = dict(model.origin.settings.get("task", {}))
+        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        reader = cls.find_reader(model, None, DataSettings())
+        chosen = cls.options_class.from_json({**kept, **options})
+        task = cls(model, reader, chosen, labels=said.get("labels") or labels_of(model))
+        task.meaning = said.get("meaning", {})
+        return task
+
+    def describe(self) -> dict[str, Any]:
+        return {"labels": list(self.labels), "meaning": dict(self.meaning)}
+
+    # Rows to loss.
+
+    def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
+        return Decoded(rows, self.example)
+
+    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
+        return take(examples, numbers)
+
+    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+        return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
+
+    def example(self, row: Row) -> Example:
+        return {**self.features(row), **({"labels": self.number_of(row["label"])} if "label" in row else {})}
+
+    def number_of(self, label: Any) -> int:
+        name = self.meaning.get(str(label), str(label))
+        if name not in self.index:
+            raise InputError(f'the label "{name}" is new; the model knows {", ".join(self.labels[:20])}.')
+        return self.index[name]
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        return {name: stack([one[name] for one in examples]) for name in examples[0]}
+
+    def loss(self, batch: Batch) -> Loss:
+        return Loss(*token_loss(self.scores(batch), batch["labels"], self.smoothing))
+
+    def scores(self, batch: Batch) -> Tensor:
+        logits: Tensor = self.model(**{name: value for name, value in batch.items() if name != "labels"}).logits
+        return logits
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        said: list[int] = []
+        right: list[int] = []
+        total = 0.0
+        with answering(self.model):
+            for _, batch in self.batches_of(self.prepared(rows), progress=progress):
+                logits = self.scores(batch).float()
+                total += float(token_loss(logits, batch["labels"])[0])
+                said += logits.argmax(dim=1).tolist()
+                right += batch["labels"].tolist()
+        return {"accuracy": accuracy(said, right), "f1": f1(said, right, positive=None), "loss": total / len(right)}
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        things, alone = several(thing)
+        answers = self.answer([{self.column: self.thing(one)} for one in things]) if things else []
+        return answers[0] if alone else answers
+
+    def answer(self, rows: list[Row]) -> list[Label]:
+        found: list[Label | None] = [None] * len(rows)
+        with answering(self.model):
+            for numbers, batch in self.batches_of(self.prepare(ListedRows(rows, "the things given"))):
+                for i, scores in zip(numbers.tolist(), chances(self.scores(batch)).cpu(), strict=True):
+                    found[i] = self._label(scores)
+        return [one for one in found if one is not None]
+
+    def _label(self, scores: Tensor) -> Label:
+        best = int(scores.argmax())
+        return Label(self.labels[best], float(scores[best]), dict(zip(self.labels, scores.tolist(), strict=True)))
+
+
+def stack(values: Sequence[Any]) -> Tensor:
+    return torch.stack([torch.as_tensor(value) for value in values])

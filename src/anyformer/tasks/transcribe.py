@@ -1,0 +1,264 @@
+"""Speech into text.
+
+transcribe = af.task("transcribe", "folder")
+print(transcribe("talk.wav"))                               # what was said
+transcribe("talk.wav", times=True).chunks                   # (0.0, 4.2, "what was said"), …
+transcribe("vortrag.flac", language="de", task="translate")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.examples import Example, Examples
+from anyformer.data.files import Paths
+from anyformer.data.formats import Row
+from anyformer.data.read import Rows
+from anyformer.data.settings import DataSettings, pairs
+from anyformer.decode.opening import language_id
+from anyformer.errors import FolderError
+from anyformer.metrics.reading import reading_scores
+from anyformer.model import Model
+from anyformer.pictures.decode import Decoded, take
+from anyformer.sounds.extractor import Extractor
+from anyformer.sounds.open import Sound, as_sound
+from anyformer.sounds.read import read_sounds
+from anyformer.tasks.base import (
+    AS_USUAL,
+    Batch,
+    Column,
+    Figures,
+    Loss,
+    Options,
+    Plan,
+    Progress,
+    Setup,
+    Source,
+    Task,
+    Total,
+    answering,
+)
+from anyformer.tasks.classify_audio import Changes, change, find_extractor, hear
+from anyformer.tasks.text import TextTask, pad_labels, several, text_of, token_loss
+from anyformer.text.tokenizer import Tokenizer
+
+TOGETHER = 8  # short sounds that are written down at a time
+
+
+class Chunk(NamedTuple):
+    """What was said between two times, in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """`timed`: times were asked for, and are printed."""
+
+    text: str
+    chunks: tuple[Chunk, ...] = field(default=(), repr=False)
+    timed: bool = field(default=False, repr=False)
+
+    def __str__(self) -> str:
+        if not self.timed:
+            return self.text
+        return "\n".join(f"{chunk.start:.2f} - {chunk.end:.2f}  {chunk.text.strip()}" for chunk in self.chunks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscribeOptions(Options):
+    language: str | None = None  # spoken in the rows, for a model that knows several
+    seconds: float | None = None  # how much a fresh model hears at a time; None: as its recipe says
+    lowercase: bool = True  # case does not count as a mistake
+    augment: Changes = Changes(time_mask=0.05, mel_mask=0.2, shift=0.0, noise=0.1)
+
+
+class Transcribe(TextTask):
+    name = "transcribe"
+    about = "speech into text"
+    columns = (
+        Column("sound", ("audio", "file", "path")),
+        Column("text", ("sentence", "transcript", "transcription", "words", "target")),
+    )
+    format = "tsv"
+    reads = "files"
+    cached = False
+    options_class = TranscribeOptions
+    batch = BatchSettings(rows=16)
+    framed = "end"
+    kind = "bpe"
+    wanted = "a model that hears and writes, such as whisper-tiny"
+    metric = "wer"
+    larger_is_better = False
+    usual_length = 448
+    lengths = Task.lengths
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.extractor: Extractor = find_extractor(self.model, None)
+        self.model.origin.files.update({} if Extractor.read(self.model.origin.files) else self.extractor.write())
+        self.writing: dict[str, Any] = {}  # what `model.generate` is told in every call
+        self.end: int = self.model.config.to_json()["end"]
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+        options: Any = setup.task if setup.task is not None else cls.options_class()
+        model = setup.model
+        if model is not None and options.seconds is not None and "source_length" in model.names():
+            model = model.replace(source_length=round(options.seconds * 50))
+        return super().begin(source, rows, valid, Setup(model, setup.data, setup.tokenizer, options))
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:
+        """Options that are not the task's own are those of `model.generate`."""
+        own = {name: value for name, value in options.items() if name in cls.options_class.names()}
+        task = super().of(model, tokenizer, path, own)
+        task.writing = {name: value for name, value in options.items() if name not in own}
+        return task
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        return "source_length" in config.names()
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config.replace(head="language")
+
+    @classmethod
+    def check(cls, model: Model, path: Source) -> None:
+        if not cls.fits(model.config) or "language" not in model.heads:
+            raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+
+    @classmethod
+    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+        names = [name for column in cls.columns for name in (column.name, *column.also)]
+        chosen = pairs(data.columns, "data.columns")
+        sound = chosen.pop("sound", None)
+        rows = read_sounds(paths, format=data.format, header=data.header, names=names, sound=sound)
+        return cls.fit(rows, chosen)
+
+    # Rows to loss.
+
+    def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
+        return Decoded(rows, self.example)
+
+    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
+        return take(examples, numbers)
+
+    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+        return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
+
+    def example(self, row: Row) -> Example:
+        return {"input_features": hear(self.extractor, row["sound"]).numpy(), "labels": self.target(row)}
+
+    def target(self, row: Row) -> list[int]:
+        """What follows the start token: the language and the task, where the model has tokens for them, the words, and
+        the end."""
+        words = self.tokenizer.encode(text_of(row["text"], "text"), special=False)
+        whole = [*self.opening, *words, self.end]
+        return whole[: self.max_length]
+
+    @property
+    def opening(self) -> list[int]:
+        file = self.model.origin.generation
+        said = []
+        if file.get("lang_to_id"):
+            said.append(language_id(self.settings.language or "en", file["lang_to_id"]))
+            said += [file["task_to_id"]["transcribe"]] if file.get("task_to_id") else []
+        none = file.get("no_timestamps_token_id")
+        return [*said, *([none] if none is not None else [])]
+
+    def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        features = torch.stack([torch.as_tensor(one["input_features"]) for one in examples])
+        return {"input_features": features, "labels": pad_labels([one["labels"] for one in examples])}
+
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        if generator is None:
+            return batch
+        x = change(batch["input_features"].transpose(1, 2), self.settings.augment, generator)
+        return {**batch, "input_features": x.transpose(1, 2)}
+
+    def loss(self, batch: Batch) -> Loss:
+        return self._loss(batch, self.smoothing)
+
+    def _loss(self, batch: Batch, smoothing: float) -> Loss:
+        labels = batch["labels"]
+        begun = self.model.shift_right(labels)
+        logits = self.model(input_features=batch["input_features"], decoder_input_ids=begun).logits
+        return Loss(*token_loss(logits, labels, smoothing))
+
+    # Figures and answers.
+
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        total = Total()
+        with answering(self.model):
+            for _, batch in self.batches_of(self.prepared(rows)):
+                total.add(self._loss(batch, 0.0))
+        options = {"language": self.settings.language} if self.settings.language else {}
+        said = self.write([row["sound"] for row in rows], options, progress)
+        wanted = [text_of(row["text"], "text") for row in rows]
+        scores = reading_scores([str(one) for one in said], wanted, lowercase=self.settings.lowercase)
+        return {**scores, "loss": total.mean}
+
+    def __call__(self, thing: Any, **options: Any) -> Any:
+        """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`, and `times`."""
+        things, alone = several(thing)
+        chosen = {name: value for name, value in options.items() if name != "times"}
+        chosen |= {"return_timestamps": True} if options.get("times") else {}
+        answers = self.write([as_sound(one) for one in things], chosen)
+        return answers[0] if alone else answers
+
+    def write(
+        self, sounds: Sequence[Sound], options: Mapping[str, Any], progress: Progress | None = None
+    ) -> list[Transcript]:
+        """Sounds that fit into one window together, longer ones by themselves."""
+        chosen = {**self.writing, **options}
+        found: dict[int, Transcript] = {}
+        waiting: list[tuple[int, Tensor]] = []
+        for i, sound in enumerate(sounds):
+            wave = sound.open(self.extractor.rate)
+            if len(wave) > self.extractor.n_frames * self.extractor.hop:
+                found[i] = self._write([self.extractor.whole(wave)], chosen)[0]
+            else:
+                waiting.append((i, self.extractor([wave])[0]))
+            if len(waiting) == TOGETHER or (waiting and i + 1 == len(sounds)):
+                made = self._write([features for _, features in waiting], chosen)
+                found.update(zip([number for number, _ in waiting], made, strict=True))
+                waiting = []
+            if progress is not None:
+                progress(i + 1, len(sounds))
+        return [found[i] for i in range(len(sounds))]
+
+    def _write(self, features: Sequence[Tensor], options: Mapping[str, Any]) -> list[Transcript]:
+        batch = torch.stack(list(features)).to(self.model.device, self.model.dtype)
+        with answering(self.model):
+            out: Any = self.model.generate(batch, **options, return_segments=True)
+        timed = bool(options.get("return_timestamps"))
+        return [self._transcript(segments, timed) for segments in out.segments]
+
+    def _transcript(self, segments: Sequence[Mapping[str, Any]], timed: bool) -> Transcript:
+        none = self.model.origin.generation.get("no_timestamps_token_id")
+        first = len(self.tokenizer) if none is None else none + 1
+        chunks = []
+        for segment in segments:
+            words = [token for token in segment["tokens"] if token < first]
+            chunks.append(Chunk(round(segment["start"], 2), round(segment["end"], 2), self.tokenizer.decode(words)))
+        return Transcript("".join(chunk.text for chunk in chunks).strip(), tuple(chunks), timed)
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        steps = max((40 if fresh else 5) * rows // 16, 50)
+        return {
+            **{"batch_size": 16, "steps": steps, "lr": 1e-3 if fresh else 1e-5, "warmup": max(steps // 10, 1)},
+            "eval_every": max(steps // 10, 1),
+        }

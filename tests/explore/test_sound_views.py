@@ -1,0 +1,53 @@
+"""Sounds: the spectrogram drawn, and what is attended to in it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("PIL", reason="spectrograms are drawn with Pillow")
+
+import anyformer as af
+from anyformer.errors import Error
+from anyformer.explore.ask import Ask
+from anyformer.explore.opened import Opened
+from anyformer.explore.patience import Patience
+
+from .models import sound, unpack, view
+
+Models = dict[str, Opened]
+
+
+def test_patches_of_a_spectrogram(opened: Models) -> None:
+    one = opened["spectrogram"]
+    batch = one.subject(Ask(sound=sound()), Patience(60)).batch
+    with torch.no_grad(), af.look(one.model, "encoder.blocks.0.self.weights") as seen:
+        out = one.model(**batch)
+    got = view(one, "picture", sound=sound())
+    cells = got["rows"] * got["columns"]
+    assert got["answers"][0]["chance"] == pytest.approx(out.logits[0].softmax(-1).max().item(), abs=1e-5)
+    assert list(batch["input_values"].shape[1:]) == got["size"][::-1]  # mels down, time along
+    maps = unpack(view(one, "over", sound=sound(), stage="encoder", position=0)["maps"])
+    wanted = seen["encoder.blocks.0.self.weights"][0, :, 0, -cells:].double()
+    torch.testing.assert_close(maps.flatten(1), wanted, atol=2e-5, rtol=0)
+
+
+def test_words_over_a_sound(opened: Models) -> None:
+    """What a word attends to is a row of frames."""
+    one = opened["whisper"]
+    got = view(one, "caption", sound=sound(), target="5 9")
+    maps = unpack(got["maps"])
+    assert maps.shape[:2] == (len(got["words"]), 1)
+    torch.testing.assert_close(maps.sum(dim=(1, 2)), torch.ones(len(maps), dtype=torch.float64), atol=2e-2, rtol=0)
+    batch = one.subject(Ask(sound=sound(), target="5 9"), Patience(60)).batch
+    with torch.no_grad(), af.look(one.model, "decoder.blocks.0.cross.weights") as seen:
+        one.model(**batch)
+    wanted = seen["decoder.blocks.0.cross.weights"][0].mean(0).double()
+    torch.testing.assert_close(maps[:, 0], wanted, atol=2e-5, rtol=0)
+
+
+def test_a_sound_must_be_one(opened: Models) -> None:
+    with pytest.raises(Error, match="reads sounds; give it one"):
+        view(opened["whisper"], "caption")
+    with pytest.raises(Error):
+        view(opened["spectrogram"], "picture", sound="aGVsbG8=")

@@ -1,0 +1,208 @@
+"""Every number of the text views against the model itself, PyTorch or a formula."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.core.attend import KERNELS
+from anyformer.errors import Error
+from anyformer.explore import grids
+from anyformer.explore.opened import Opened
+from anyformer.explore.patience import Patience
+from anyformer.explore.views.flow import largest_flow
+
+from .models import TEXT, unpack, view
+
+Models = dict[str, Opened]
+
+
+def ids_of(opened: Opened, text: str = TEXT) -> torch.Tensor:
+    assert opened.tokenizer is not None
+    return torch.tensor([opened.tokenizer.encode(text)])
+
+
+def test_tokens_are_the_tokenizers_and_stand_for_their_characters(opened: Models) -> None:
+    for name, stage in (("decoder", "decoder"), ("encoder", "encoder")):
+        words = view(opened[name], "tokens", text=TEXT)["words"][stage]
+        assert [word["id"] for word in words] == ids_of(opened[name])[0].tolist()
+        real = [word for word in words if word["end"] > word["start"]]
+        assert "".join(TEXT[word["start"] : word["end"]] for word in real).replace(" ", "") == TEXT.replace(" ", "")
+        for word in real:
+            assert bytes.fromhex(word["bytes"]).decode() == TEXT[word["start"] : word["end"]]
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder"])
+def test_a_head_is_what_looking_at_the_whole_pass_shows(opened: Models, name: str) -> None:
+    """One block run again gives what the whole model gave."""
+    one = opened[name]
+    with af.look(one.model, "*.self.weights") as seen:
+        one.model(input_ids=ids_of(one))
+    for layer in (0, 1):
+        weights = seen[f"{name}.blocks.{layer}.self.weights"][0]
+        for head in (0, 3):
+            got = view(one, "head", text=TEXT, stage=name, layer=layer, head=head)
+            torch.testing.assert_close(unpack(got["cells"]), weights[head].double(), atol=2e-5, rtol=0)
+        mean = view(one, "head", text=TEXT, stage=name, layer=layer)
+        torch.testing.assert_close(unpack(mean["cells"]), weights.mean(0).double(), atol=2e-5, rtol=0)
+        row = view(one, "row", text=TEXT, stage=name, layer=layer, head=1, position=2)
+        assert row["values"] == pytest.approx(weights[1, 2].tolist(), abs=1e-6)
+
+
+def test_entropy_and_distance_are_their_formulas() -> None:
+    even = torch.full((1, 4, 4), 0.25)
+    assert grids.entropy(even).item() == pytest.approx(2.0)  # bits of four equal chances
+    assert grids.entropy(torch.eye(4)[None]).item() == pytest.approx(0.0)
+    back_one = torch.zeros(1, 3, 3)
+    back_one[0, 0, 0] = back_one[0, 1, 0] = back_one[0, 2, 1] = 1.0
+    assert grids.distance(back_one).item() == pytest.approx(2 / 3)
+
+
+def test_the_grid_of_heads(opened: Models) -> None:
+    one = opened["decoder"]
+    got = view(one, "heads", text=TEXT, stage="decoder")
+    with af.look(one.model, "*.self.weights") as seen:
+        one.model(input_ids=ids_of(one))
+    assert [row["layer"] for row in got["rows"]] == [0, 1] == got["layers"]
+    for row in got["rows"]:
+        weights = seen[f"decoder.blocks.{row['layer']}.self.weights"][0].double()
+        for head in range(4):
+            rows = [-(w[w > 0] * w[w > 0].log2()).sum().item() for w in weights[head]]
+            assert row["entropy"][head] == pytest.approx(sum(rows) / len(rows), abs=1e-4)
+    assert [row["layer"] for row in view(one, "heads", text=TEXT, layers=[1])["rows"]] == [1]
+
+
+def test_silencing_is_zeros_in_the_output_projection(opened: Models, folder: object) -> None:
+    one = opened["decoder"]
+    mute = {"stage": "decoder", "layer": 0, "part": "self", "head": 2}
+    before = view(one, "next", text=TEXT)
+    after = view(one, "next", text=TEXT, silence=[mute])
+    model = af.load(f"{folder}/decoder")
+    out = model.stages["decoder"].stack.blocks[0].sublayers["self"].part.out  # type: ignore[union-attr]
+    width = out.weight.shape[1] // 4
+    out.weight.data[:, 2 * width : 3 * width] = 0.0
+    with torch.no_grad():
+        chances = model(input_ids=ids_of(one)).logits[0, -1].softmax(-1)
+    assert [word["model"] for word in after["words"]] == pytest.approx(
+        [chances[word["id"]].item() for word in after["words"]], abs=1e-6
+    )
+    assert [word["model"] for word in before["words"]] != pytest.approx([word["model"] for word in after["words"]])
+    assert view(one, "next", text=TEXT) == before  # and nothing of it stays
+
+
+def test_one_head_step_by_step(opened: Models) -> None:
+    """The numbers shown lead from one to the next."""
+    for name, stage in (("decoder", "decoder"), ("relative", "encoder"), ("pair", "encoder")):
+        got = view(opened[name], "steps", text="the animal was", stage=stage, layer=1, head=1, position=2)
+        query, keys = torch.tensor(got["query"]), torch.tensor(got["keys"])
+        assert got["scores"] == pytest.approx((keys @ query).tolist(), rel=1e-3, abs=1e-3)
+        scores = torch.tensor(got["scores"]) * got["scale"]
+        scores = scores if got["bias"] is None else scores + torch.tensor(got["bias"])
+        weights = scores.masked_fill(~torch.tensor(got["allowed"]), -math.inf).softmax(-1)
+        assert got["weights"] == pytest.approx(weights.tolist(), abs=1e-4)
+        assert got["result"] == pytest.approx((weights @ torch.tensor(got["values"])).tolist(), rel=1e-3, abs=1e-3)
+        norm = got["norm"]
+        if norm["kind"] == "LayerNorm":
+            assert norm["after"]["mean"] == pytest.approx(0, abs=1e-4) and norm["after"]["std"] == pytest.approx(
+                1, abs=1e-3
+            )
+    assert view(opened["relative"], "steps", text="the animal", stage="encoder")["bias"] is not None
+    causal = view(opened["decoder"], "steps", text="the animal was", position=0)
+    assert causal["allowed"] == [True] + [False] * (len(causal["allowed"]) - 1)
+
+
+def test_rollout_is_the_product_of_half_attention_half_residual(opened: Models) -> None:
+    one = opened["encoder"]
+    with af.look(one.model, "*.self.weights") as seen:
+        one.model(input_ids=ids_of(one))
+    total = torch.eye(ids_of(one).shape[1], dtype=torch.float64)
+    for layer in (0, 1):
+        mean = seen[f"encoder.blocks.{layer}.self.weights"][0].double().mean(0)
+        total = (0.5 * mean + 0.5 * torch.eye(len(mean), dtype=torch.float64)) @ total
+    got = view(one, "rollout", text=TEXT)
+    torch.testing.assert_close(unpack(got["cells"]), total, atol=3e-5, rtol=0)
+
+
+def test_flow_is_bounded_by_the_narrowest_pipe() -> None:
+    """By hand: token 1 sees token 0 by 0.4 in both layers; pipes are half of that, and half for staying in place."""
+    pytest.importorskip("scipy")
+    layer = torch.tensor([[1.0, 0.0], [0.4, 0.6]])
+    # Down to token 0: straight (0.2 of layer 2, then token 0's own pipe of 1) and late (0.8, then 0.2) -> 0.4.
+    # Down to token 1: it stays in place, 0.8 and 0.8 -> 0.8.
+    assert largest_flow([layer, layer], 1, Patience(10)) == pytest.approx([0.4, 0.8], abs=1e-5)
+    assert largest_flow([layer, layer], 0, Patience(10)) == pytest.approx([1.0, 0.0], abs=1e-5)
+
+
+def test_next_words_under_temperature_top_k_and_top_p(opened: Models) -> None:
+    one = opened["decoder"]
+    with torch.no_grad():
+        logits = one.model(input_ids=ids_of(one)).logits[0, 2]
+    got = view(one, "next", text=TEXT, position=2, temperature=0.7, top_k=5)
+    best = (logits / 0.7).topk(5)
+    wanted = dict(zip(best.indices.tolist(), best.values.softmax(-1).tolist(), strict=True))
+    assert got["left"] == 5
+    for word in got["words"]:
+        assert word["chance"] == pytest.approx(wanted.get(word["id"], 0.0), abs=1e-5)
+        assert word["model"] == pytest.approx(logits.softmax(-1)[word["id"]].item(), abs=1e-6)
+    nucleus = view(one, "next", text=TEXT, position=2, top_p=0.3)
+    ordered = logits.softmax(-1).sort(descending=True).values
+    assert nucleus["left"] == int((ordered.cumsum(0) < 0.3).sum()) + 1
+
+
+def test_the_lens_ends_in_what_the_model_says(opened: Models) -> None:
+    one = opened["decoder"]
+    with torch.no_grad():
+        out = one.model(input_ids=ids_of(one), output_hidden_states=True)
+    got = view(one, "lens", text=TEXT)
+    assert len(got["rows"]) == 3
+    last = out.logits[0, -1].softmax(-1)
+    assert got["rows"][-1]["chances"][0] == pytest.approx(last.max().item(), abs=1e-5)
+    assert got["rows"][-1]["rank"] == 0
+    model = one.model
+    norm = model.stages["decoder"].stack.final_norm  # type: ignore[union-attr]
+    words = model.stages["decoder"].inputs.words.weight  # type: ignore[union-attr]
+    early = (norm(out.hidden_states[1][0, -1]) @ words.T).softmax(-1)  # type: ignore[operator]
+    assert got["rows"][1]["chances"] == pytest.approx(early.topk(5).values.tolist(), abs=1e-5)
+
+
+def test_embeddings_and_positions(opened: Models) -> None:
+    one = opened["decoder"]
+    got = view(one, "embeddings", text=TEXT)
+    inputs = one.model.stages["decoder"].inputs
+    ids = ids_of(one)[0]
+    with torch.no_grad():
+        x = inputs.words.weight[ids] + inputs.positions.weight[: len(ids)]  # type: ignore[union-attr, index]
+    torch.testing.assert_close(unpack(got["vectors"]), x[:, :96].double(), atol=1e-3, rtol=0)
+    table = inputs.positions.weight[:64].detach()  # type: ignore[union-attr, index]
+    near = torch.nn.functional.cosine_similarity(table[:-1], table[1:]).mean().item()
+    assert got["distance"][0] == pytest.approx(1.0, abs=1e-5) and got["distance"][1] == pytest.approx(near, abs=1e-4)
+    assert got["toy"][3] == pytest.approx([math.sin(3), math.cos(3), math.sin(0.03), math.cos(0.03)], abs=1e-5)
+    assert len(view(opened["relative"], "embeddings", text=TEXT)["bias"]) == 4  # a curve a head
+
+
+def test_sizes_add_up(opened: Models) -> None:
+    one = opened["decoder"]
+    got = view(one, "sizes", text=TEXT)
+    assert sum(row["parameters"] for row in got["parameters"]) == sum(p.numel() for p in one.model.parameters())
+    layer = got["layers"][0]
+    assert layer["shape"] == [1, ids_of(one).shape[1], 64] and layer["kernels"]["self"] in KERNELS
+    assert got["cache"] == 2 * 2 * 64 * 4  # key and value, two layers, 64 wide, 4 bytes
+
+
+def test_long_texts_come_in_tiles(folder: object) -> None:
+    """A matrix of 300 x 300 ships a tile and a small whole."""
+    one = Opened.load(folder / "decoder")  # type: ignore[operator]
+    model = one.model
+    limit = model.stages["decoder"].limit
+    assert isinstance(limit, int)
+    weights = torch.rand(300, 300)
+    part = grids.tile(weights, 100, 250)
+    assert (part["top"], part["left"]) == (100, 172)
+    torch.testing.assert_close(unpack(part["cells"]), weights[100:228, 172:300].double(), atol=1e-5, rtol=0)
+    small = grids.pooled(weights, 48)
+    assert small.shape == (48, 48) and small.max() == weights.max()
+    with pytest.raises(Error, match="the most is"):
+        view(one, "tokens", text=" ".join(["tired"] * 3000))

@@ -1,0 +1,94 @@
+"""What is drawn is where it should be, and small pictures become large enough to see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import anyformer as af
+from anyformer.pictures import draw
+from anyformer.pictures.attention import class_attention, rollout
+
+
+def grey(height: int = 300, width: int = 400) -> Image.Image:
+    return Image.fromarray(np.full((height, width, 3), 120, dtype=np.uint8))
+
+
+def changed(image: Image.Image, before: Image.Image) -> tuple[int, int, int, int]:
+    """The box around everything that differs: left, top, right, bottom."""
+    rows, columns = np.nonzero((np.asarray(image) != np.asarray(before)).any(axis=2))
+    return int(columns.min()), int(rows.min()), int(columns.max()), int(rows.max())
+
+
+def test_boxes_are_drawn_around_their_places() -> None:
+    drawn = draw.boxes(grey(), [[50, 60, 150, 160]], [""])
+    assert changed(drawn, grey()) == (50, 60, 150, 160)
+    middle = np.asarray(drawn)[70:150, 60:140]
+    assert (middle == 120).all()  # a frame, and nothing inside
+    named = draw.boxes(grey(), [[50, 60, 150, 160], [200, 0, 250, 20]], ["cell 0.93", "cell"], [1, 1])
+    assert changed(named, grey())[1] == 0 and (np.asarray(named)[155, 50] == draw.colour(1)).all()
+
+
+def test_a_small_picture_is_enlarged_and_its_boxes_with_it() -> None:
+    small = grey(20, 32)
+    drawn = draw.boxes(small, [[8, 5, 16, 10]], [""])
+    assert drawn.size == (32 * 7, 20 * 7)
+    left, top, right, bottom = changed(drawn, small.resize(drawn.size, resample=0))
+    assert (left, top, right, bottom) == (56, 35, 112, 70)
+
+
+def test_joints_and_bones() -> None:
+    points = [[100, 100, 2], [200, 100, 2], [300, 200, 0]]
+    drawn = draw.joints(grey(), points, [(0, 1), (1, 2)])
+    left, top, right, bottom = changed(drawn, grey())
+    assert left < 100 < 200 < right < 210 and top < 100 < bottom < 110  # the third is not seen, nor its bone
+    assert (np.asarray(drawn)[100, 150] != 120).any()
+    two = draw.joints(grey(), [points, [[10, 280, 1], [20, 280, 1], [30, 280, 1]]])
+    assert changed(two, grey())[3] > 270
+
+
+def test_masks_tint_their_pixels_and_leave_the_rest() -> None:
+    classes = np.zeros((300, 400), dtype=np.int64)
+    classes[100:200, 150:250] = 3
+    drawn = np.asarray(draw.mask(grey(), classes, ["nothing", "a", "b", "cat"]))
+    wanted = 0.45 * 120 + 0.55 * np.array(draw.colour(3))
+    np.testing.assert_allclose(drawn[150, 200], wanted, atol=1)
+    assert (drawn[250:, :] == 120).all() and (drawn[:20, :40] != 120).any()  # the legend stands in the corner
+
+
+def test_heat_is_bright_where_the_weight_is() -> None:
+    weights = np.zeros((3, 4))
+    weights[1, 2] = 1.0
+    lit = np.asarray(draw.heat(grey(), weights)).astype(int).sum(axis=2)
+    assert lit[150, 250] > 2 * lit[20, 20]
+
+
+def test_pictures_side_by_side() -> None:
+    sheet = draw.grid([[grey(), grey()], [grey(100, 400)]], ["one", "two"])
+    assert sheet.width == 2 * 404 + 4 and sheet.height > 400
+    assert draw.beside([grey()]).size == (408, 308)
+
+
+def test_rollout_by_hand() -> None:
+    """Two layers of one head: half the attention and half the token itself, then the product."""
+    first, second = (torch.tensor([[[[0.2, 0.8], [1.0, 0.0]]]]), torch.tensor([[[[0.5, 0.5], [0.0, 1.0]]]]))
+    steps = [0.5 * one[0, 0] + 0.5 * torch.eye(2) for one in (first, second)]
+    torch.testing.assert_close(rollout([first, second])[0], steps[1] @ steps[0])
+    both = torch.cat([first, 1 - first], dim=1)
+    torch.testing.assert_close(rollout([both])[0], 0.5 * torch.full((2, 2), 0.5) + 0.5 * torch.eye(2))
+
+
+@pytest.mark.parametrize("recipe", ["vit-tiny", "deit-tiny", "hybrid-tiny"])
+def test_maps_have_the_shape_of_the_patches(recipe: str) -> None:
+    model = af.build(recipe)
+    found = class_attention(model, {"pixel_values": torch.randn(2, 3, 32, 32)}, (32, 32))
+    assert found is not None
+    last, rolled = found
+    assert last.shape == rolled.shape and last.shape[0] == 2 and last.shape[1] == last.shape[2]
+    assert (last >= 0).all() and (last.sum(dim=(1, 2)) <= 1 + 1e-5).all()
+
+
+def test_a_model_without_attention_has_no_map() -> None:
+    assert class_attention(af.build("resnet-tiny"), {"pixel_values": torch.randn(1, 3, 32, 32)}, (32, 32)) is None

@@ -1,0 +1,208 @@
+"""Classes of pixels: learned, measured and drawn; masks of every kind; a BEiT folder as transformers runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import anyformer as af
+from anyformer.data.settings import DataSettings
+from anyformer.pictures.augment import Augmentation
+from anyformer.tasks import find
+from anyformer.tasks.base import Setup
+from anyformer.tasks.segment import SegmentOptions
+from tests.train import picture_files as pictures
+from tests.weights.oracles import make_oracle
+
+Segment = find("segment")
+CLASSES = {"0": "unlabeled", "1": "ground", "4": "red", "7": "green", "9": "blue"}
+NUMBERS = {"red": 4, "green": 7, "blue": 9}
+
+
+def mask_of(i: int, label: str) -> Any:
+    mask = np.ones((32, 32), dtype=np.uint8)
+    left, top = pictures.corner(i)
+    mask[top : top + 12, left : left + 12] = NUMBERS[label]
+    mask[:2] = 0
+    return mask
+
+
+def with_masks(folder: Path, n: int = 12, encode: Any = pictures.encode) -> Path:
+    """A COCO json whose pictures have masks, but for the last; the classes named beside it."""
+    rows = pictures.labelled(n)
+    pixels = {f"{i}.png": pictures.encode(picture) for i, (_, picture) in enumerate(rows)}
+    masks = {f"{i}_mask.png": encode(mask_of(i, label)) for i, (label, _) in enumerate(rows)}
+    images = [{"id": i, "file_name": f"{i}.png", "semantic_mask": f"{i}_mask.png"} for i in range(n)]
+    del images[-1]["semantic_mask"]
+    (folder / "train_images.zip").write_bytes(pictures.zipped(pixels))
+    (folder / "train_masks.zip").write_bytes(pictures.zipped(masks))
+    (folder / "classes.json").write_text(json.dumps(CLASSES))
+    (folder / "train.json").write_text(json.dumps({"images": images, "annotations": [], "categories": []}))
+    return folder / "train.json"
+
+
+def begin(data: Path, recipe: str = "segmenter-tiny", labels: str = "", **options: Any) -> Any:
+    torch.manual_seed(0)
+    setup = Setup(None, DataSettings(labels=labels), task=SegmentOptions(**options))
+    return Segment.begin(recipe, Segment.read(data), None, setup)
+
+
+def test_masks_and_their_classes(tmp_path: Path) -> None:
+    """Ids become places among the names; what is unlabelled does not count; a picture without a mask is left out."""
+    data = with_masks(tmp_path)
+    task, rows = begin(data), Segment.read(data)
+    assert len(rows) == 11
+    assert task.labels == ("ground", "red", "green", "blue") and task.ids == (1, 4, 7, 9)
+    assert task.model.config.n_labels == 4
+    made = task.example(rows[1])["mask"]
+    assert (made[:2] == 255).all() and set(np.unique(made)) == {0, 2, 255}
+    left, top = pictures.corner(1)
+    assert (made[max(top, 2) : top + 12, left : left + 12] == 2).all()
+
+
+def palette(mask: Any) -> bytes:
+    """Numbers behind a palette of colours, as PASCAL VOC has them."""
+    image = Image.fromarray(mask, mode="P")
+    image.putpalette([int(x) for x in np.random.default_rng(0).integers(0, 256, 768)])
+    return pictures.encode(image)
+
+
+def sixteen(mask: Any) -> bytes:
+    return pictures.encode(Image.fromarray(mask.astype(np.uint16)))
+
+
+@pytest.mark.parametrize("encode", [palette, sixteen])
+def test_masks_with_palettes_and_16_bits(encode: Any, tmp_path: Path) -> None:
+    plain, other = tmp_path / "plain", tmp_path / "other"
+    plain.mkdir()
+    other.mkdir()
+    expected, found = (
+        begin(data).example(Segment.read(data)[2])["mask"]
+        for data in (with_masks(plain), with_masks(other, 12, encode))
+    )
+    assert np.array_equal(expected, found)
+
+
+@pytest.mark.parametrize("recipe", ["segmenter-tiny", pytest.param("beit-tiny", marks=pytest.mark.slow)])
+def test_it_learns_from_outlines(recipe: str, tmp_path: Path) -> None:
+    """Squares of three colours on a background, by heart; and back from the folder."""
+    for name, content in pictures.coco(12).items():
+        (tmp_path / name).write_bytes(content)
+    data = tmp_path / "x.json"
+    still = {"task.augment.crop": None, "task.augment.jitter": 0.0, "task.augment.flip": 0.0}
+    af.train(
+        "segment",
+        recipe=recipe,
+        data=data,
+        valid=data,
+        out=tmp_path / "out",
+        steps=80,
+        batch_size=12,
+        lr=3e-3,
+        device="cpu",
+        eval_every=80,
+        save_every=80,
+        **still,
+    )
+    segment = af.task("segment", tmp_path / "out")
+    assert segment.labels == ("background", "red", "green", "blue")
+    figures = segment.evaluate(Segment.read(data))
+    assert figures["mean_iou"] > 0.5 and figures["pixel_accuracy"] > 0.85
+    answer = segment(pictures.square(pictures.COLOURS["green"], 1))
+    assert answer.classes.shape == (32, 32) and "green" in str(answer) and str(answer).startswith("background")
+    assert sum(answer.shares.values()) == pytest.approx(1.0)
+    assert answer.draw().size == (224, 224)
+
+
+def test_figures_at_the_masks_own_size(tmp_path: Path) -> None:
+    """A model that says "ground" everywhere, measured by hand: on the masks as they are, not as the model sees them."""
+    data = with_masks(tmp_path)
+    task, rows = begin(data), Segment.read(data)
+    with torch.no_grad():
+        task.model.heads["mask"].norm.weight.zero_()
+        task.model.heads["mask"].norm.bias.copy_(torch.tensor([5.0, 0, 0, 0]))
+    figures = task.evaluate(rows)
+    whole = np.stack([mask_of(i, label) for i, (label, _) in enumerate(pictures.labelled(12)[:11])])
+    share = (whole == 1).sum() / (whole != 0).sum()
+    assert figures["pixel_accuracy"] == pytest.approx(share) and figures["mean_iou"] == pytest.approx(share / 4)
+
+
+def test_augmented_masks_follow_their_pictures(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    task = begin(data, augment=Augmentation(flip=1.0, pad=0.25))
+    batch = task.collate([task.example(Segment.read(data)[i]) for i in range(4)], torch.Generator())
+    made = task.ready(dict(batch), torch.Generator().manual_seed(0))
+    red = (made["pixel_values"][0] - torch.tensor([0.57, -0.69, -0.69]).view(3, 1, 1)).abs().amax(dim=0) < 0.05
+    inside = made["labels"][0] == 1
+    assert bool(red.any()) and float((red & inside).sum() / (red | inside).sum()) > 0.9
+    assert bool((made["labels"] == 255).any()) and int(made["labels"].min()) >= 0
+
+
+def test_a_beit_folder_answers_as_transformers_does(tmp_path: Path) -> None:
+    """Resized, cropped, normalised, run, enlarged, and the best class of each pixel."""
+    from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
+
+    from tests.pictures.test_people import photo
+
+    oracle = make_oracle("BeitForSemanticSegmentation", id2label={0: "road", 1: "sky", 2: "car"})
+    oracle.save_pretrained(tmp_path)
+    processor = BeitImageProcessorPil(size={"height": 24, "width": 24}, do_reduce_labels=True)
+    processor.save_pretrained(tmp_path)
+    image = photo(50, 37)
+    with torch.no_grad():
+        out = oracle(**processor([image], return_tensors="pt"))
+    expected = processor.post_process_semantic_segmentation(out, target_sizes=[(37, 50)])[0]
+    segment = af.task("segment", tmp_path)
+    answer = segment(image)
+    assert answer.names == ("road", "sky", "car")
+    assert float((torch.from_numpy(answer.classes) == expected).float().mean()) > 0.999
+    # do_reduce_labels: 0 in a mask is nothing, 1 the first class.
+    mask = np.array([[0, 1], [3, 255]], dtype=np.int64)
+    theirs = processor([image], segmentation_maps=[mask.astype(np.uint8)], do_resize=False, return_tensors="pt")
+    assert np.array_equal(segment.numbers(mask, "x"), theirs["labels"][0].numpy())
+
+
+def test_bad_masks_are_named(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    rows = Segment.read(data)
+    task = begin(data)
+    for mask, words in (
+        (np.zeros((16, 32), dtype=np.uint8), "32 x 16 pixels, its picture 32 x 32"),
+        (np.full((32, 32), 200, dtype=np.uint8), "holds 200, which is no class.*classes.json"),
+        (np.zeros((32, 32, 3), dtype=np.uint8), "has colours"),
+    ):
+        row = {**rows[0], "mask": af_picture(mask)}
+        with pytest.raises(af.InputError, match=words):
+            task.example(row)
+
+
+def af_picture(mask: Any) -> Any:
+    from anyformer.pictures.open import Picture
+
+    return Picture.of(pictures.encode(mask), "mask.png")
+
+
+def test_names_by_settings_and_by_number(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    assert begin(data, labels="1=soil,4=r,7=g,9=b").labels == ("soil", "r", "g", "b")
+    (tmp_path / "classes.json").unlink()
+    assert begin(data).labels == ("0", "1", "4", "7", "9")
+    (tmp_path / "classes.json").write_text('{"one": 1}')
+    with pytest.raises(af.DataError, match=r"classes.json names no classes"):
+        begin(data)
+
+
+def test_what_fits(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    with pytest.raises(af.ConfigError, match="a class for every pixel"):
+        begin(data, "vit-tiny")
+    af.build("beit-tiny").save(tmp_path / "own")
+    with pytest.raises(af.FolderError, match=r'head "classify".*anyformer train segment'):
+        af.task("segment", tmp_path / "own")
+    assert begin(data, tmp_path / "own").model.config.head == "segment"  # type: ignore[arg-type]

@@ -114,3 +114,17 @@ def test_odd_widths_under_autocast() -> None:
         y = layer(x)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), x.float() @ layer.weight.T, atol=0.05, rtol=0.02)
+
+
+def test_what_was_packed_is_forgotten_by_training() -> None:
+    """A fused optimiser moves weights without a new version; an answer after it must not come from the old ones."""
+    layer = Linear(32, 32)
+    torch.nn.init.normal_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    x = torch.randn(4, 32)
+    pack_weights(layer.eval(), 4)
+    optimiser = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    layer.train()(x).square().sum().backward()
+    optimiser.step()
+    with torch.no_grad():
+        torch.testing.assert_close(layer.eval()(x), x @ layer.weight.T + layer.bias)

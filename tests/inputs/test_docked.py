@@ -11,7 +11,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.inputs.docked import runs
 
-SIZE, PLACE = 17, 3  # tokens that a picture of metalm-tiny makes, and the id that keeps a place for one
+SIZE, PLACE = 17, 255  # tokens that a picture of metalm-tiny makes, and the id that keeps a place for one
 
 
 @pytest.fixture

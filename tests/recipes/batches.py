@@ -54,7 +54,7 @@ def training_batch(name: str) -> dict[str, Any]:
     if family == "line-reader":
         return {"pixel_values": torch.randn(2, 1, 16, 64), "labels": torch.randint(2, 250, (2, 6))}
     if family == "metalm":
-        places = torch.full((2, 17), 3)
+        places = torch.full((2, 17), 255)
         text = {"input_ids": torch.cat([places, words.clamp(min=4)], dim=1)}
         return {**text, "labels": torch.cat([places * 0 - 100, labels], dim=1), "pixel_values": pictures}
     if family == "git":

@@ -50,6 +50,24 @@ _BEIT_LARGE = {
 }
 
 
+_DEIT = {
+    "model_type": "deit",
+    "image_size": 384,
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_attention_heads": 6,
+}
+_SMALL_DECODER = {
+    "d_model": 256,
+    "decoder_layers": 6,
+    "decoder_attention_heads": 8,
+    "decoder_ffn_dim": 1024,
+    "cross_attention_hidden_size": 384,
+    "vocab_size": 64044,
+    "tie_word_embeddings": False,
+}
+
+
 def reader(encoder: dict[str, Any], **decoder: Any) -> tuple[str, str, dict[str, Any]]:
     values = {"encoder": encoder, "decoder": {"model_type": "trocr", "is_decoder": True, **decoder}}
     return "VisionEncoderDecoderModel", "VisionEncoderDecoderConfig", values
@@ -91,6 +109,7 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "git-base": ("GitForCausalLM", "GitConfig", {}),
     "git-large": ("GitForCausalLM", "GitConfig", {"vision_config": _GIT_LARGE}),
     "git-base-vatex": ("GitForCausalLM", "GitConfig", {"num_image_with_embedding": 6}),
+    "trocr-small": reader(_DEIT, **_SMALL_DECODER),
     "trocr-base": reader(_BEIT, cross_attention_hidden_size=768),
     "trocr-large": reader(_BEIT_LARGE, cross_attention_hidden_size=1024),
     "trocr-small-lines": reader(_LINES, **_LETTERS),

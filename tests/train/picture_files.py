@@ -85,3 +85,27 @@ def coco(n: int = 24) -> Files:
     kinds = [{"id": i + 1, "name": name, "keypoints": corners, "skeleton": [[1, 2]]} for i, name in enumerate(names)]
     whole = {"images": images, "annotations": notes, "categories": kinds}
     return {"x.json": json.dumps(whole).encode(), "x_images.zip": zipped(pictures)}
+
+
+def captioned(n: int = 24) -> Files:
+    """A list of pictures with two captions each, and the pictures in a zip."""
+    rows = labelled(n)
+    images = [
+        {"file": f"{i}.png", "captions": [f"a {label} square on grey", f"something {label}"]}
+        for i, (label, _) in enumerate(rows)
+    ]
+    pictures = {f"{i}.png": encode(pixels) for i, (_, pixels) in enumerate(rows)}
+    return {"x.json": json.dumps({"images": images}).encode(), "x_images.zip": zipped(pictures)}
+
+
+def lines(n: int = 24) -> Files:
+    """Grey lines of text of uneven width, as bars whose heights spell letters, with a table of what they say."""
+    table, pictures = ["file\ttext"], {}
+    for i in range(n):
+        text = "ABCD"[i % 4] * (1 + i % 3) + "BA"[i % 2]
+        pixels = np.full((16, 8 * len(text)), 220, dtype=np.uint8)
+        for place, letter in enumerate(text):
+            pixels[16 - 4 * ("ABCD".index(letter) + 1) :, 8 * place + 2 : 8 * place + 6] = 30
+        pictures[f"{i}.png"] = encode(pixels)
+        table.append(f"{i}.png\t{text}")
+    return {"x.tsv": "\n".join(table).encode() + b"\n", "x_lines.zip": zipped(pictures)}

@@ -57,6 +57,22 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         "cat number 1",
         {"tokenizer.vocab_size": 120},
     ),
+    "ask-image": ("metalm-tiny", "x.json", pictures.captioned(), pictures.square((200, 40, 40), 5), {}),
+    "caption": ("show-attend-tell-tiny", "x.json", pictures.captioned(), pictures.square((200, 40, 40), 5), {}),
+    "match": (
+        "clip-tiny",
+        "x.json",
+        pictures.captioned(),
+        pictures.square((200, 40, 40), 5),
+        {"tokenizer.vocab_size": 290, "task.texts": ("red", "blue")},
+    ),
+    "read": (
+        "line-reader-tiny",
+        "x.tsv",
+        pictures.lines(),
+        pictures.square((200, 40, 40), 5),
+        {"task.synthetic": 0.5, "task.max_target": 8},
+    ),
     "classify-image": ("vit-tiny", "x.npz", {"x.npz": pictures.npz()}, pictures.square((200, 40, 40), 5), {}),
     "complete-image": (
         "image-transformer-tiny",
@@ -146,4 +162,5 @@ def test_cut_off_and_continued_it_ends_the_same(task: str, tmp_path: Path, monke
     assert cut.keys() == whole.keys() and all(torch.equal(cut[key], whole[key]) for key in whole)
     assert done.state.step == 6 and done.state.best is not None
     options = {"max_new_tokens": 4} if task == "generate" else {}
-    assert str(af.task(task, tmp_path / "whole", **options)(thing))
+    answer = af.task(task, tmp_path / "whole", **options)(thing)
+    assert str(answer) or task in ("ask-image", "caption", "read")  # whose first word may be the end of it all

@@ -92,6 +92,15 @@ def test_trocr(changes: dict[str, Any], stages: list[str], tmp_path: Path) -> No
         assert len({tuple(row) for row in expected.tolist()}) > 1
 
 
+def test_trocr_behind_deit(tmp_path: Path) -> None:
+    """As TrOCR's small models: an encoder with a distillation token, a decoder as wide as it wants to be."""
+    decoder = {"model_type": "trocr", "is_decoder": True, **TROCR, "cross_attention_hidden_size": 32}
+    encoder = {**SMALL["VisionEncoderDecoder"][1]["encoder"], "model_type": "deit"}
+    batch = {"pixel_values": torch.randn(4, 3, 24, 24), "decoder_input_ids": ids(4, 7).clamp(min=6)}
+    model = both_ways(PICTURES, tmp_path, batch, {}, encoder=encoder, decoder=decoder, pad_token_id=1)
+    assert list(model.stages) == ["encoder", "decoder"]
+
+
 def test_text_with_gpt2_as_decoder(tmp_path: Path) -> None:
     changes = {"decoder": SMALL["VisionEncoderDecoder"][1]["decoder"]}
     both_ways("EncoderDecoderModel", tmp_path, make_case("EncoderDecoderModel").batch, **changes)

@@ -82,6 +82,11 @@ class Linear(nn.Module):
         if self._int8 is None and Packed.suits(self.weight):
             self._packed = Packed(self.weight, rows)
 
+    def train(self, mode: bool = True) -> Self:
+        if mode:
+            self._packed = None  # fused optimisers move the weights without telling anyone
+        return super().train(mode)
+
     @property
     def packed(self) -> bool:
         return self._packed is not None and self._packed.version == self.weight._version

@@ -73,7 +73,8 @@ def init(config: MetaLM) -> InitConfig:
 
 
 def _one(encoder: ViT, decoder: GPT2) -> MetaLM:
-    picture = {"token": 3, "encoder": {"family": "vit", **encoder.replace(head="base").to_json()}}
+    """The last id of the vocabulary keeps the places."""
+    picture = {"token": decoder.vocab_size - 1, "encoder": {"family": "vit", **encoder.replace(head="base").to_json()}}
     return MetaLM(decoder={"family": "gpt2", **decoder.to_json()}, docks={"picture": picture})
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from anyformer.errors import ConfigError
 from anyformer.model import Model, Stage
 from anyformer.recipes import encoder_decoder
+from anyformer.recipes.deit import DeiT
 from anyformer.recipes.encoder_decoder import EncoderDecoder
 from anyformer.recipes.gpt2 import GPT2
 from anyformer.recipes.gpt2 import SIZES as GPT2_SIZES
@@ -39,7 +40,10 @@ def build(config: VisionEncoderDecoder) -> Model:
 
 def _reader(encoder: ViT, decoder: TrOCR, start: int, end: int) -> VisionEncoderDecoder:
     return VisionEncoderDecoder(
-        encoder={"family": "vit", **encoder.replace(head="base").to_json()},
+        encoder={
+            "family": "deit" if isinstance(encoder, DeiT) else "vit",
+            **encoder.replace(head="base").to_json(),
+        },
         decoder={"family": "trocr", **decoder.to_json()},
         padding=decoder.padding,
         decoder_start=start,
@@ -65,6 +69,22 @@ RECIPES = {
     "vision-encoder-decoder-tiny": _pair(VIT_SIZES["vit-tiny"], GPT2_SIZES["gpt2-tiny"].replace(d_model=48), 0),
     "vit-gpt2": _pair(VIT_SIZES["vit-b16"], GPT2_SIZES["gpt2-124m"], _END),
     # BEiT's weights without its relative positions, and RoBERTa large's vocabulary.
+    "trocr-small": _reader(
+        DeiT(d_model=384, n_heads=6, d_hidden=1536, image_size=(384, 384)),
+        TrOCR(
+            n_layers=6,
+            d_model=256,
+            n_heads=8,
+            d_hidden=1024,
+            d_context=384,
+            vocab_size=64044,
+            activation="relu",
+            scale_embedding=True,
+            tied=False,
+        ),
+        2,
+        2,
+    ),
     "trocr-base": _reader(_LARGE_PICTURES, TrOCR(d_context=768), 2, 2),
     "trocr-large": _reader(
         _LARGE_PICTURES.replace(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096), TrOCR(d_context=1024), 2, 2

@@ -98,7 +98,7 @@ class Translate(TextTask):
         source = getattr(config, "encoder", None)  # of two families, the one that reads
         words = not isinstance(source, Mapping) or "vocab_size" in registry.family(source["family"]).config.names()
         pair = "decoder_start" in config.names() and getattr(config, "head", "language") == "language"
-        return pair and words and "n_mels" not in config.names()  # what hears does not read
+        return pair and words and not {"image_size", "n_mels"} & set(config.names())  # what sees or hears does not read
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:

@@ -1,0 +1,198 @@
+"""Tasks on pictures and text: what they read, learn, answer and draw, and what they say of mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import anyformer as af
+from anyformer.pictures.open import Picture
+from anyformer.tasks.ask_image import split
+from anyformer.tasks.base import Setup
+from anyformer.tasks.caption import Caption
+from anyformer.tasks.match import recalls
+from anyformer.tasks.picture_text import as_grid
+from anyformer.tasks.read import Read, ReadOptions
+from anyformer.text.tokenizer import Tokenizer
+from tests.train import picture_files as files
+from tests.weights.oracles import make_oracle
+from tests.weights.oracles_vision import TROCR
+
+FAST = {"device": "cpu", "eval_every": 0, "save_every": 0, "batch_size": 12}
+PLAIN = {"task.augment.flip": 0, "task.augment.jitter": 0, "task.augment.crop": None, "train.label_smoothing": 0}
+
+
+def put(folder: Path, content: dict[str, bytes]) -> Path:
+    for name, inside in content.items():
+        (folder / name).write_bytes(inside)
+    return folder / next(iter(content))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("recipe", ["cnn-transformer-tiny", "git-tiny"])
+def test_captions_tell_colours(recipe: str, tmp_path: Path) -> None:
+    """Squares of three colours: after some steps the caption names the colour, with others' pictures it does not."""
+    data = put(tmp_path, files.captioned())
+    done = af.train(
+        "caption", recipe=recipe, data=data, valid=data, out=tmp_path / "m", steps=80, lr=3e-3, **FAST, **PLAIN
+    )
+    caption: Any = af.task("caption", tmp_path / "m")
+    for colour in ("red", "green", "blue"):
+        said = caption(files.square(files.COLOURS[colour], 2))
+        assert colour in str(said).split()
+    figures = caption.evaluate(Caption.read(data))
+    assert figures["cider"] > 2 * figures["cider_shuffled"] and figures["cider"] > figures["cider_commonest"]
+    assert done.state.step == 80
+    drawn = said.draw()
+    assert isinstance(drawn, Image.Image) and drawn.width > 400  # the picture, and a region for each word
+
+
+def test_a_caption_a_line(tmp_path: Path) -> None:
+    """A TSV with a picture named on several lines is one row with several captions."""
+    pixels = files.encode(files.square((1, 2, 3), 0))
+    (tmp_path / "a.png").write_bytes(pixels)
+    (tmp_path / "b.png").write_bytes(pixels)
+    (tmp_path / "x.tsv").write_text("image\tcaption\na.png\tone\nb.png\ttwo\na.png\tthree\n")
+    rows = Caption.read(tmp_path / "x.tsv")
+    assert [row["captions"] for row in rows] == [["one", "three"], ["two"]]
+
+
+def test_a_missing_picture_is_named(tmp_path: Path) -> None:
+    content = {"images": [{"file": "nowhere.jpg", "captions": ["a dog"]}]}
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    with pytest.raises(af.Error, match=r"nowhere\.jpg"):
+        Caption.read(tmp_path / "x.json")
+
+
+def test_recalls() -> None:
+    """Three pictures, four texts, likeness by hand: text 1 is nearer to another picture than to its own."""
+    pictures = torch.eye(3)
+    texts = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.5, 0.0], [0.0, 0.9, 0.1], [0.0, 0.0, 1.0]])
+    figures = recalls(pictures, texts, torch.tensor([0, 1, 1, 2]))
+    assert figures["image_recall1"] == 75.0  # a picture found by a text: all but text 1
+    assert figures["text_recall1"] == 100.0  # for each picture the nearest text is one of its own
+    assert figures["image_recall5"] == figures["text_recall10"] == 100.0
+
+
+def test_match_learns_and_names_classes(tmp_path: Path) -> None:
+    data = put(tmp_path, files.captioned())
+    settings = {**FAST, **PLAIN, "tokenizer.vocab_size": 290, "lr": 2e-3}
+    settings.pop("train.label_smoothing")
+    af.train("match", recipe="clip-tiny", data=data, valid=data, out=tmp_path / "m", steps=60, **settings)
+    match: Any = af.task("match", tmp_path / "m")
+    names = list(files.COLOURS)
+    found = match([files.square(files.COLOURS[name], 4) for name in names], texts=names, template="a {} square on grey")
+    assert [answer.label for answer in found] == names
+    assert sum(found[0].scores.values()) == pytest.approx(1, abs=1e-4)
+    assert match.vectors(texts=["a red square"]).norm() == pytest.approx(1, abs=1e-4)
+    with pytest.raises(af.InputError, match="texts"):
+        match(files.square((1, 2, 3), 0))
+    with pytest.raises(af.InputError, match=r"\{\}"):
+        match(files.square((1, 2, 3), 0), texts=["a"], template="no place")
+
+
+def test_asking_learns_from_the_picture(tmp_path: Path) -> None:
+    """Shuffling the pictures raises the loss."""
+    data = put(tmp_path, files.captioned())
+    settings = {**FAST, **PLAIN, "lr": 3e-3, "tokenizer.vocab_size": 290}
+    af.train("ask-image", recipe="metalm-tiny", data=data, valid=data, out=tmp_path / "m", steps=150, **settings)
+    ask: Any = af.task("ask-image", tmp_path / "m")
+    figures = ask.evaluate(type(ask).read(data))
+    assert figures["loss_shuffled"] > 1.3 * figures["loss"]
+    picture = tmp_path / "p.png"
+    picture.write_bytes(files.encode(files.square(files.COLOURS["red"], 3)))
+    assert "red" in str(ask(f"{picture}|what is it?")) and ask(str(picture)).draw().width > 200
+
+
+def test_pictures_and_questions() -> None:
+    assert split("a.jpg|who?", None)[1] == "who?" and split("a.jpg", "what?")[1] == "what?"
+    assert split(("a.jpg", "where?"), "what?")[1] == "where?"
+
+
+def reader(tmp_path: Path, **options: Any) -> Read:
+    data = put(tmp_path, files.lines())
+    made = Read.begin("line-reader-tiny", Read.read(data))
+    made.settings = ReadOptions(max_target=8, **options)
+    return made
+
+
+def test_lines_keep_their_shape(tmp_path: Path) -> None:
+    """As high as the model, as wide as they are, padded within a batch only."""
+    task = reader(tmp_path)
+    lines = [np.zeros((32, 40), dtype=np.uint8), np.zeros((8, 24), dtype=np.uint8)]
+    batch, _ = task.look_at([task_picture(x) for x in lines])
+    assert batch["pixel_values"].shape == (2, 1, 16, 48)
+    assert batch["pixel_mask"][0].sum() == 16 * 20 and batch["pixel_mask"][1].sum() == 16 * 48
+
+
+def task_picture(pixels: Any) -> Picture:
+    return Picture.of(pixels)
+
+
+def test_a_line_that_is_too_wide(tmp_path: Path) -> None:
+    """Of 300 x 16 pixels, where the model reads 64 columns at 16 rows: squeezed or cut, and said; or refused."""
+    wide = task_picture(np.zeros((16, 300), dtype=np.uint8))
+    with pytest.warns(UserWarning, match="300 x 16 pixels.*squeezed"):
+        batch, _ = reader(tmp_path).look_at([wide])
+    assert batch["pixel_mask"].sum() < 16 * 64  # smaller both ways
+    with pytest.warns(UserWarning, match="cut off"):
+        batch, _ = reader(tmp_path, wide="cut").look_at([wide])
+    assert batch["pixel_values"].shape[-1] == 64
+    with pytest.raises(af.InputError, match="64 columns"):
+        reader(tmp_path, wide="refuse").look_at([wide])
+
+
+def test_evaluation_sees_the_data_alone(tmp_path: Path) -> None:
+    """Lines that are drawn are for training; evaluating twice gives the same figures."""
+    data = put(tmp_path, files.lines())
+    rows = Read.read(data)
+    task = Read.begin("line-reader-tiny", rows, setup=Setup(task=ReadOptions(synthetic=3.0, max_target=8)))
+    examples = task.prepare(rows)
+    chance = torch.Generator().manual_seed(0)
+    some = task.gather(examples, range(24))
+    mixed = task.collate(some, chance)
+    plain = [one["texts"][0] for one in some]
+    drawn = sum(row[: len(ids)].tolist() != ids for row, ids in zip(mixed["labels"], plain, strict=True))
+    assert drawn > 8
+    for _, batch in task.batches_of(examples):
+        lengths = batch["decoder_attention_mask"].sum(dim=1)
+        assert int(lengths.max()) <= 5
+    assert task.evaluate(rows) == task.evaluate(rows)
+
+
+def test_grids() -> None:
+    assert as_grid(torch.rand(2, 100), (160, 160)).shape == (2, 10, 10)  # type: ignore[union-attr]
+    assert as_grid(torch.rand(2, 101), (160, 160)).shape == (2, 10, 10)  # type: ignore[union-attr]
+    assert as_grid(torch.rand(2, 80), (32, 640)).shape == (2, 2, 40)  # type: ignore[union-attr]
+
+
+def test_a_published_reader_brings_its_processor(tmp_path: Path) -> None:
+    """A TrOCR folder as transformers saves it: pixels by its processor, words by its tokenizer, the same answer."""
+    transformers = pytest.importorskip("transformers")
+    decoder = {"model_type": "trocr", "is_decoder": True, **TROCR}
+    oracle = make_oracle("VisionEncoderDecoderModel", decoder=decoder, pad_token_id=0, decoder_start_token_id=0)
+    oracle.save_pretrained(tmp_path)
+    tokenizer = Tokenizer.train(iter(["abcdefgh ijklmnop"]), kind="char", end=True, progress=False)
+    tokenizer.save(tmp_path)
+    processor = transformers.ViTImageProcessorPil(
+        size={"height": 24, "width": 24}, image_mean=[0.4] * 3, image_std=[0.3] * 3
+    )
+    processor.save_pretrained(tmp_path)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 90, 3), dtype=np.uint8))
+    pixels = processor(picture, return_tensors="pt").pixel_values
+    read: Any = af.task("read", tmp_path, num_beams=1, max_target=6)
+    found, _ = read.look_at([task_picture(picture)])
+    torch.testing.assert_close(found["pixel_values"], pixels)
+    with torch.no_grad():
+        expected = oracle.generate(pixels, max_new_tokens=6, suppress_tokens=[2], do_sample=False)[0, 1:].tolist()
+    assert list(read(picture).ids) == expected[: len(read(picture).ids)]

@@ -268,11 +268,14 @@ def test_markup_in_a_text_stays_text(page: Page) -> None:
 
 
 def test_drawings_and_numbers_can_be_taken_along(page: Page) -> None:
-    page.open("decoder", "head")
-    for kind, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG"), ("JSON", b"{")):
-        with page.tab.expect_download() as taken:
-            page.tab.locator("figcaption button", has_text=kind).first.click()
-        assert Path(taken.value.path()).read_bytes().startswith(begins)
+    for name, holds in (("head", b"<image"), ("heads", b"0.1"), ("tokens", b"animal")):  # drawn, and laid out
+        page.open("decoder", name)
+        for kind, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG"), ("JSON", (b"{", b"["))):
+            with page.tab.expect_download() as taken:
+                page.tab.locator("figcaption button", has_text=kind).first.click()
+            content = Path(taken.value.path()).read_bytes()
+            assert content.startswith(begins)
+            assert kind != "SVG" or holds in content
 
 
 def test_a_phone_in_the_dark(page: Page) -> None:

@@ -45,11 +45,9 @@ export async function grid(context) {
   context.box.append(row, el("p", {}, "Each square is a head: rows are queries, columns keys. H: entropy in bits, low is sharp. D: how many tokens away it looks. Click to enlarge."));
   const cells = el("div", { class: "grid" });
   cells.style.gridTemplateColumns = `repeat(${Math.min(site.heads, 16)}, minmax(3.6rem, 8rem))`;
-  const scroll = el("div", { class: "scroll" }, cells);
   const numbers = [];
-  context.box.append(figure("All heads", scroll, numbers));
-  const shown = await drawLayers(context, site, cells, numbers, [...Array(site.layers).keys()]);
-  return shown;
+  context.box.append(figure("All heads", cells, numbers));
+  await drawLayers(context, site, cells, numbers, [...Array(site.layers).keys()]);
 }
 
 async function drawLayers(context, site, cells, numbers, layers) {

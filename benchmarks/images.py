@@ -78,7 +78,7 @@ def detr(device: str, rows: int, dtype: torch.dtype, size: tuple[int, int]) -> d
     from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
     backbone = ResNetConfig(out_features=["stage4"])
-    config = DetrConfig(use_timm_backbone=False, use_pretrained_backbone=False, backbone_config=backbone)
+    config = DetrConfig(use_timm_backbone=False, backbone_config=backbone)
     theirs = DetrForObjectDetection(config).to(dtype).eval()
     return running(theirs, torch.randn(rows, 3, *size), device, rows * (size[0] // 32) * (size[1] // 32))
 

@@ -56,19 +56,20 @@ def _jpeg(height: int, width: int, seed: int) -> bytes:
     return stream.getvalue()
 
 
-def rate(work: Callable[[], object], count: int, device: str = "cpu") -> float:
-    """The median of a few rounds, in pictures a second."""
-    seconds = []
+def rates(count: int, *works: Callable[[], object], device: str = "cpu") -> list[float]:
+    """Pictures a second: the medians of a few rounds, taking turns."""
+    seconds: list[list[float]] = [[] for _ in works]
     for _ in range(ROUNDS + 1):
-        start = time.perf_counter()
-        work()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return count / statistics.median(seconds[1:])
+        for work, spent in zip(works, seconds, strict=True):
+            start = time.perf_counter()
+            work()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            spent.append(time.perf_counter() - start)
+    return [count / statistics.median(spent[1:]) for spent in seconds]
 
 
-def decoding(files: list[bytes], size: int) -> tuple[float, float]:
+def decoding(files: list[bytes], size: int) -> list[float]:
     """Ours (open, place, normalise one by one) and transformers' with Pillow."""
     from PIL import Image
     from transformers import ViTImageProcessorPil
@@ -85,7 +86,7 @@ def decoding(files: list[bytes], size: int) -> tuple[float, float]:
         for content in files:
             theirs(Image.open(io.BytesIO(content)).convert("RGB"), return_tensors="pt")
 
-    return rate(run, len(files)), rate(peer, len(files))
+    return rates(len(files), run, peer)
 
 
 def feeding(files: list[bytes], batch: int = 512) -> float:
@@ -98,7 +99,7 @@ def feeding(files: list[bytes], batch: int = 512) -> float:
         for start in range(0, len(files), batch):
             processor.stack([one["image"] for one in examples.take(range(start, start + batch))])
 
-    return rate(run, len(files))
+    return rates(len(files), run)[0]
 
 
 def augmenting(device: str, batch: int, side: int, settings: Augmentation, compiled: bool) -> float:
@@ -112,7 +113,7 @@ def augmenting(device: str, batch: int, side: int, settings: Augmentation, compi
         for _ in range(times):
             processor.normalise(augment(given, settings, chance, compiled=compiled)["pixels"])
 
-    return rate(run, times * batch, device)
+    return rates(times * batch, run, device=device)[0]
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ RANK = {room: rank for rank, tier in enumerate(TIERS) for room in tier}
 EXCEPTIONS = {("model.py", "save", "weights")}
 
 HEAVY = (
+    "PIL",
     "transformers",
     "datasets",
     "matplotlib",

@@ -106,3 +106,16 @@ def test_padding_on_real_data(files: tuple[str, ...], columns: tuple[str, ...], 
 
     lengths = np.array([[size(row[column]) for column in columns] for row in rows])
     assert Batches(lengths, settings).padding < 0.05
+
+
+def test_whole_batches_leave_the_rest_for_another_epoch() -> None:
+    """Only full ones, other rows left out each time; a set smaller than one batch is a batch all the same."""
+    batches = Batches(np.ones(50), BatchSettings(rows=16, whole=True), seed=1)
+    left = []
+    for epoch in range(3):
+        found = batches.whole(epoch)
+        assert [len(batch) for batch in found] == [16, 16, 16]
+        left.append(set(range(50)) - set(rows_of(found)))
+    assert left[0] != left[1] or left[1] != left[2]
+    assert [len(batch) for batch in Batches(np.ones(5), BatchSettings(rows=16, whole=True)).whole(0)] == [5]
+    assert [len(batch) for batch in Batches(np.ones(32), BatchSettings(rows=16, whole=True)).whole(0)] == [16, 16]

@@ -227,6 +227,15 @@ def test_each_picture_has_its_own_operation() -> None:
         torch.testing.assert_close(made[i : i + 1], wanted)
 
 
+def test_what_a_gpu_does_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pictures changed and the right ones picked, as it is compiled too, or only the right ones changed."""
+    one_by_one = augment(batch(), STRONG, chance(3))
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    together = augment(batch(), STRONG, chance(3))
+    for name in one_by_one:
+        torch.testing.assert_close(together[name], one_by_one[name], rtol=0, atol=1e-3)
+
+
 def test_a_flat_picture_stays() -> None:
     flat = torch.full((1, 3, 5, 5), 70.0)
     for change in (colours.stretch, colours.equalise):

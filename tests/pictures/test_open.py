@@ -181,3 +181,12 @@ def test_photos_for_small_models_come_small() -> None:
 def test_names_of_pictures() -> None:
     assert is_picture("a/b.JPG") and is_picture("x.webp")
     assert not any(is_picture(name) for name in ("a.txt", "a/.b.jpg", "__MACOSX/a/b.jpg", "jpg"))
+
+
+def test_a_member_of_a_zip_that_is_no_picture_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zip may hide gigabytes in little: the size that it says is asked first."""
+    monkeypatch.setattr("anyformer.pictures.open.HEAVIEST", 2**20)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", bytes(2**21))
+    with pytest.raises(PictureError, match=r"a\.png is larger than 1 MB"):
+        Picture.member(zipfile.ZipFile(tmp_path / "a.zip"), "a.png").open()

@@ -12,6 +12,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.core.positions import sinusoids, sinusoids_2d
 from anyformer.inputs.image import patchify
+from anyformer.pictures.attention import class_attention
 
 PLACES = ("learned", "learned-2d", "sine", "sine-2d", "none")
 
@@ -177,3 +178,20 @@ def test_where_more_is_read_or_drawn_all_of_it_is_done(changes: dict[str, Any]) 
     up.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
     model(pixel_values=pictures())
     assert widths == [17]
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_what_a_pool_looked_at(class_token: bool) -> None:
+    """The map of a model that weighs its patches is those weights, and through all layers still sums to what patches
+    have of the answer: all of it where no class token takes a part."""
+    model = build(pooling="attention", class_token=class_token)
+    batch = {"pixel_values": pictures()}
+    with torch.no_grad():
+        found = class_attention(model, batch, (32, 32))
+        with af.look(model, "classify.gather.weights") as seen:
+            model(**batch)
+    assert found is not None
+    last, rolled = found
+    torch.testing.assert_close(last.flatten(1), seen["classify.gather.weights"][:, 0, 0].float())
+    sums = rolled.flatten(1).sum(dim=1)
+    assert bool((sums < 1 - 1e-3).all()) if class_token else torch.allclose(sums, torch.ones(2), atol=1e-5)

@@ -91,7 +91,7 @@ def test_bits_are_summed_over_all_values() -> None:
             ids = torch.cat([torch.tensor([256]), tokens[:i]])[None]
             total -= float(torch.log_softmax(task.model(input_ids=ids).logits[0, -1], dim=-1)[tokens[i]])
         batch = task.sequences(tokens[None])
-        logits = task.model(input_ids=batch["input_ids"]).logits
+        logits = task.model(input_ids=batch["ids"]).logits
         said = torch.log_softmax(logits, dim=-1).gather(2, batch["labels"][..., None])[0, ::7, 0]
     assert total == pytest.approx(-float(said.sum()), rel=1e-5)
 
@@ -157,8 +157,8 @@ def test_flipped_pictures_are_whole_numbers() -> None:
     pixels = torch.from_numpy(np.stack([np.asarray(stripes(i).open()) for i in range(2)])).permute(0, 3, 1, 2)
     batch = task.ready({"pixels": pixels}, torch.Generator().manual_seed(0))
     assert torch.equal(task.codes.decode(batch["labels"]), pixels.flip(-1))
-    assert batch["input_ids"][:, 0].tolist() == [256, 256]
-    assert torch.equal(batch["input_ids"][:, 1:], batch["labels"][:, :-1])
+    assert batch["ids"][:, 0].tolist() == [256, 256]
+    assert torch.equal(batch["ids"][:, 1:], batch["labels"][:, :-1])
 
 
 def test_a_folder_of_transformers(tmp_path: Path) -> None:

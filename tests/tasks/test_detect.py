@@ -200,6 +200,23 @@ def test_boxes_of_nothing_are_left_out_and_told(tmp_path: Path, capsys: pytest.C
     assert said.count("Left out a box that is empty or outside its picture") == 3 and "0.png" in said
 
 
+def test_pictures_of_nothing(tmp_path: Path) -> None:
+    """A batch in which no picture has a box is learned from and measured."""
+
+    def clear(whole: Any) -> None:
+        whole["annotations"] = whole["annotations"][-1:]
+
+    kind = find("detect")
+    rows = kind.read(write(tmp_path, clear))
+    task = kind.begin("detr-tiny", rows)
+    chance = torch.Generator().manual_seed(0)
+    batch = task.ready(task.collate([task.example(rows[i]) for i in range(4)], chance), chance)
+    loss = task.loss(batch)
+    assert batch["boxes"].shape == (4, 0, 4) and torch.isfinite(loss.total) and float(loss.parts["loss_bbox"]) == 0
+    loss.total.backward()
+    assert 0 <= task.evaluate(rows)["ap"] <= 1
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

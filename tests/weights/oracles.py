@@ -156,7 +156,9 @@ def make_config(architecture: str, **changes: Any) -> Any:
     values = {**small, **changes}
     backbone = values.get("backbone_config")
     if isinstance(backbone, dict):
-        kind = {"resnet": "ResNetConfig", "vitpose_backbone": "VitPoseBackboneConfig"}[backbone["model_type"]]
+        kind = {"resnet": "ResNetConfig", "vitpose_backbone": "VitPoseBackboneConfig"}[
+            backbone.get("model_type", "resnet")
+        ]
         values["backbone_config"] = hf_class(kind)(**{k: v for k, v in backbone.items() if k != "model_type"})
     return hf_class(config_name)(**values)
 

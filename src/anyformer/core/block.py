@@ -36,7 +36,7 @@ from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.grouping import Grouping, group, ungroup
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING
-from anyformer.core.norms import NormConfig, make_norm, normalise
+from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.recurrent import (
     AttentiveConfig,
@@ -155,10 +155,10 @@ class Sublayer(nn.Module):
             x = normalise(self.norm, x, tokens.mask)
         if isinstance(self.part, FeedForward):
             made = tokens.replace(self.part(x, tokens.packing))
-        elif self.config.grouping != "all":
-            made = tokens.replace(self._grouped(tokens.replace(x)))
         elif first is not None:
             made = Tokens(self.part(tokens.replace(x), first=first), grid=tokens.grid)
+        elif self.config.grouping != "all":
+            made = tokens.replace(self._grouped(tokens.replace(x)))
         else:
             result = self.part(tokens.replace(x), self.context(memory), state)
             made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
@@ -185,7 +185,8 @@ class Sublayer(nn.Module):
 
     def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None = None) -> Tokens:
         made = self.branch(tokens, memory, state, first)
-        x = tokens.x[:, :first] + made.x if self.config.residual else made.x
+        before = tokens.x if first is None else tokens.x[:, :first]
+        x = before + made.x if self.config.residual else made.x
         x = x if self.config.scale == 1.0 else x * self.config.scale
         if self.config.order == "post" and self.norm is not None:
             x = normalise(self.norm, x, tokens.mask)
@@ -197,13 +198,15 @@ class Sublayer(nn.Module):
         part = self.config.part
         if not isinstance(self.part, Attention) or not isinstance(part, AttentionConfig):
             return False
+        if self.config.grouping != "all" or isinstance(self.norm, BatchNorm):
+            return False
         plain = self.part.positions is None and part.mask is EVERYTHING and part.recall is None and not self.crosses
         return plain and not (self.training and (part.dropout or self.config.dropout))
 
     @property
     def each(self) -> bool:
         """Whether a token does not depend on the others, nor on what is drawn for them."""
-        if not isinstance(self.part, FeedForward):
+        if not isinstance(self.part, FeedForward) or isinstance(self.norm, BatchNorm):
             return False
         return not (self.training and (self.part.config.dropout or self.config.dropout))
 

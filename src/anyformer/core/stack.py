@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.config import Settings
 from anyformer.core.block import Block, BlockConfig
-from anyformer.core.norms import NormConfig, make_norm, normalise
+from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
 from anyformer.core.steady import Steady
@@ -96,6 +96,8 @@ class Stack(nn.Module):
 
     def _narrows(self, block: Block, tokens: Tokens) -> bool:
         drawn = self.training and self.config.final_dropout
+        if isinstance(self.final_norm, BatchNorm):
+            return False
         return self.between is None and not self.config.norm_between and not drawn and block.narrows(tokens)
 
     def _norm(self, tokens: Tokens) -> Tokens:

@@ -177,11 +177,11 @@ class CompleteImage(PictureTask):
         """What the model reads, and what it should say: each token stands before the one it leads to. Before the first
         stands the start, or the text."""
         before = tokens.new_full((len(tokens), 1), self.codes.start) if text is None else text
-        return {"input_ids": torch.cat([before, tokens[:, :-1] + self.words], dim=1), "labels": tokens}
+        return {"ids": torch.cat([before, tokens[:, :-1] + self.words], dim=1), "labels": tokens}
 
     def scores(self, batch: Batch) -> Tensor:
         """Of every token of the pictures; words are not among what can be said there."""
-        logits: Tensor = self.model(input_ids=batch["input_ids"]).logits
+        logits: Tensor = self.model(input_ids=batch["ids"]).logits
         return logits[:, -self.codes.length :, self.words :]
 
     def loss(self, batch: Batch) -> Loss:
@@ -234,7 +234,7 @@ class CompleteImage(PictureTask):
         """[pictures, samples, length]. Each row draws from dice of its own, so that neighbours do not change it."""
         many, before = chosen.samples, self.text_length or 1
         made = self.model.generate(
-            input_ids=batch["input_ids"][:, : before + n].repeat_interleave(many, dim=0),
+            input_ids=batch["ids"][:, : before + n].repeat_interleave(many, dim=0),
             max_new_tokens=self.codes.length - n,
             do_sample=True,
             temperature=chosen.temperature,

@@ -143,8 +143,8 @@ class Detect(PictureTask):
         if row.get("boxes") is not None:
             boxes, keep = self._check(row, placement.before)
             classes = [self.number_of(label) for label in row["classes"]]
-            crowd = np.zeros(len(classes), dtype=bool) if row.get("crowds") is None else np.asarray(row["crowds"])
-            keep &= ~crowd  # too many to tell apart: nothing to learn from
+            if row.get("crowds") is not None:
+                keep &= ~np.asarray(row["crowds"], dtype=bool)  # too many to tell apart: nothing to learn from
             found["boxes"] = placement.boxes(boxes[keep])
             found["classes"] = np.array(classes, dtype=np.int64)[keep]
         return found

@@ -14,7 +14,8 @@ the pattern. It says:
   sees: `placement.boxes(row["boxes"])`. `example` adds the picture itself as `image`, 8 bits [channels, rows, columns].
 - `collate_targets(examples)`: those as tensors. What varies in number is padded: boxes [B, most, 4] with `classes`
   [B, most] that are IGNORED where nothing is; keypoints [B, joints, 3]; mask [B, rows, columns]. Under these names the
-  augmentation moves them along with the pixels.
+  augmentation moves them along with the pixels; joints are mirrored where `swaps` says what left and right become.
+- `describe()` and `recall(said)`: what a folder must remember beside the labels, such as bones.
 - `loss(batch)` reads `pixel_values` (and `pixel_mask` where pictures are padded) and the targets; `evaluate`;
   `answer(pictures)` gives an answer for each, which prints well and has `draw()`, a PIL image, for `run --out`.
 - `advice()`: the training settings that suit it; `options_class`: a subclass of `PictureOptions` with an
@@ -255,8 +256,8 @@ class PictureTask(Task):
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is not None:
-            compiled = self.compiled and batch["pixels"].device.type == "cuda"
-            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=compiled)
+            fixed = batch["pixels"].device.type == "cuda" and "sizes" not in batch  # other sizes would compile again
+            batch = augment(batch, self.augmentation, generator, self.swaps, compiled=self.compiled and fixed)
         left = {name: value for name, value in batch.items() if name not in ("pixels", "sizes")}
         return {**self.processor.normalise(batch["pixels"], batch.get("sizes")), **left}
 

@@ -32,8 +32,8 @@ from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import CLASSES, Picture
-from anyformer.pictures.outlines import classes as from_outlines
 from anyformer.pictures.processor import FILE, Placement
+from anyformer.pictures.shapes import paint
 from anyformer.run import Output
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask, head_for
@@ -153,7 +153,7 @@ class Segment(PictureTask):
         """[rows, columns]: the place of each pixel's class among the labels, `ignore` where it has none."""
         if row.get("mask") is None:
             numbers = [self.number_of(name) for name in row["classes"]]
-            return from_outlines(row["segments"], numbers, size, self.index.get(BACKGROUND, self.ignore))
+            return paint(row["segments"], numbers, *size, nothing=self.index.get(BACKGROUND, self.ignore))
         picture: Picture = row["mask"]
         values = np.asarray(picture.open(CLASSES)).astype(np.int64)
         if values.ndim != 2:

@@ -40,7 +40,8 @@ class MetricsFile(Watcher):
 
     def evaluated(self, progress: Progress, metrics: Metrics) -> None:
         if metrics:
-            self._add({"step": progress.step, "split": "valid", **metrics})
+            seconds = round(progress.state.seconds, 1)  # of work until then: how long it took to become so good
+            self._add({"step": progress.step, "split": "valid", **metrics, "seconds": seconds})
 
     def _add(self, row: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -85,7 +86,7 @@ def series(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, flo
     for row in sorted(rows, key=lambda row: "split" not in row):
         prefix = f"{row['split']} " if "split" in row else "training "
         for name, value in row.items():
-            if name not in ("step", "split") and isinstance(value, (int, float)) and math.isfinite(value):
+            if name not in ("step", "split", "seconds") and isinstance(value, (int, float)) and math.isfinite(value):
                 found.setdefault(prefix + name, []).append((row["step"], value))
     return found
 

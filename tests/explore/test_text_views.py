@@ -11,6 +11,7 @@ import anyformer as af
 from anyformer.core.attend import KERNELS
 from anyformer.errors import Error
 from anyformer.explore import grids
+from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.views.flow import largest_flow
@@ -206,3 +207,31 @@ def test_long_texts_come_in_tiles(folder: object) -> None:
     assert small.shape == (48, 48) and small.max() == weights.max()
     with pytest.raises(Error, match="the most is"):
         view(one, "tokens", text=" ".join(["tired"] * 3000))
+
+
+def test_what_is_lost_without_a_head(opened: Models) -> None:
+    """The divergence between two runs, by PyTorch's own function."""
+    one = opened["decoder"]
+    got = view(one, "without", text=TEXT, stage="decoder", layer=1)
+    mute = {"stage": "decoder", "layer": 1, "part": "self", "head": 3}
+    length = ids_of(one).shape[1]
+    said, after = (
+        torch.tensor([_logprobs(one, place, silence) for place in range(length)]) for silence in ([], [mute])
+    )
+    wanted = torch.nn.functional.kl_div(after, said, log_target=True, reduction="none").sum(-1).mean() / math.log(2)
+    assert got["bits"] and got["changes"][3] == pytest.approx(wanted.item(), rel=1e-3, abs=1e-6)
+    assert len(got["changes"]) == 4 and min(got["changes"]) > 0
+
+
+def _logprobs(one: Opened, place: int, silence: list[dict[str, object]]) -> list[float]:
+    """Of every word at a place, from the pass that the views share."""
+    _, trace = one.look(Ask.from_json({"text": TEXT, "silence": silence}), Patience(60))
+    head = one.language
+    assert head is not None
+    found: list[float] = head.score(trace.run.tokens["decoder"].x[0, place]).log_softmax(-1).tolist()
+    return found
+
+
+def test_masks_are_drawn(opened: Models) -> None:
+    mask = unpack(view(opened["decoder"], "steps", text=TEXT)["mask"])
+    assert torch.equal(mask, torch.ones_like(mask).tril())

@@ -3,7 +3,7 @@
 python benchmarks/whisper.py [--tokens 100] [--rounds 5] [--threads 2]
 
 Same weights, same spectrograms of 30 seconds, greedy and five beams, so many tokens that none ends early; alternating
-in one run, medians. "Encoder" is the pass over the spectrogram alone, which both must do.
+in one run, medians. "Encoder" is the pass over the spectrogram alone, which both must do; "steps" is the rest.
 """
 
 from __future__ import annotations
@@ -43,10 +43,15 @@ def clock(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def compare(name: str, ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> None:
+def compare(name: str, ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tuple[float, float]:
     ours(), theirs()
     times = [(clock(ours), clock(theirs)) for _ in range(rounds)]
     mine, yours = (statistics.median(column) for column in zip(*times, strict=True))
+    show(name, mine, yours)
+    return mine, yours
+
+
+def show(name: str, mine: float, yours: float) -> None:
     print(
         f"{name:<28} anyformer {1000 * mine:8.0f} ms   transformers {1000 * yours:8.0f} ms   ratio {yours / mine:.2f}"
     )
@@ -67,19 +72,20 @@ def main() -> None:
         a, b = ours.generate(features, **options), theirs.generate(features, **options)
         assert a.shape == b.shape == (rows, chosen.tokens), (a.shape, b.shape)
         print(f"the same ids: {float((a == b).float().mean()):.0%}")
-        compare(
+        whole = compare(
             f"batch {rows}, beams {beams}",
             lambda f=features, o=options: ours.generate(f, **o),  # type: ignore[misc]
             lambda f=features, o=options: theirs.generate(f, **o),  # type: ignore[misc]
             chosen.rounds,
         )
         with torch.inference_mode():
-            compare(
+            encoder = compare(
                 f"batch {rows}, encoder",
                 lambda f=features: ours.encode(input_features=f),  # type: ignore[misc]
                 lambda f=features: theirs.model.encoder(f),  # type: ignore[misc]
                 chosen.rounds,
             )
+        show(f"batch {rows}, steps alone", *(a - b for a, b in zip(whole, encoder, strict=True)))
 
 
 if __name__ == "__main__":

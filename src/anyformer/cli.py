@@ -155,6 +155,10 @@ def evaluate(
     columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
+    ] = None,
+    times: Annotated[bool | None, typer.Option("--times", help="Speech: say when each thing was said.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Draw where each query puts its boxes.")] = None,
 ) -> None:
     """Say how good a model is on rows that it has not learned from, by the field's own metric.
@@ -196,6 +200,7 @@ def convert(
 DECODING = ("max_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "seed")
 WORDING = ("stop", "system", "shots", "template")
 FINDING = ("threshold",)
+HEARING = ("language", "times")
 
 
 @app.command("run")
@@ -240,10 +245,12 @@ def run_task(
           a class for a picture, and the picture with what the model looked at
       anyformer run detect --model mine/ street.jpg --threshold 0.7 --out seen.png
           what is where, and the picture with boxes around it
+      anyformer run transcribe --model whisper/ talk.wav --language de --times
+          what was said, and when
     """
     from anyformer.tasks import console
 
-    names = (*DECODING, *WORDING, *FINDING)
+    names = (*DECODING, *WORDING, *FINDING, *HEARING)
     given = {name: context.params[name] for name in names if context.params[name] not in (None, [], ())}
     for name in ("stop", "template"):  # typed in a shell, \n is two characters
         if name in given:

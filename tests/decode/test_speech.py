@@ -92,6 +92,27 @@ def test_one_window(options: dict[str, Any]) -> None:
     assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"forced_decoder_ids": [[1, GERMAN], [2, TRANSLATE]]},  # how older folders say it
+        {"forced_decoder_ids": [[1, None], [2, TRANSCRIBE]]},  # the language is heard
+        {"lang_to_id": None, "task_to_id": None, "is_multilingual": False},  # English alone
+        {"language": "de", "task": "translate"},
+        {"max_initial_timestamp_index": None, "return_timestamps": True},
+    ],
+    ids=str,
+)
+def test_what_a_folder_says(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import GenerationConfig
+
+    theirs, ours = models()
+    said = {name: value for name, value in {**GENERATION, **changes}.items() if value is not None}
+    monkeypatch.setattr(theirs, "generation_config", GenerationConfig(**said))
+    monkeypatch.setattr(ours.origin, "generation", said)
+    assert torch.equal(ours.generate(sound(rows=3)), theirs.generate(sound(rows=3)))
+
+
 def test_the_words_vary() -> None:
     """Or the tests here would compare one word with itself."""
     ours = models()[1].generate(sound(), return_timestamps=True)

@@ -53,8 +53,9 @@ def test_classes_learned_by_heart(recipe: str, data: Path, tmp_path: Path) -> No
     assert task.evaluate(rows)["accuracy"] == 1.0
     task.save(tmp_path / "model")
     again = af.task("classify-audio", tmp_path / "model")
-    both = torch.stack([torch.from_numpy(np.sin(2 * np.pi * 1500 * np.arange(6000) / 22_050))] * 2)
-    answers = again([tmp_path / "low.wav", (22_050, both)]) if (tmp_path / "low.wav").write_bytes(tone(260)) else []
+    wave = 0.5 * np.sin(2 * np.pi * 1510 * np.arange(6615) / 22_050)
+    (tmp_path / "low.wav").write_bytes(tone(260))
+    answers = again([tmp_path / "low.wav", (22_050, np.stack([wave, wave]))])
     assert [answer.label for answer in answers] == ["low", "high"]
     assert str(answers[0]).startswith("low (") and answers[0].scores.keys() == {"low", "high"}
 
@@ -132,6 +133,8 @@ def test_whisper_folder(tmp_path: Path) -> None:
     speech.models()[0].double()
     words = [token for token in theirs[0].tolist() if token < speech.FIRST]
     assert said.text == transcribe.tokenizer.decode(words).strip()
+    timed = transcribe((16_000, wave), times=True, max_new_tokens=6)
+    assert len(str(timed).splitlines()) == len(timed.chunks) and str(timed).startswith("0.0")
     assert transcribe.opening == [speech.ENGLISH, speech.TRANSCRIBE, speech.NO_STAMPS]
 
 

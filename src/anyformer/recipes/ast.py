@@ -96,7 +96,7 @@ def build(config: AST) -> Model:
 
 
 def init(config: AST) -> InitConfig:
-    return InitConfig(std=0.02)
+    return InitConfig(linear="xavier", embedding_std=0.02)  # a fixed spread is too timid for narrow models
 
 
 SIZES = {

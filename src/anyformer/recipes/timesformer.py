@@ -8,7 +8,7 @@ Published: 78.0% on Kinetics-400, divided attention over 8 frames (table 1 of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
@@ -106,7 +106,7 @@ def build(config: TimeSformer) -> Model:
 
 
 def init(config: TimeSformer) -> InitConfig:
-    return InitConfig(std=0.02)
+    return InitConfig(linear="xavier", embedding_std=0.02)  # a fixed spread is too timid for narrow models
 
 
 SIZES = {
@@ -125,4 +125,6 @@ SIZES = {
     "timesformer-high-resolution": TimeSformer(n_frames=16, image_size=(448, 448)),
 }
 
-register(Family("timesformer", TimeSformer, build, init, __doc__ or ""), SIZES)
+TRAINING: dict[str, dict[str, Any]] = {"timesformer-tiny": {"train.lr": 1e-3, "train.batch_size": 32}}
+
+register(Family("timesformer", TimeSformer, build, init, __doc__ or ""), SIZES, TRAINING)

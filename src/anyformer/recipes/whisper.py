@@ -145,7 +145,7 @@ def build(config: Whisper) -> Model:
 
 
 def init(config: Whisper) -> InitConfig:
-    return InitConfig(std=config.init_std)
+    return InitConfig(linear="xavier", embedding_std=config.init_std)
 
 
 def _size(n_layers: int, d_model: int, n_heads: int, n_decoder_layers: int | None = None, **more: int) -> Whisper:

@@ -2,7 +2,7 @@
 
 transcribe = af.task("transcribe", "folder")
 print(transcribe("talk.wav"))                               # what was said
-transcribe("talk.wav", return_timestamps=True).chunks       # (0.0, 4.2, "what was said"), …
+transcribe("talk.wav", times=True).chunks                   # (0.0, 4.2, "what was said"), …
 transcribe("vortrag.flac", language="de", task="translate")
 """
 
@@ -63,11 +63,16 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Transcript:
+    """`timed`: times were asked for, and are printed."""
+
     text: str
     chunks: tuple[Chunk, ...] = field(default=(), repr=False)
+    timed: bool = field(default=False, repr=False)
 
     def __str__(self) -> str:
-        return self.text
+        if not self.timed:
+            return self.text
+        return "\n".join(f"{chunk.start:.2f} - {chunk.end:.2f}  {chunk.text.strip()}" for chunk in self.chunks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +211,11 @@ class Transcribe(TextTask):
         return {**scores, "loss": total.mean}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`."""
+        """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`, and `times`."""
         things, alone = several(thing)
-        answers = self.write([as_sound(one) for one in things], options)
+        chosen = {name: value for name, value in options.items() if name != "times"}
+        chosen |= {"return_timestamps": True} if options.get("times") else {}
+        answers = self.write([as_sound(one) for one in things], chosen)
         return answers[0] if alone else answers
 
     def write(
@@ -236,16 +243,17 @@ class Transcribe(TextTask):
         batch = torch.stack(list(features)).to(self.model.device, self.model.dtype)
         with answering(self.model):
             out: Any = self.model.generate(batch, **options, return_segments=True)
-        return [self._transcript(segments) for segments in out.segments]
+        timed = bool(options.get("return_timestamps"))
+        return [self._transcript(segments, timed) for segments in out.segments]
 
-    def _transcript(self, segments: Sequence[Mapping[str, Any]]) -> Transcript:
+    def _transcript(self, segments: Sequence[Mapping[str, Any]], timed: bool) -> Transcript:
         none = self.model.origin.generation.get("no_timestamps_token_id")
         first = len(self.tokenizer) if none is None else none + 1
         chunks = []
         for segment in segments:
             words = [token for token in segment["tokens"] if token < first]
             chunks.append(Chunk(round(segment["start"], 2), round(segment["end"], 2), self.tokenizer.decode(words)))
-        return Transcript("".join(chunk.text for chunk in chunks).strip(), tuple(chunks))
+        return Transcript("".join(chunk.text for chunk in chunks).strip(), tuple(chunks), timed)
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from anyformer.weights.tables import TABLES
 COMPANIONS = re.compile(
     r"(tokenizer.*\.json|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)|merges\.txt|.*\.(model|spm)"
     r"|chat_template\.(jinja|json)|(pre)?processor_config\.json|image_processor_config\.json|modules\.json"
-    r"|README\.md|LICENSE)"
+    r"|normalizer\.json|README\.md|LICENSE)"
 )
 
 

@@ -111,6 +111,12 @@ def test_all_heads_and_silencing_one(page: Page, opened: Models) -> None:
     for row in rows:
         for head, bits in enumerate(row["entropy"]):
             assert drawn[f"{row['layer']}.{head}"] == pytest.approx(bits, abs=0.006)
+    page.tab.locator("#measure-0").click()
+    page.tab.wait_for_selector('[data-head="1.3"] .lost')
+    lost = [view(opened["decoder"], "without", text=TEXT, layer=layer)["changes"] for layer in (0, 1)]
+    assert [float(text[2:]) for text in page.texts(".lost")] == pytest.approx(
+        [x for row in lost for x in row], abs=6e-5
+    )
     page.act(lambda: page.tab.locator('[data-head="0.1"] .mute').click())
     assert "silenced: decoder self 0.1" in page.text("#muted")
     mute = [{"stage": "decoder", "layer": 0, "part": "self", "head": 1}]
@@ -268,11 +274,14 @@ def test_markup_in_a_text_stays_text(page: Page) -> None:
 
 
 def test_drawings_and_numbers_can_be_taken_along(page: Page) -> None:
-    page.open("decoder", "head")
-    for kind, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG"), ("JSON", b"{")):
-        with page.tab.expect_download() as taken:
-            page.tab.locator("figcaption button", has_text=kind).first.click()
-        assert Path(taken.value.path()).read_bytes().startswith(begins)
+    for name, holds in (("head", b"<image"), ("heads", b"0.1"), ("tokens", b"animal")):  # drawn, and laid out
+        page.open("decoder", name)
+        for kind, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG"), ("JSON", (b"{", b"["))):
+            with page.tab.expect_download() as taken:
+                page.tab.locator("figcaption button", has_text=kind).first.click()
+            content = Path(taken.value.path()).read_bytes()
+            assert content.startswith(begins)
+            assert kind != "SVG" or holds in content
 
 
 def test_a_phone_in_the_dark(page: Page) -> None:

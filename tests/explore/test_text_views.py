@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -11,6 +12,7 @@ import anyformer as af
 from anyformer.core.attend import KERNELS
 from anyformer.errors import Error
 from anyformer.explore import grids
+from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.views.flow import largest_flow
@@ -192,17 +194,52 @@ def test_sizes_add_up(opened: Models) -> None:
     assert got["cache"] == 2 * 2 * 64 * 4  # key and value, two layers, 64 wide, 4 bytes
 
 
-def test_long_texts_come_in_tiles(folder: object) -> None:
-    """A matrix of 300 x 300 ships a tile and a small whole."""
-    one = Opened.load(folder / "decoder")  # type: ignore[operator]
-    model = one.model
-    limit = model.stages["decoder"].limit
-    assert isinstance(limit, int)
-    weights = torch.rand(300, 300)
-    part = grids.tile(weights, 100, 250)
-    assert (part["top"], part["left"]) == (100, 172)
-    torch.testing.assert_close(unpack(part["cells"]), weights[100:228, 172:300].double(), atol=1e-5, rtol=0)
-    small = grids.pooled(weights, 48)
-    assert small.shape == (48, 48) and small.max() == weights.max()
+def test_long_texts_come_in_tiles() -> None:
+    """Of a matrix of 600 x 600 a tile is shipped, and a small whole; of a row the strongest."""
+    torch.manual_seed(0)
+    one = Opened(af.build("llama-tiny").eval(), None)
+    ids = torch.randint(3, 60, (1, 600))
+    text = " ".join(str(number) for number in ids[0].tolist())
+    with torch.no_grad(), af.look(one.model, "decoder.blocks.1.self.weights") as seen:
+        one.model(input_ids=ids)
+    weights = seen["decoder.blocks.1.self.weights"][0, 0].double()
+    got = view(one, "head", text=text, layer=1, head=0, top=100, left=550)
+    assert (got["top"], got["left"], got["of"]) == (100, 472, [600, 600])
+    low = view(one, "head", text=text, layer=1, head=0, top=550, left=40)
+    torch.testing.assert_close(unpack(low["cells"]), weights[472:600, 40:168], atol=2e-5, rtol=0)
+    small = unpack(low["overview"])
+    assert small.shape == (128, 128) and small.max().item() == pytest.approx(weights.max().item(), abs=2e-5)
+    row = view(one, "row", text=text, layer=1, head=0, position=599)
+    assert len(row["places"]) == 512 and sum(row["values"]) + row["rest"] == pytest.approx(1.0, abs=1e-3)
+    for name in ("heads", "head", "row", "next", "lens", "steps", "sizes", "rollout"):
+        assert len(json.dumps(view(one, name, text=text))) < 150_000, name
     with pytest.raises(Error, match="the most is"):
-        view(one, "tokens", text=" ".join(["tired"] * 3000))
+        view(one, "tokens", text=" ".join(["5"] * 3000))
+
+
+def test_what_is_lost_without_a_head(opened: Models) -> None:
+    """The divergence between two runs, by PyTorch's own function."""
+    one = opened["decoder"]
+    got = view(one, "without", text=TEXT, stage="decoder", layer=1)
+    mute = {"stage": "decoder", "layer": 1, "part": "self", "head": 3}
+    length = ids_of(one).shape[1]
+    said, after = (
+        torch.tensor([_logprobs(one, place, silence) for place in range(length)]) for silence in ([], [mute])
+    )
+    wanted = torch.nn.functional.kl_div(after, said, log_target=True, reduction="none").sum(-1).mean() / math.log(2)
+    assert got["bits"] and got["changes"][3] == pytest.approx(wanted.item(), rel=1e-3, abs=1e-6)
+    assert len(got["changes"]) == 4 and min(got["changes"]) > 0
+
+
+def _logprobs(one: Opened, place: int, silence: list[dict[str, object]]) -> list[float]:
+    """Of every word at a place, from the pass that the views share."""
+    _, trace = one.look(Ask.from_json({"text": TEXT, "silence": silence}), Patience(60))
+    head = one.language
+    assert head is not None
+    found: list[float] = head.score(trace.run.tokens["decoder"].x[0, place]).log_softmax(-1).tolist()
+    return found
+
+
+def test_masks_are_drawn(opened: Models) -> None:
+    mask = unpack(view(opened["decoder"], "steps", text=TEXT)["mask"])
+    assert torch.equal(mask, torch.ones_like(mask).tril())

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -17,6 +17,7 @@ from anyformer.explore.patience import Patience
 
 DEPTH = 4  # folders below the working one that are searched
 MOST = 200  # models that are listed
+LOOKED = 10_000  # folders
 HELD = 3  # models that are kept in memory
 SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
@@ -74,24 +75,29 @@ class Shelf:
 
 
 def search(folder: Path, depth: int = DEPTH) -> list[Path]:
-    return sorted(_walk(folder, depth))[:MOST]
-
-
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    if _is_model(folder):
-        yield folder
-        return
-    try:
-        below = sorted(folder.iterdir())
-    except OSError:
-        return
-    for path in below:
-        if path.name.startswith(".") or path.name in SKIPPED or path.is_symlink():
+    """Models under a folder, the nearest first to be found; a large disk is not searched to its end."""
+    found: list[Path] = []
+    waiting, looked = [(folder, depth)], 0
+    while waiting and looked < LOOKED and len(found) < MOST:
+        here, left = waiting.pop(0)
+        looked += 1
+        if _is_model(here):
+            found.append(here)
             continue
-        if path.is_dir() and depth > 0:
-            yield from _walk(path, depth - 1)
-        elif path.suffix == ".gguf":
-            yield path
+        for path in _below(here):
+            if path.suffix == ".gguf" and path.is_file():
+                found.append(path)
+            elif left and path.is_dir():
+                waiting.append((path, left - 1))
+    return sorted(found)[:MOST]
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [path for path in inside if path.name[0] != "." and path.name not in SKIPPED and not path.is_symlink()]
 
 
 def packaged() -> list[tuple[str, Path]]:

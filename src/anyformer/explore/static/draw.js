@@ -1,6 +1,7 @@
 // The drawings, each an SVG of its own so that it can be taken along: heat maps, lines, bars, curves, trees.
 
 import { el, svg, short, number } from "./dom.js";
+import { flatten } from "./flatten.js";
 
 const dark = () => document.documentElement.dataset.theme === "dark";
 export const ink = () => (dark() ? "#e6ecf5" : "#1b2a41");
@@ -48,9 +49,8 @@ export function largest(values) {
 export function figure(title, drawing, numbers, more) {
   const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
   const save = (kind, make) => el("button", { type: "button", onclick: make, "aria-label": `${title} as ${kind}` }, kind);
-  const buttons = drawing instanceof SVGElement
-    ? [save("SVG", () => download(`${name}.svg`, new Blob([asText(drawing)], { type: "image/svg+xml" }))),
-       save("PNG", () => savePng(`${name}.png`, drawing))] : [];
+  const whole = () => (drawing instanceof SVGElement ? drawing : flatten(drawing));
+  const buttons = [save("SVG", () => download(`${name}.svg`, new Blob([asText(whole())], { type: "image/svg+xml" }))), save("PNG", () => savePng(`${name}.png`, whole()))];
   buttons.push(save("JSON", () => download(`${name}.json`, new Blob([JSON.stringify(numbers, null, 1)], { type: "application/json" }))));
   const box = el("figure", { "data-figure": name }, el("figcaption", {}, el("b", {}, title), buttons), el("div", { class: "scroll" }, drawing), more);
   return box;

@@ -45,11 +45,22 @@ export async function grid(context) {
   context.box.append(row, el("p", {}, "Each square is a head: rows are queries, columns keys. H: entropy in bits, low is sharp. D: how many tokens away it looks. Click to enlarge."));
   const cells = el("div", { class: "grid" });
   cells.style.gridTemplateColumns = `repeat(${Math.min(site.heads, 16)}, minmax(3.6rem, 8rem))`;
-  const scroll = el("div", { class: "scroll" }, cells);
   const numbers = [];
-  context.box.append(figure("All heads", scroll, numbers));
-  const shown = await drawLayers(context, site, cells, numbers, [...Array(site.layers).keys()]);
-  return shown;
+  const measure = site.plain ? el("button", { type: "button", id: `measure-${context.n}`, onclick: () => without(context, site, cells).catch(() => {}) }, "Measure what is lost without each head") : "";
+  context.box.append(el("div", { class: "controls" }, measure), figure("All heads", cells, numbers));
+  await drawLayers(context, site, cells, numbers, [...Array(site.layers).keys()]);
+}
+
+// Each head is silenced in turn; Δ is how far the answer moves, in bits (or as a share, where there are no words).
+async function without(context, site, cells) {
+  for (let layer = 0; layer < site.layers; layer++) {
+    const got = await context.ask("without", { stage: site.stage, part: site.part, layer });
+    got.changes.forEach((change, head) => {
+      const cell = cells.querySelector(`[data-head="${layer}.${head}"]`);
+      cell.querySelector(".lost")?.remove();
+      cell.append(el("div", { class: "lost", title: got.bits ? "bits by which the answer moves without it" : "share by which the last vectors move without it" }, `Δ ${number(change, 4)}`));
+    });
+  }
 }
 
 async function drawLayers(context, site, cells, numbers, layers) {
@@ -157,6 +168,8 @@ export async function steps(context) {
   context.box.append(row, el("p", {}, `Token ${got.position}, "${visible(got.word)}", in head ${one} of ${here.stage} ${here.part} layer ${layerOf(context, here)}; its vectors are ${got.width} numbers wide${got.width > 64 ? ", the first 64 are drawn" : ""}.`));
   context.box.append(strip("1. The query", [got.query], [got.word]), strip("2. The keys", got.keys, got.names));
   scores(context, got);
+  const mask = unpack(got.mask);
+  context.box.append(figure("The mask: blue where a query (row) may look at a key (column)", heatmap({ values: mask.values, rows: mask.shape[0], columns: mask.shape[1], scale: 1, label: "mask" }), rowsOf(mask)));
   context.box.append(strip("5. The values", got.values, got.names), strip("6. Weighted and added up: what the head says", [got.result], [got.word]));
   if (got.norm) norm(context, got.norm);
 }

@@ -9,6 +9,7 @@ from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.views import flow, heads, pictures, places, sizes, words
+from anyformer.explore.views.without import without
 
 View = Callable[[Opened, Ask, Patience], dict[str, Any]]
 
@@ -34,4 +35,5 @@ VIEWS: dict[str, View] = {
     "sizes": sizes.sizes,
     "steps": heads.steps,
     "tokens": words.tokens,
+    "without": without,
 }

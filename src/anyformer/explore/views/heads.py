@@ -128,7 +128,8 @@ def steps(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     scores = key[0, group] @ query[0, head, at]  # [K]
     grid = trace.calls[site.stage][site.layer].tokens.grid
     bias = None if attention.positions is None else attention.positions.bias(query, key, 0, scale, grid)
-    allowed = attention.config.mask.dense(len(queries), len(keys), 0, scores.device)[0, 0, at]
+    mask = attention.config.mask.dense(len(queries), len(keys), 0, scores.device)[0, 0]
+    allowed = mask[at]
     shown = _shown(weights[at], allowed)
     picked = value[0, group][shown]
     made = {
@@ -149,6 +150,7 @@ def steps(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
         "position": at,
         "width": attention.config.d_head,
     }
+    made["mask"] = grids.pack(grids.pooled(mask.float(), grids.THUMB))
     return {**made, "norm": _norm(trace, site, at)}
 
 

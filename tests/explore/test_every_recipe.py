@@ -1,0 +1,50 @@
+"""Every small recipe in every view: it is drawn, or one sentence says why not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("PIL", reason="pictures take Pillow")
+
+import anyformer as af
+from anyformer.core.attention import Attention
+from anyformer.errors import Error
+from anyformer.explore.app import describe
+from anyformer.explore.opened import Opened
+from anyformer.explore.views import VIEWS
+
+from .models import picture, sound, view
+
+SMALL = 2_000_000  # parameters
+RECIPES = [name for name in af.recipes() if name.endswith("-tiny")]
+OTHER = {"steps", "heads", "head", "over"}  # asked about cross-attention too
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_view_answers_or_explains(name: str) -> None:
+    torch.manual_seed(0)
+    model = af.build(name).eval()
+    if sum(one.numel() for one in model.parameters()) > SMALL:
+        pytest.skip("as large as the published one")
+    one = Opened(model, None)
+    about = describe(one)
+    asked = {"text": "3 4 5 6 7"} if about["text"] else {}
+    asked |= {"picture": picture()} if about["pictures"] else {}
+    asked |= {"sound": sound()} if about["sounds"] else {}
+    drawn, refused = set(), []
+    for chosen in VIEWS:
+        for part in ("self", "cross") if chosen in OTHER else ("self",):
+            try:
+                json.dumps(view(one, chosen, **asked, part=part, new_tokens=3), allow_nan=False)
+                drawn.add(chosen)
+            except Error as error:
+                refused.append(str(error))
+    assert all(sentence.endswith((".", "?")) for sentence in refused), refused
+    readable = about["text"] or about["pictures"] or about["sounds"]
+    if readable and name != "metalm-tiny":  # whose text must keep places for its picture
+        assert {"tokens", "sizes", "embeddings"} <= drawn
+        if any(isinstance(part, Attention) for part in model.modules()):
+            assert {"heads", "head", "steps"} <= drawn

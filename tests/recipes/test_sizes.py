@@ -225,9 +225,27 @@ def test_parameter_count(name: str) -> None:
     assert ours == theirs(name)
 
 
+# Sizes of our own for some ten thousands of rows: there is no published count to compare with.
+SMALL_DATA = frozenset(
+    "bahdanau-small bert-mini bytenet-small convs2s-small detr-small detr-small-vit electra-joint-mini gpt2-char"
+    " gpt2-char-cpu gpt2-mini luong-small mamba-mini sutskever-small transformer-small transformer-xl-mini".split()
+)
+
+
 def test_every_published_size_is_checked() -> None:
     sizes = set(af.recipes()) - set(tiny_recipes())
-    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT) | sizes_vision.OWN
+    own = SMALL_DATA | sizes_vision.OWN
+    assert sizes == set(PUBLISHED) | set(PAPERS) | set(COUNTED) | set(sizes_enc.JOINT) | own
+
+
+@pytest.mark.parametrize("name", sorted(SMALL_DATA))
+def test_sizes_for_small_data_are_small(name: str) -> None:
+    """Words aside, whose number the data decide."""
+    found = recipe(name)
+    names = {"vocab_size", "target_vocab_size"} & set(found.config.names())
+    few = found.config.replace(**dict.fromkeys(names, 256))
+    with torch.device("meta"):
+        assert count(found.family.build(few)) < 20_000_000
 
 
 @pytest.mark.parametrize("name", sorted(sizes_enc.JOINT))

@@ -137,7 +137,9 @@ CASES: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "formula", "overrides"), CASES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("name", "formula", "overrides"), CASES, ids=lambda value: value.__name__ if callable(value) else str(value)[:40]
+)
 @pytest.mark.parametrize("side", ["right", "left"])
 @torch.no_grad()
 def test_equals_its_formulas(name: str, formula: Any, overrides: dict[str, Any], side: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def gpt2() -> af.Model:
         ({"decoder_input_ids": IDS}, ('no "decoder_input_ids"', "input_ids")),
         ({"pixel_values": torch.zeros(2, 3, 8, 8)}, ('no "pixel_values"',)),
     ],
-    ids=str,
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),
 )
 def test_options(options: dict[str, Any], words: tuple[str, ...], gpt2: af.Model) -> None:
     says(gpt2, *words, input_ids=IDS, **options)

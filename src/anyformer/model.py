@@ -185,6 +185,9 @@ class Model(nn.Module):
         self.heads = nn.ModuleDict(heads)
         self.origin = Origin()
         self.watch = Watch()
+        # Whether the last block may leave out tokens that nobody reads. Its numbers are then rounded otherwise than
+        # while someone looks, so this is for training and for models that only run.
+        self.sparing = False
         self.points: list[str] = name_taps(self, self.watch)
         self.names = self._names(stages, heads, report.cache)  # every keyword that `model(**batch)` takes
 
@@ -293,7 +296,7 @@ class Model(nn.Module):
 
     def _front(self) -> dict[str, int]:
         """Stages of which only tokens at the front are read, and how many: those of a class, say."""
-        if self.watch.patterns:
+        if not self.sparing or self.watch.patterns:
             return {}
         heads = cast("Iterable[Head]", self.heads.values())
         counts: dict[str, list[int | None]] = {}
@@ -391,11 +394,13 @@ class Model(nn.Module):
 
     def optimise(self, rows: int = 1024) -> Self:
         """Lay weights out for running, which takes room for a copy of them; numbers stay, but for rounding. On a CPU
-        matrices are packed for products of about so many rows; batch norms are worked into their convolutions.
+        matrices are packed for products of about so many rows; batch norms are worked into their convolutions; where a
+        class token alone is read, the last block does no more than that.
 
         On a GPU `model.compile()`, PyTorch's own, also joins what stands between the products; its first call takes a
         minute.
         """
+        self.sparing = True
         fold_norms(self)
         if self.device.type == "cpu":
             pack_weights(self, rows)

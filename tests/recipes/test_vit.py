@@ -147,6 +147,7 @@ def test_the_last_block_does_only_what_is_read(name: str, changes: dict[str, Any
     """Where a class token alone is read, the last block's other tokens are left out: numbers and gradients are those
     of the whole, which looking on brings back."""
     model = build(name, **changes).train()
+    model.sparing = True
     widths: list[int] = []
     up: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part.up  # type: ignore[union-attr]
     up.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
@@ -173,6 +174,7 @@ def test_the_last_block_does_only_what_is_read(name: str, changes: dict[str, Any
 )
 def test_where_more_is_read_or_drawn_all_of_it_is_done(changes: dict[str, Any]) -> None:
     model = build(**changes).train()
+    model.sparing = True
     widths: list[int] = []
     up: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part.up  # type: ignore[union-attr]
     up.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))

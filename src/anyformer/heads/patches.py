@@ -46,6 +46,7 @@ class PatchClassifyHead(ClassifyHead):
     def __init__(self, config: ClassifyConfig, norm: NormConfig | None) -> None:
         super().__init__(config)
         self.average = PatchSummary(config.d_model, norm)
+        self.first = None  # it reads them all
 
     def summary(self, run: Run) -> Tensor:
         made: Tensor = self.average(run, self.reads)

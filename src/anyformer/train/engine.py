@@ -90,6 +90,7 @@ class Engine:
         self.progress.begin()
         self.watcher.start(self.progress)
         self.work.model.train()
+        self.work.model.sparing = True
         try:
             with self._signals():
                 self._loop()
@@ -98,6 +99,7 @@ class Engine:
         finally:
             self.feed.close()
             self.work.model.eval()
+            self.work.model.sparing = False
             self.watcher.stop()
         return self.state
 

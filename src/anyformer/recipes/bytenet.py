@@ -20,6 +20,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.few_rows import FEW_PAIRS
 from anyformer.registry import Family, register
 
 
@@ -102,13 +103,4 @@ SIZES = {
     "bytenet-small": ByteNet(n_sets=2, n_blocks=4, d_model=256, vocab_size=8000, dropout=0.3),
 }
 
-# Some ten thousands of sentences, such as Multi30k.
-_FEW_PAIRS = {
-    "train.steps": 6000,
-    "train.lr": 1e-3,
-    "train.schedule": "cosine",
-    "train.warmup": 200,
-    "train.eval_every": 2000,
-}
-
-register(Family("bytenet", ByteNet, build, init, __doc__ or ""), SIZES, training={"bytenet-small": _FEW_PAIRS})
+register(Family("bytenet", ByteNet, build, init, __doc__ or ""), SIZES, training={"bytenet-small": FEW_PAIRS})

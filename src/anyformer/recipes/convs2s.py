@@ -22,6 +22,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.few_rows import FEW_PAIRS
 from anyformer.registry import Family, register
 from anyformer.run import Run
 from anyformer.tokens import Tokens
@@ -108,13 +109,4 @@ SIZES = {
     "convs2s-small": ConvS2S(n_layers=4, d_model=256, vocab_size=8000, max_length=256, dropout=0.3),
 }
 
-# Some ten thousands of sentences, such as Multi30k.
-_FEW_PAIRS = {
-    "train.steps": 6000,
-    "train.lr": 1e-3,
-    "train.schedule": "cosine",
-    "train.warmup": 200,
-    "train.eval_every": 2000,
-}
-
-register(Family("convs2s", ConvS2S, build, init, __doc__ or ""), SIZES, training={"convs2s-small": _FEW_PAIRS})
+register(Family("convs2s", ConvS2S, build, init, __doc__ or ""), SIZES, training={"convs2s-small": FEW_PAIRS})

@@ -23,6 +23,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.few_rows import FEW_WORDS
 from anyformer.registry import Family, register
 
 Order = Literal["pre", "post"]
@@ -132,7 +133,7 @@ _LETTERS: dict[str, Any] = {"tokenizer.kind": "char", "data.held_out": 0.1, "tra
 TRAINING: dict[str, dict[str, Any]] = {
     "gpt2-char-cpu": {**_LETTERS, "train.batch_size": 12, "train.steps": 2000, "train.lr": 2e-3},
     "gpt2-char": {**_LETTERS, "train.batch_size": 64, "train.steps": 5000},
-    "gpt2-mini": {"train.batch_size": 32, "train.steps": 5000, "data.max_length": 128},
+    "gpt2-mini": FEW_WORDS,
 }
 
 register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES, TRAINING)

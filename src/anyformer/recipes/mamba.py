@@ -19,6 +19,7 @@ from anyformer.core.statespace import StateSpaceConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.few_rows import FEW_WORDS
 from anyformer.registry import Family, register
 
 
@@ -82,6 +83,4 @@ SIZES = {
     "mamba-2.8b": Mamba(n_layers=64, d_model=2560),
 }
 
-_FEW_WORDS = {"train.batch_size": 32, "train.steps": 5000, "data.max_length": 128}
-
-register(Family("mamba", Mamba, build, init, __doc__ or ""), SIZES, {"mamba-mini": _FEW_WORDS})
+register(Family("mamba", Mamba, build, init, __doc__ or ""), SIZES, {"mamba-mini": FEW_WORDS})

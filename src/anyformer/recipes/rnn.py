@@ -27,6 +27,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.few_rows import FEW_PAIRS
 from anyformer.registry import Family, register
 
 
@@ -171,15 +172,6 @@ def init(config: Translator) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=0.1)
 
 
-# Some ten thousands of sentences, such as Multi30k.
-_FEW_PAIRS = {
-    "train.steps": 6000,
-    "train.lr": 1e-3,
-    "train.schedule": "cosine",
-    "train.warmup": 200,
-    "train.eval_every": 2000,
-}
-
 register(
     Family("sutskever", Sutskever, build_sutskever, init, __doc__ or ""),
     {
@@ -187,7 +179,7 @@ register(
         "sutskever-small": Sutskever(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
         "sutskever-384m": Sutskever(vocab_size=160_000, target_vocab_size=80_000),
     },
-    training={"sutskever-small": _FEW_PAIRS},
+    training={"sutskever-small": FEW_PAIRS},
 )
 register(
     Family("bahdanau", Bahdanau, build_bahdanau, init, __doc__ or ""),
@@ -196,7 +188,7 @@ register(
         "bahdanau-small": Bahdanau(d_model=256, d_hidden=320, d_out=256, dropout=0.3),
         "bahdanau-search50": Bahdanau(d_model=620, vocab_size=30_000),
     },
-    training={"bahdanau-small": _FEW_PAIRS},
+    training={"bahdanau-small": FEW_PAIRS},
 )
 register(
     Family("luong", Luong, build_luong, init, __doc__ or ""),
@@ -205,5 +197,5 @@ register(
         "luong-small": Luong(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
         "luong-general": Luong(dropout=0.2),
     },
-    training={"luong-small": _FEW_PAIRS},
+    training={"luong-small": FEW_PAIRS},
 )

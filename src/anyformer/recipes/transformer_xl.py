@@ -24,6 +24,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.few_rows import FEW_WORDS
 from anyformer.registry import Family, register
 
 
@@ -119,8 +120,4 @@ SIZES = {
     ),
 }
 
-_FEW_WORDS = {"train.batch_size": 32, "train.steps": 5000, "data.max_length": 128}
-
-register(
-    Family("transformer-xl", TransformerXL, build, init, __doc__ or ""), SIZES, {"transformer-xl-mini": _FEW_WORDS}
-)
+register(Family("transformer-xl", TransformerXL, build, init, __doc__ or ""), SIZES, {"transformer-xl-mini": FEW_WORDS})

@@ -142,7 +142,7 @@ def even_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int)
 class Lesson:
     """What the engine is given to do: say the German of the corpus's English."""
 
-    metric, larger_is_better, slow = "exact", True, False
+    metric, larger_is_better, slow, steady = "exact", True, False, False
 
     def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
         self.model, self.corpus, self.settings = model, corpus, settings

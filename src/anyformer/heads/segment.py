@@ -21,6 +21,7 @@ from anyformer.errors import InputError
 from anyformer.heads.base import Head
 from anyformer.heads.filters import Filter, FilterNorm, Widen, as_picture, resize
 from anyformer.run import Run
+from anyformer.tokens import unobserved
 
 IGNORED_CLASS = 255  # of a pixel that belongs to no class
 
@@ -49,7 +50,7 @@ def pixel_loss(logits: Tensor, labels: Tensor, ignore: int) -> Tensor:
     if labels.dim() != 3 or labels.shape[0] != logits.shape[0]:
         raise InputError(f"labels has shape {list(labels.shape)}; it must be [{logits.shape[0]}, height, width].")
     n = logits.shape[1]
-    if not labels.is_cuda and not torch.compiler.is_compiling():
+    if not labels.is_cuda and not unobserved(labels):
         real = labels[labels != ignore]
         if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
             worst = int(real.min()) if int(real.min()) < 0 else int(real.max())

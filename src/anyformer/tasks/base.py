@@ -94,6 +94,8 @@ class Task:
     reads: ClassVar[str] = "texts"  # what `run` is given: "texts" (or files that hold one), or "files" as they are
     options_class: ClassVar[type[Options]] = Options
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
+    # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
+    steady: bool = False
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box

@@ -60,6 +60,7 @@ class ClassifyImage(PictureTask):
     columns = (Column("image"), Column("label", ("labels", "class", "category", "target", "y")))
     options_class = ClassifyImageOptions
     metric = "accuracy"
+    steady = True
     wanted = "an encoder of pictures that can have a head for classes"
 
     @classmethod

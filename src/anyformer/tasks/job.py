@@ -38,7 +38,7 @@ class Job:
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
             task.prepared(valid)  # a mistake in it shows now, and not at the first evaluation
-        self.slow = not task.cached
+        self.slow, self.steady = not task.cached, task.steady
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
 
     @property

@@ -46,6 +46,7 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     ahead = 1
     metric = "loss"
     larger_is_better = False
+    steady = True
     wanted = "a plain decoder"
 
     def __init__(self, model: Model, tokenizer: Tokenizer, options: Any = None, **more: Any) -> None:

@@ -28,6 +28,7 @@ from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
 from anyformer.train.optim import Average, freeze, make_optimizer, rate
 from anyformer.train.readout import Figures, Readout
+from anyformer.train.record import Recorder, Taken, can_record
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
 from anyformer.train.state import State
@@ -77,6 +78,7 @@ class Engine:
         keep = max(settings.keep, settings.average)
         self.store = None if folder is None else Store(folder / "checkpoints", devices, keep)
         self.state = State()
+        self.recorder = self._make_recorder()
         self.progress = Progress(settings.steps, self.state)
         self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
         self.asked_to_stop: float | None = None  # when
@@ -126,7 +128,7 @@ class Engine:
     def step(self) -> None:
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
-        seed_everything(self.settings.seed, number, self.devices.rank)
+        self._seed()
         batches, place = self.feed.take(state.place, self.settings.accumulate)
         self.progress.waited = self.feed.waited
         self.progress.unit = batches[0].unit
@@ -142,15 +144,47 @@ class Engine:
         self.watcher.step(self.progress)
 
     def _learn(self, number: int, batches: Sequence[Fed]) -> None:
-        sums, parts = self.stepper.gradients(batches)
-        norm = self.stepper.clip()
         lr = rate(number, self.settings)
+        self.stepper.aim(lr)
         rows = [row for fed in batches for row in fed.rows]
-        self.readout.push(number, rows, lr, torch.cat([sums, norm.reshape(1)]), parts)
+        taken = self.recorder.learn(batches[0]) if self.recorder is not None else None
+        figures, parts = taken if taken is not None else self._gradients(batches)
+        self.readout.push(number, rows, lr, figures, parts)
         self._read()
-        self.stepper.apply(lr)
+        if taken is None:
+            self._move()
+
+    def _gradients(self, batches: Sequence[Fed]) -> Taken:
+        sums, parts = self.stepper.gradients(batches)
+        return torch.cat([sums, self.stepper.clip().reshape(1)]), parts
+
+    def _move(self) -> None:
+        self.stepper.apply()
         if self.average is not None:
             self.average.update()
+
+    def _whole(self, fed: Fed) -> Taken:
+        """A step that nobody looks into, as it can be recorded."""
+        taken = self._gradients([fed])
+        self._move()
+        return taken
+
+    def _make_recorder(self) -> Recorder | None:
+        if not can_record(self.work, self.settings, self.devices):
+            return None
+        self.stepper.hold_rates()
+        return Recorder(
+            self._whole,
+            self.devices.device,
+            compiled=self.settings.compile,
+            hold=self.feed.settle,
+            reseed=self._seed,
+            say=self.watcher.note,
+        )
+
+    def _seed(self) -> None:
+        """Whatever the next step draws, it draws from here."""
+        seed_everything(self.settings.seed, self.state.step + 1, self.devices.rank)
 
     def _read(self, everything: bool = False) -> None:
         """Look at the figures that are there. On a CPU that is before the weights move."""

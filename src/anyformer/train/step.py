@@ -69,7 +69,7 @@ class Stepper:
                     total, count, some = self.module(fed.batch)
                 figures = self._figures(total, count, fed)
                 if scale is None:  # the count of the whole step is not known yet: that of its first batch will do
-                    scale = torch.where(figures[1] == 0, 1.0, figures[1]) / self.devices.ranks
+                    scale = figures[1].masked_fill(figures[1] == 0, 1.0) / self.devices.ranks
                 weight = (total if fed.counts else total * 0.0) / scale.to(total.dtype)
                 self.scaler.scale(weight).backward()
             sums += figures
@@ -96,9 +96,8 @@ class Stepper:
     def _figures(self, total: Tensor, count: Tensor, fed: Fed) -> Tensor:
         """All devices together; they agree on it, so that they stop together too."""
         device = self.devices.device
-        read = [torch.full((), one, dtype=torch.float64, device=device) for one in (fed.tokens, fed.slots)]
         said = [one.detach().to(device).double() * fed.counts for one in (total, count)]
-        return self.devices.add(torch.stack([*said, *read]))
+        return self.devices.add(torch.cat([torch.stack(said), fed.read(device)]))
 
     @torch.no_grad()
     def _rescale(self, factor: Tensor) -> None:
@@ -112,9 +111,22 @@ class Stepper:
         largest = self.settings.clip or float("inf")
         return full(torch.nn.utils.clip_grad_norm_(self.parameters, largest)).detach().double()
 
-    def apply(self, rate: float) -> None:
+    def hold_rates(self) -> None:
+        """Learning rates become numbers on the device, where a recorded step finds them when it is replayed."""
+        cuda = self.devices.device.type == "cuda"
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
+            group["lr"] = torch.zeros((), dtype=torch.float32 if cuda else torch.float64, device=self.devices.device)
+            group["capturable"] = cuda
+
+    def aim(self, rate: float) -> None:
+        """Set the learning rate of the step."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * group["share"])
+            else:
+                group["lr"] = rate * group["share"]
+
+    def apply(self) -> None:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

@@ -36,6 +36,7 @@ class Work(Protocol):
 
     metric: str
     larger_is_better: bool
+    steady: bool  # whether batches are all of one shape, and the loss does the same whatever their values
     slow: bool  # whether making a batch is worth a thread even where the model runs on the same processor
 
     @property

@@ -94,7 +94,7 @@ def _synchronising(device: torch.device, found: list[str]) -> Iterator[None]:
     found += ["a wait for the device" for one in said if SYNCHRONISING in str(one.message)]
 
 
-def _chance() -> tuple[bytes, Any, bytes]:
+def _chance() -> tuple[bytes, Any, str, bytes]:
     """Where the host's generators stand."""
-    legacy = np.random.get_state(legacy=True)
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(legacy[2:]).encode() + legacy[1].tobytes()  # type: ignore[union-attr]
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), f"{name} {rest}", np.asarray(keys).tobytes()

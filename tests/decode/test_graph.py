@@ -177,8 +177,8 @@ def seen(model: af.Model, name: str) -> dict[str, Tensor]:
 def test_a_step_after_a_picture_needs_the_state_alone(
     name: str, beams: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was looked at or heard is in the state: the step of fixed size is given one word a row, sees nothing in front
-    of it again, and says what the loop says."""
+    """What was looked at or heard is in the state: the step of fixed size is given one word a row, sees nothing before
+    it again, and says what the loop says."""
     model = make(name, device)
     start = {"decoder_input_ids": torch.full((2, 1), 4)} if "decoder_input_ids" in model.names else {}
     given = {**seen(model, name), **start}

@@ -150,6 +150,10 @@ class Task:
         that device, and normalised. None: nothing is drawn, for evaluation."""
         return batch
 
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        """From now on batches of so many rows go on from one another (see `train.work.Work`)."""
+        return {}
+
     def loss(self, batch: Batch) -> Loss:
         raise NotImplementedError
 

@@ -89,6 +89,20 @@ class Devices:
                 shard.set_reshard_after_forward(shard is not model, recurse=False)
                 shard.reshard()
 
+    def mine(self, rows: int) -> int:
+        """How many of so many rows are this process's: every n-th."""
+        return len(range(self.rank, rows, self.ranks))
+
+    def join_rows(self, values: Tensor, rows: int) -> Tensor:
+        """The rows of all processes, each in its place, for all of them."""
+        every = values.new_zeros(rows, *values.shape[1:])
+        every[self.rank :: self.ranks] = values[: self.mine(rows)]
+        return self.add(every)
+
+    def own_rows(self, values: Tensor) -> Tensor:
+        """This process's of the rows of all; one that has none repeats one for nothing."""
+        return values[self.rank :: self.ranks] if self.mine(len(values)) else values[:1]
+
     def add(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.many:

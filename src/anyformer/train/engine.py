@@ -71,6 +71,8 @@ class Engine:
         devices.place(work.model)
         self.optimizer = make_optimizer(work.model, settings)
         self.stepper = Stepper(work, settings, devices, self.optimizer)
+        if work.streams:
+            self.stepper.carried = work.carry(max(devices.mine(work.streams), 1))
         statistics = [buffer for buffer in work.model.buffers() if buffer.is_floating_point()]
         self.average = Average(self.stepper.parameters, settings.ema, statistics) if settings.ema else None
         self.feed = Feed(work, settings.seed, devices)
@@ -285,7 +287,12 @@ class Engine:
         if self.average is not None:
             pairs = zip(self.average.parameters, self.average.values, strict=True)
             tensors |= {f"average/{named[id(parameter)]}": value for parameter, value in pairs}
-        return tensors
+        everyone = {name: self.devices.join_rows(value, self.work.streams) for name, value in self._carried()}
+        return {**tensors, **everyone}
+
+    def _carried(self) -> Iterator[tuple[str, Tensor]]:
+        """What this process's streams have read, with its name in a checkpoint."""
+        return ((f"carried/{name}", value) for name, value in self.stepper.carried.items())
 
     def _resume(self) -> None:
         assert self.store is not None, "a run without a folder cannot continue"
@@ -304,6 +311,8 @@ class Engine:
         if odd:
             raise FolderError(f"{checkpoint.folder} is of another model or optimiser: {', '.join(odd[:5])} differ.")
         self.store.read(checkpoint, tensors)
+        for name, value in self._carried():
+            value.copy_(self.devices.own_rows(tensors[name]))
         self._restore(State.from_json(checkpoint.info["state"]))
         self.watcher.note(f"Continuing from step {self.state.step:,}.")
 

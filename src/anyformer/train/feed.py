@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
+from anyformer.tasks.carried import GOES_ON
 from anyformer.tokens import remember
 from anyformer.train.distributed import Devices
 from anyformer.train.seeds import generator
@@ -105,6 +106,8 @@ class Feed:
         mine = rows[rank::ranks]
         chance = generator(self.seed, *place, rank)
         batch = dict(self.work.collate(mine if len(mine) else rows[:1], chance))
+        if self.work.streams:
+            batch[GOES_ON] = torch.full((max(len(mine), 1),), place.batch > 0)
         if self._pinned:
             batch = {name: value.pin_memory() for name, value in batch.items()}
         tokens, slots = count_tokens(batch) if len(mine) else (0, 0)

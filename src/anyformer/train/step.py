@@ -43,6 +43,7 @@ class Stepper:
         self.settings, self.devices, self.optimizer, self.model = settings, devices, optimizer, work.model
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.objective = Objective(work)
+        self.carried: dict[str, Tensor] = {}  # what batches hand on to one another
         if settings.compile:
             self.objective.compile()
         self.module: nn.Module | None = None  # joined to the other processes' when the first batch is there
@@ -83,11 +84,12 @@ class Stepper:
         """PyTorch wants to be told whether some parameters may have no gradient; the first batch shows it."""
         if not self.devices.many or self.devices.sharded:
             return self.objective
-        before = [buffer.clone() for buffer in self.model.buffers()]
+        written = [*self.model.buffers(), *self.carried.values()]
+        before = [value.clone() for value in written]
         with torch.random.fork_rng(), self.autocast():
             total = self.objective(fed.batch)[0]
-        for buffer, value in zip(self.model.buffers(), before, strict=True):
-            buffer.copy_(value)  # batch norm followed a batch that it is about to see again
+        for target, value in zip(written, before, strict=True):
+            target.copy_(value)  # batch norm followed a batch that it is about to see again
         missing = len(self.parameters) - len(leaves(total) & {id(parameter) for parameter in self.parameters})
         drops = any(module.config.layer_drop for module in self.model.modules() if isinstance(module, Stack))
         unused = self.devices.add(torch.tensor(float(missing + drops), device=self.devices.device))

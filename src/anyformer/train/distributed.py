@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -55,9 +56,11 @@ class Devices:
         if self.sharded:
             # Its hooks do not see in-place changes of what the model gives; no loss makes any.
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-            for module in model.modules():
-                if isinstance(module, Block):
-                    fully_shard(module)
+            blocks = [module for module in model.modules() if isinstance(module, Block)]
+            holders = Counter(id(parameter) for block in blocks for parameter in block.parameters())
+            for block in blocks:
+                if all(holders[id(parameter)] == 1 for parameter in block.parameters()):
+                    fully_shard(block)  # blocks that share (Transformer-XL's biases) stay with the model
             fully_shard(model)
 
     def join(self, module: nn.Module, unused: bool) -> nn.Module:

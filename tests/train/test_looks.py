@@ -22,14 +22,14 @@ CPU = torch.device("cpu")
 EVEN = ("transcribe",)  # texts of uneven lengths, but for those that are made up here
 
 
-def make_engine(task: str, folder: Path, **more: Any) -> Engine:
+def make_engine(task: str, folder: Path, device: torch.device = CPU, **more: Any) -> Engine:
     """A run of a task that has not begun."""
     recipe, name, content, _, settings = CASES[task]
     for file, inside in ({name: content.encode()} if isinstance(content, str) else content).items():
         (folder / file).write_bytes(inside)
     given = {**SETTINGS, **settings, **more}
     chosen = command.plan(command.Order(task, recipe, folder / name, folder / "out", given=given))
-    devices = Devices(CPU)
+    devices = Devices(device)
     engine = Engine(command.prepare(chosen, devices), chosen.train, devices)
     engine.work.model.train()
     return engine

@@ -23,7 +23,8 @@ from anyformer.train.record import KEPT, WARM, Recorder, Tape, can_record, obsta
 from anyformer.train.settings import TrainSettings
 from anyformer.train.watch import Progress
 from tests.train.test_engine import Notes
-from tests.train.toy import LENGTH, WORDS, DeadError, PictureToy, Toy, fingerprint, settings
+from tests.train.test_looks import make_engine
+from tests.train.toy import LENGTH, WORDS, DeadError, PictureToy, ReadingToy, Toy, fingerprint, settings
 
 CUDA = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -137,6 +138,40 @@ def test_inputs_stay_where_they_are() -> None:
     assert shape_of(first) == shape_of(second) != shape_of(fed(3))
     turned = replace(first, batch={**first.batch, "x": torch.randn(3, 2).T})
     assert shape_of(turned) != shape_of(first), "kernels depend on how the numbers lie"
+
+
+def test_texts_are_filled_up_to_few_shapes() -> None:
+    """Multiples of rows and tokens, with what does not count; what stood there before is gone."""
+    fills = {"x": -7, "y": 0}
+
+    def some(rows: int, tokens: int) -> Fed:
+        return Fed(range(rows), {"x": torch.ones(rows, tokens), "y": torch.ones(rows, 3).long()}, True, 1, 1)
+
+    assert shape_of(some(30, 9), fills) == shape_of(some(32, 16), fills) != shape_of(some(30, 17), fills)
+    tape = Tape(some(32, 16), torch.device("cpu"), fills)
+    for rows, tokens in ((32, 16), (30, 9)):
+        tape.load(some(rows, tokens))
+        expected = torch.full((32, 16), -7.0)
+        expected[:rows, :tokens] = 1
+        assert torch.equal(tape.fed.batch["x"], expected) and int(tape.fed.batch["y"].sum()) == 3 * rows
+    assert tape.fed.batch["y"].shape == (32, 8)
+
+
+def test_a_translator_learns_the_same_from_filled_up_batches(
+    tmp_path: Path, replayed: list[Tape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task says what may be appended: the losses are those of the packed rows, but for rounding."""
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    losses = []
+    for number, recorded in enumerate((True, False)):
+        monkeypatch.setattr(engines, "can_record", lambda *_, recorded=recorded: recorded)
+        (tmp_path / str(number)).mkdir()
+        engine = make_engine("translate", tmp_path / str(number), steps=14, dropout=0.0)
+        engine.watcher = notes = Notes()
+        engine.run()
+        losses.append(notes.losses)
+    assert len(replayed) > 3
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][0] != losses[0][-1]
 
 
 def test_so_many_shapes_and_no_more() -> None:
@@ -284,4 +319,32 @@ def test_on_a_gpu_a_compiled_step_is_recorded_too() -> None:
     notes, usual = Notes(), Notes()
     train(Even(dropout=0.0), chosen.replace(record=True), watcher=notes)
     train(Even(dropout=0.0), chosen.replace(record=False), watcher=usual)
+    same(notes, usual)
+
+
+STEADY = ("classify-image", "classify-audio", "classify-video", "complete-image", "reconstruct", "pose", "segment")
+
+
+@needs_gpu
+@pytest.mark.parametrize("task", [*STEADY, "generate", "fill-mask", "translate"])
+def test_on_a_gpu_every_steady_task_is_recorded(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, but for texts of uneven lengths, which must be told to; with the losses of the run that is not."""
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    losses, uneven = [], {"dropout": 0.0} if task == "translate" else {}
+    for record in (True if uneven else "auto", False):
+        folder = tmp_path / str(record)
+        folder.mkdir()
+        engine = make_engine(task, folder, torch.device("cuda", 0), steps=14, record=record, precision="bf16", **uneven)
+        engine.watcher = notes = Notes()
+        engine.recorder = engine._make_recorder()  # which speaks to the watcher
+        engine.run()
+        losses.append(notes.losses)
+        assert ("Steps are recorded from here on." in notes.said) == (record is not False)
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+
+
+@needs_gpu
+def test_on_a_gpu_memory_goes_on_in_recorded_steps() -> None:
+    notes, usual, *_ = both(ReadingToy)
+    assert "Steps are recorded from here on." in notes.said
     same(notes, usual)

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ WORDS, LENGTH = 16, 8
 
 class Toy:
     metric, larger_is_better, slow, steady, streams = "loss", False, False, True, 0
+    fills: ClassVar[Mapping[str, int]] = {}
 
     def __init__(
         self, rows: int = 24, batch_size: int = 4, seed: int = 0, dropout: float = 0.1, dtype: torch.dtype | None = None

@@ -53,9 +53,10 @@ class Carried:
         parts = remembering(model)
         self.length = max(part.config.recall or 0 for part in parts)
         like = next(model.parameters())
-        how = {"dtype": like.dtype, "device": like.device}
         shapes = {part.memory_name: (rows, part.config.recall or 0, part.config.d_query) for part in parts}
-        self.tensors = {path: torch.zeros(shape, **how) for path, shape in shapes.items()}
+        self.tensors = {
+            path: torch.zeros(shape, dtype=like.dtype, device=like.device) for path, shape in shapes.items()
+        }
         self.tensors[FILLED] = torch.zeros(rows, self.length, dtype=torch.uint8, device=like.device)
 
     def open(self, goes_on: Tensor) -> State:

@@ -102,6 +102,7 @@ class Engine:
                 self._read_meter()
         finally:
             self.feed.close()
+            self.recorder = None  # and the memory of what it recorded
             self.work.model.eval()
             self.work.model.sparing = False
             self.watcher.stop()
@@ -179,6 +180,7 @@ class Engine:
             self._whole,
             self.devices.device,
             compiled=self.settings.compile,
+            fills=self.work.fills,
             hold=self.feed.settle,
             reseed=self._seed,
             say=self.watcher.note,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,9 +27,12 @@ from anyformer.train.settings import TrainSettings
 from anyformer.train.step import choose_precision
 from anyformer.train.work import Work
 
-KEPT = 8  # shapes that are recorded
+KEPT = 32  # shapes that are recorded
+ROWS, TOKENS = 32, 8  # texts are filled up to multiples of these, so that there are few shapes
 WARM = 3  # steps over a shape before it is, as libraries set themselves up in the first ones
-ROOM = 0.4  # of the device's memory: what steps may take, as a recording takes as much again
+ROOM = 0.25  # of the device's memory: what steps may take, as a recording takes as much again beside them
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 Taken = tuple[Tensor, dict[str, Tensor]]  # what a step gives: its figures, and the parts of its loss
 Whole = Callable[[Fed], Taken]  # a step over one batch, from nothing to moved weights
@@ -65,8 +69,9 @@ def obstacle(work: Work, settings: TrainSettings, devices: Devices) -> str | Non
 class Tape:
     """A step over batches of one shape: its inputs at fixed addresses, and what it gives at fixed addresses."""
 
-    def __init__(self, fed: Fed, device: torch.device) -> None:
-        batch = {name: torch.empty_like(value) for name, value in fed.batch.items()}
+    def __init__(self, fed: Fed, device: torch.device, fills: Mapping[str, int] = NOTHING) -> None:
+        self.fills = fills
+        batch = {name: _room(value, name in fills) for name, value in fed.batch.items()}
         told = torch.zeros(2, dtype=torch.float64, device=device)
         self.fed = replace(fed, rows=(), batch=batch, told=told)
         self.graph: Any = None
@@ -74,15 +79,19 @@ class Tape:
 
     def load(self, fed: Fed) -> None:
         for name, value in fed.batch.items():
-            self.fed.batch[name].copy_(value)
+            room = self.fed.batch[name]
+            if room.shape != value.shape:
+                room.fill_(self.fills[name])
+            room[tuple(slice(n) for n in value.shape)].copy_(value)
         assert self.fed.told is not None
         for place, n in zip(self.fed.told, (fed.tokens, fed.slots), strict=True):
             place.fill_(n)
 
 
 class Recorder:
-    """Steps over the batches it is given, as usual or from a recording. `hold` is asked to keep other threads still;
-    `reseed` to bring the generators back to the start of the step."""
+    """Steps over the batches it is given, as usual or from a recording. `fills`: what rows of tokens [rows, tokens] may
+    be filled up with, by name. `hold` is asked to keep other threads still, `reseed` to bring the generators back to
+    the start of the step."""
 
     def __init__(
         self,
@@ -90,11 +99,12 @@ class Recorder:
         device: torch.device,
         *,
         compiled: bool = False,
+        fills: Mapping[str, int] = NOTHING,
         hold: Callable[[], None] = lambda: None,
         reseed: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.whole, self.device, self.compiled = whole, device, compiled
+        self.whole, self.device, self.compiled, self.fills = whole, device, compiled, fills
         self.hold, self.reseed, self.say = hold, reseed, say
         self.seen: Counter[Any] = Counter()
         self.tapes: dict[Any, Tape | None] = {}  # None: this shape is not recorded
@@ -105,14 +115,15 @@ class Recorder:
 
     def learn(self, fed: Fed) -> Taken | None:
         """The step; None where it has not been done, and is the caller's."""
-        key = shape_of(fed)
+        fills = self.fills if self.fills.keys() >= fed.batch.keys() else NOTHING
+        key = shape_of(fed, fills)
         if not self.open or (key not in self.tapes and len(self.tapes) >= KEPT):
             return None
         self.seen[key] += 1
         if self.seen[key] < WARM:
             return self._aside(fed)
         if self.seen[key] == WARM:
-            return self._try(key, fed)
+            return self._try(key, fed, fills)
         tape = self.tapes.get(key)
         if tape is None:
             return None
@@ -132,9 +143,9 @@ class Recorder:
         here.wait_stream(self.side)
         return made
 
-    def _try(self, key: Any, fed: Fed) -> Taken:
+    def _try(self, key: Any, fed: Fed, fills: Mapping[str, int]) -> Taken:
         """A step from the fixed addresses, watched: one that looks at values counts, and is not recorded."""
-        tape = Tape(fed, self.device)
+        tape = Tape(fed, self.device, fills)
         tape.load(fed)
         with looking(self.device, inside=not self.compiled) as found, unseen():
             made = self._aside(tape.fed)
@@ -186,6 +197,15 @@ class Recorder:
         self.say(f"Steps are not recorded ({why}).")
 
 
-def shape_of(fed: Fed) -> Any:
+def shape_of(fed: Fed, fills: Mapping[str, int] = NOTHING) -> Any:
     """All that a recording depends on."""
-    return tuple((name, value.dtype, value.shape, value.stride()) for name, value in sorted(fed.batch.items()))
+    batch = {name: _room(value, name in fills, "meta") for name, value in sorted(fed.batch.items())}
+    return tuple((name, value.dtype, value.shape, value.stride()) for name, value in batch.items())
+
+
+def _room(value: Tensor, filled: bool, device: Any = None) -> Tensor:
+    """As much as a batch of its shape needs; where it may be filled up, a multiple of rows and of tokens."""
+    if not filled:
+        return torch.empty_like(value, device=device)
+    rows, tokens = (-(-n // m) * m for n, m in zip(value.shape, (ROWS, TOKENS), strict=True))
+    return torch.empty(rows, tokens, dtype=value.dtype, device=value.device if device is None else device)

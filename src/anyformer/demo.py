@@ -13,13 +13,11 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -145,10 +143,10 @@ class Lesson:
     """What the engine is given to do: say the German of the corpus's English."""
 
     metric, larger_is_better, slow, steady, streams = "exact", True, False, False, 0
-    fills: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
         self.model, self.corpus, self.settings = model, corpus, settings
+        self.fills: dict[str, int] = {}
 
     def carry(self, rows: int) -> dict[str, Tensor]:
         return {}

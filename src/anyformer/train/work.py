@@ -37,13 +37,15 @@ class Work(Protocol):
     metric: str
     larger_is_better: bool
     steady: bool  # whether batches are all of one shape, and the loss does the same whatever their values
-    # What may be appended to rows of tokens [rows, tokens], and as whole rows, without changing the loss, by name.
-    fills: Mapping[str, int]
     slow: bool  # whether making a batch is worth a thread even where the model runs on the same processor
 
     @property
     def model(self) -> Model:
         """What is trained, in place."""
+
+    @property
+    def fills(self) -> Mapping[str, int]:
+        """What may be appended to rows of tokens [rows, tokens], and as whole rows, and leave the loss as it is."""
 
     @property
     def streams(self) -> int:

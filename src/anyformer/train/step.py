@@ -80,6 +80,11 @@ class Stepper:
             self._rescale(scale * self.devices.ranks / sums[1].clamp(min=1e-30))
         return sums, {name: self.devices.add(value) for name, value in parts.items()}
 
+    def clipped(self, batches: Sequence[Fed]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same, cut down to the largest norm allowed; the norm before that is the last of the figures."""
+        sums, parts = self.gradients(batches)
+        return torch.cat([sums, self.clip().reshape(1)]), parts
+
     def _join(self, fed: Fed) -> nn.Module:
         """PyTorch wants to be told whether some parameters may have no gradient; the first batch shows it."""
         if not self.devices.many or self.devices.sharded:

@@ -17,7 +17,8 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
 from anyformer.heads.pooled import PooledConfig, PooledEmbedHead, PooledHead
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -45,9 +46,7 @@ class AST(Settings):
     problem: Problem | None = None
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
     @property
     def inputs(self) -> SpectrogramInputConfig:
@@ -88,10 +87,7 @@ def build(config: AST) -> Model:
                 problem=config.problem,
             )
         )
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("ast", config, [Stage("encoder", SpectrogramInput(config.inputs), stack)], {config.head: head}, report)
 
 

@@ -21,7 +21,8 @@ from anyformer.heads.classify import ClassifyConfig, Problem
 from anyformer.heads.patches import PatchClassifyHead, PatchEmbedHead, PatchWordHead
 from anyformer.heads.segment import PyramidConfig, PyramidSegmentHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -61,9 +62,7 @@ class BEiT(Settings):
     ignore: int = 255  # the class of pixels that do not count
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         if self.head == "segment":
             good = len(self.layers) == 4 and all(-1 <= layer <= self.n_layers for layer in self.layers)
             self.require(good, f"layers is {self.layers}; segmentation reads four of the {self.n_layers}.")
@@ -126,10 +125,7 @@ def build(config: BEiT) -> Model:
         mask_token=config.mask_token,
         any_size=True,
     )
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     stage = Stage("encoder", ImageInput(inputs), _stack(config))
     return Model("beit", config, [stage], {config.head: _head(config)}, report)
 

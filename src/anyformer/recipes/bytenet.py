@@ -19,8 +19,9 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_PAIRS
+from anyformer.recipes.usual import pair_report
 from anyformer.registry import Family, register
 
 
@@ -75,11 +76,7 @@ def _stage(name: str, config: ByteNet) -> Stage:
 
 
 def build(config: ByteNet) -> Model:
-    layers = tuple(range(config.n_layers + 1))
-    report = Report(
-        hidden={"encoder_hidden_states": ("encoder", layers), "decoder_hidden_states": ("decoder", layers)},
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_layers, attentions=())
     head = LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
     )

@@ -32,8 +32,11 @@ from anyformer.inputs.backbone import ResNetConfig
 from anyformer.inputs.grid import GridInput
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.usual import pair_report, whole_heads
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
+
+_LOOKS = ("cross_attentions",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +89,7 @@ class CNNTransformer(Captioner):
     activation: str = "gelu"
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _words(config: Captioner, positions: Positions | None = None) -> TextInput:
@@ -118,18 +119,6 @@ def _model(family: str, config: Captioner, stages: list[Stage], head: Head, repo
     return Model(family, config, stages, {"language": head}, report, decoder_start=start, padding=padding)
 
 
-def _report(n_layers: int, n_decoder_layers: int, looks: bool) -> Report:
-    attentions: dict[str, tuple[str, ...]] = {"cross_attentions": ("decoder.blocks.*.cross.weights",)} if looks else {}
-    return Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(n_layers + 1))),
-            "decoder_hidden_states": ("decoder", tuple(range(n_decoder_layers + 1))),
-        },
-        attentions=attentions,
-        last={"encoder_last_hidden_state": "encoder"},
-    )
-
-
 def build_show_tell(config: ShowTell) -> Model:
     part = RecurrentDecoderConfig(
         d_model=config.d_model,
@@ -141,7 +130,7 @@ def build_show_tell(config: ShowTell) -> Model:
     encoder = Stage("encoder", GridInput(config.net, config.d_hidden, n_states=2 * config.n_layers), None)
     stages = [encoder, _recurrent(config, part, "recurrent", config.d_hidden)]
     head = LanguageHead(_language(config, config.d_hidden))
-    return _model("show-tell", config, stages, head, _report(0, 1, looks=False))
+    return _model("show-tell", config, stages, head, pair_report(0, 1, attentions=()))
 
 
 def build_show_attend_tell(config: ShowAttendTell) -> Model:
@@ -167,7 +156,7 @@ def build_show_attend_tell(config: ShowAttendTell) -> Model:
     )
     head = CaptionHead(_language(config, config.d_model), look)
     stages = [encoder, _recurrent(config, part, "cross", config.d_model)]
-    return _model("show-attend-tell", config, stages, head, _report(0, 1, looks=True))
+    return _model("show-attend-tell", config, stages, head, pair_report(0, 1, attentions=_LOOKS))
 
 
 def _decoder_block(config: CNNTransformer) -> BlockConfig:
@@ -199,7 +188,8 @@ def build_cnn_transformer(config: CNNTransformer) -> Model:
     words = _words(config, Table(config.max_length, config.d_model))
     stages = [Stage("encoder", cells, encoder), Stage("decoder", words, decoder, attends="encoder")]
     head = LanguageHead(_language(config, config.d_model), words.words)
-    return _model("cnn-transformer", config, stages, head, _report(config.n_layers, config.n_decoder_layers, True))
+    report = pair_report(config.n_layers, config.n_decoder_layers, attentions=_LOOKS)
+    return _model("cnn-transformer", config, stages, head, report)
 
 
 def init(config: Captioner) -> InitConfig:

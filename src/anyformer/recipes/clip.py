@@ -20,6 +20,7 @@ from anyformer.heads.match import LOG_SCALE, MatchHead, TowerHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.usual import whole_heads
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -43,9 +44,7 @@ class Tower(Settings):
     head: Use = "embed"
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,9 @@ from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_PAIRS
+from anyformer.recipes.usual import pair_report
 from anyformer.registry import Family, register
 from anyformer.run import Run
 from anyformer.tokens import Tokens
@@ -80,12 +81,7 @@ def _stage(name: str, config: ConvS2S) -> Stage:
 
 
 def build(config: ConvS2S) -> Model:
-    layers = tuple(range(config.n_layers + 1))
-    report = Report(
-        hidden={"encoder_hidden_states": ("encoder", layers), "decoder_hidden_states": ("decoder", layers)},
-        attentions={"cross_attentions": ("decoder.blocks.*.cross.weights",)},
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_layers, attentions=("cross_attentions",))
     head = LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
     )

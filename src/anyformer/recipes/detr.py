@@ -27,7 +27,8 @@ from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNet
 from anyformer.inputs.bridge import BridgeInput
 from anyformer.inputs.latents import Queries, QueriesConfig
 from anyformer.inputs.stem import Patches, Stem, StemConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report
 from anyformer.registry import Family, register
 
 LEARNED_CELLS = 50  # rows and columns of the learned variant's tables
@@ -137,18 +138,7 @@ def build(config: DETR) -> Model:
     names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "nothing_weight")
     loss = SetLossConfig(**{name: getattr(config, name) for name in names})
     head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer, loss, config.anchors, config.groups)
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
-            "decoder_hidden_states": ("decoder", (*range(config.n_decoder_layers), -1)),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers, normed=(False, True))
     return Model("detr", config, stages, {"boxes": head}, report)
 
 

@@ -24,7 +24,8 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.span import SpanHead
 from anyformer.heads.tag import TagConfig, TagHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 
 Use = Literal["base", "pretraining", "masked", "discriminate", "classify", "tag", "span", "choice"]
 
@@ -51,9 +52,7 @@ class Encoder(Settings):
     uses: ClassVar[tuple[Use, ...]] = ("base", "masked", "classify", "tag", "span", "choice")
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         self.require(self.head in self.uses, f'head "{self.head}" is not one of {", ".join(self.uses)}.')
 
 
@@ -173,13 +172,7 @@ def model(
     blocks = StackConfig.repeat(block(config, causal, cross_attention), config.n_layers)
     stack = Stack(blocks, config.d_model, positions)
     memory = "encoder_hidden_states" if cross_attention else None
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={
-            "attentions": ("encoder.blocks.*.self.weights",),
-            "cross_attentions": ("encoder.blocks.*.cross.weights",),
-        },
-    )
+    report = stack_report("encoder", config.n_layers, crosses=True)
     stage = Stage("encoder", inputs, stack, memory=memory)
     return Model(family, config, [stage], heads, report, choices=config.head == "choice")
 

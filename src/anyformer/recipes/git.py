@@ -21,8 +21,9 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.text import TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.clip import CLIPVision, vision_stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -46,9 +47,7 @@ class GIT(Settings):
     end: int = 102
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
     @property
     def image_size(self) -> tuple[int, ...]:
@@ -97,10 +96,7 @@ def build(config: GIT) -> Model:
         prefixed=True,
     )
     head = LanguageHead(settings, inputs.words if config.tied else None)
-    report = Report(
-        hidden={"hidden_states": ("decoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("decoder", config.n_layers)
     return Model("git", config, [vision, Stage("decoder", inputs, stack)], {"language": head}, report)
 
 

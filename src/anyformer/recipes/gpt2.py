@@ -20,10 +20,10 @@ from anyformer.core.masks import Causal, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
+from anyformer.recipes.usual import next_word, stack_report, whole_heads
 from anyformer.registry import Family, register
 
 Order = Literal["pre", "post"]
@@ -48,9 +48,7 @@ class GPT2(Settings):
     tied: bool = True
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def block(config: GPT2, layer: int, order: Order, mask: Mask, norm: NormConfig) -> BlockConfig:
@@ -94,17 +92,8 @@ def build(
     blocks = tuple(block(config, layer, order, masks(layer), norm) for layer in range(config.n_layers))
     stack = Stack(StackConfig(blocks=blocks, final_norm=norm if order == "pre" else None), config.d_model)
     memory = "encoder_hidden_states" if config.cross_attention else None
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={
-            "attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-    )
+    head = next_word(config, inputs)
+    report = stack_report("decoder", config.n_layers, normed=True, crosses=True)
     return Model(family, config, [Stage("decoder", inputs, stack, memory=memory)], {"language": head}, report)
 
 

@@ -19,9 +19,9 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Rotary
 from anyformer.core.rope import Rope
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import next_word, stack_report, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -45,9 +45,7 @@ class GPTNeoX(Settings):
     end: int | tuple[int, ...] | None = 0
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _block(config: GPTNeoX) -> BlockConfig:
@@ -76,14 +74,8 @@ def build(config: GPTNeoX) -> Model:
     )
     rotary = Rotary(config.d_model // config.n_heads, rope=config.rope, trained=config.max_length)
     stack = StackConfig.repeat(_block(config), config.n_layers, NormConfig(eps=config.norm_eps))
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    head = next_word(config, inputs)
+    report = stack_report("decoder", config.n_layers, normed=True)
     stage = Stage("decoder", inputs, Stack(stack, config.d_model, rotary))
     return Model("gptneox", config, [stage], {"language": head}, report)
 

@@ -25,7 +25,8 @@ from anyformer.core.raster import Raster
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -45,9 +46,7 @@ class ImageTransformer(Settings):
     dropout: float = 0.1
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         for name in ("image_size", "block", "memory"):
             self.require(len(getattr(self, name)) == 2, f"{name} is {getattr(self, name)}; it has two numbers.")
         self.require(min(*self.image_size, *self.block) > 0, "image_size and block have no zeros.")
@@ -93,10 +92,7 @@ def build(config: ImageTransformer) -> Model:
     head = LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.n_values, reads="decoder", shift=True, keep=True)
     )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("decoder", config.n_layers, normed=True)
     return Model("image-transformer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 

@@ -23,7 +23,8 @@ from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNet
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.latents import Queries, QueriesConfig, QueriesInTurn, QueriesInTurnConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -46,9 +47,7 @@ class Joints(Settings):
     in_turn: bool = False  # one joint after another, each told where the one before is; else all at once
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         self.require(self.n_joints > 0, f"n_joints is {self.n_joints}; it must be 1 or more.")
         self.require(self.n_decoder_layers > 0, "n_decoder_layers must be 1 or more.")
 
@@ -97,18 +96,7 @@ def build(config: Joints) -> Model:
         Stage("encoder", _pictures(config), _stack(config, config.n_layers, cross=False)),
         Stage("decoder", _queries(config), _stack(config, config.n_decoder_layers, cross=True), attends="encoder"),
     ]
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
-            "decoder_hidden_states": ("decoder", tuple(range(config.n_decoder_layers + 1))),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers)
     head = JointHead(config.d_model, "decoder", "encoder", NormConfig())
     return Model("joints", config, stages, {"pose": head}, report)
 

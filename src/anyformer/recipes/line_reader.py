@@ -24,7 +24,8 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.spelling import SpellingHead
 from anyformer.inputs.columns import ColumnInput, ColumnInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report, whole_heads
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -48,9 +49,7 @@ class LineReader(Settings):
     end: int = 1
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _encoder(config: LineReader) -> Stage:
@@ -106,18 +105,7 @@ def build(config: LineReader) -> Model:
         heads["spelling"] = SpellingHead(
             config.d_model, config.vocab_size, "encoder", config.padding, config.end, config.spelling
         )
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
-            "decoder_hidden_states": ("decoder", tuple(range(config.n_decoder_layers + 1))),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers)
     start, padding = config.decoder_start, config.padding
     stages = [_encoder(config), _decoder(config)]
     return Model("line-reader", config, stages, heads, report, decoder_start=start, padding=padding)

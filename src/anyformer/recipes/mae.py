@@ -16,7 +16,8 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report
 from anyformer.recipes.vit import ViT, encoder_block
 from anyformer.registry import Family, register
 
@@ -81,10 +82,7 @@ def build(config: MAE) -> Model:
         Stage("decoder", RestoreInput(restore), decoder),
     ]
     head = PixelHead(config.d_decoder, patch, config.n_channels, config.normalise_pixels, "decoder")
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("mae", config, stages, {"pixels": head}, report)
 
 

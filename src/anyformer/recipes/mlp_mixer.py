@@ -16,9 +16,9 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.usual import next_word
 from anyformer.registry import Family, register
 
 
@@ -47,10 +47,7 @@ def _block(config: MLPMixer) -> BlockConfig:
 def build(config: MLPMixer) -> Model:
     inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
     stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
+    head = next_word(config, inputs)
     report = Report(hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))})
     return Model("mlp-mixer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 

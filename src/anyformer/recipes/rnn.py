@@ -26,8 +26,9 @@ from anyformer.core.recurrent import AttentiveConfig, RecurrentConfig, Recurrent
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_PAIRS
+from anyformer.recipes.usual import pair_report
 from anyformer.registry import Family, register
 
 
@@ -89,11 +90,7 @@ def _stage(name: str, config: Translator, part: PartConfig, sublayer: str, width
 
 def _model(family: str, config: Translator, encoder: RecurrentConfig, decoder: PartConfig, d_out: int) -> Model:
     attends = isinstance(decoder, AttentiveConfig)
-    report = Report(
-        hidden={"encoder_hidden_states": ("encoder", (0, 1)), "decoder_hidden_states": ("decoder", (0, 1))},
-        attentions={"cross_attentions": ("decoder.blocks.*.cross.weights",)} if attends else {},
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(1, 1, attentions=("cross_attentions",) if attends else ())
     stages = [
         _stage("encoder", config, encoder, "recurrent", encoder.width),
         _stage("decoder", config, decoder, "cross" if attends else "recurrent", d_out),

@@ -18,7 +18,8 @@ from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentHead, MaskSegmentHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.latents import JoinedQueries, JoinedQueriesConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -42,9 +43,7 @@ class Segmenter(Settings):
     n_labels: int = 150
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _stack(config: Segmenter, n_layers: int, drop_path: float) -> Stack:
@@ -80,10 +79,7 @@ def build(config: Segmenter) -> Model:
         )
         stages.append(Stage("decoder", queries, _stack(config, config.n_decoder_layers, drop_path=0.0)))
         head = MaskSegmentHead(config.d_model, config.n_labels, "decoder")
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("segmenter", config, stages, {config.head: head}, report)
 
 

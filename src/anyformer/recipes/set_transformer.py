@@ -19,6 +19,7 @@ from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
 from anyformer.inputs.latents import Queries, QueriesConfig
 from anyformer.inputs.sets import SetInput
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.usual import whole_heads
 from anyformer.registry import Family, register
 
 
@@ -36,9 +37,7 @@ class SetTransformer(Settings):
     problem: Problem | None = None
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _block(config: SetTransformer, name: str) -> BlockConfig:

@@ -21,7 +21,8 @@ from anyformer.core.positions import RelativeBuckets
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report
 from anyformer.registry import Family, register
 
 
@@ -108,18 +109,7 @@ def build(config: T5) -> Model:
         Stage("encoder", source, _stack(config, decodes=False)),
         Stage("decoder", target, _stack(config, decodes=True), attends="encoder"),
     ]
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", (*range(config.n_layers), -1)),
-            "decoder_hidden_states": ("decoder", (*range(config.decoder_layers), -1)),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.decoder_layers, normed=(True, True))
     heads = {"language": LanguageHead(head, source.words if config.tied else None)}
     start, padding = config.decoder_start, config.padding
     return Model("t5", config, stages, dict(heads), report, decoder_start=start, padding=padding)

@@ -21,7 +21,8 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.registry import Family, register
 
 Attends = Literal["divided", "joint", "space"]
@@ -49,9 +50,7 @@ class TimeSformer(Settings):
     problem: Problem | None = None
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
     @property
     def inputs(self) -> VideoInputConfig:
@@ -97,10 +96,7 @@ def build(config: TimeSformer) -> Model:
             ClassifyConfig(d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem)
         )
     looks = "space" if config.attends == "divided" else "self"
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": (f"encoder.blocks.*.{looks}.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers, looks=looks)
     stages = [Stage("encoder", VideoInput(config.inputs), stack)]
     return Model("timesformer", config, stages, {config.head: head}, report)
 

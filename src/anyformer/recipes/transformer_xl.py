@@ -21,10 +21,10 @@ from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import RelativeXL
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
+from anyformer.recipes.usual import next_word, stack_report
 from anyformer.registry import Family, register
 
 
@@ -89,16 +89,8 @@ def build(config: TransformerXL) -> Model:
         )
     )
     blocks = StackConfig.repeat(_block(config), config.n_layers)
-    head = LanguageHead(
-        LanguageConfig(
-            d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, bias=True, keep=True
-        ),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    head = next_word(config, inputs, bias=True)
+    report = stack_report("decoder", config.n_layers)
     stage = Stage("decoder", inputs, Stack(blocks, config.d_model, _positions(config)))
     return Model("transformer-xl", config, [stage], {"language": head}, report)
 

@@ -20,7 +20,8 @@ from anyformer.core.positions import Positions, Sinusoidal, Table
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.registry import Family, register
 
 ROOM = 2  # learned positions start here; the rows before it were meant for padding
@@ -48,9 +49,7 @@ class TrOCR(Settings):
     padding: int = 1
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _inputs(config: TrOCR) -> TextInput:
@@ -94,13 +93,7 @@ def build(config: TrOCR) -> Model:
     stage = Stage("decoder", inputs, Stack(blocks, config.d_model), memory="encoder_hidden_states")
     words = inputs.words if config.tied else None
     head = LanguageHead(LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder"), words)
-    report = Report(
-        hidden={"hidden_states": ("decoder", tuple(range(config.n_layers + 1)))},
-        attentions={
-            "attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-    )
+    report = stack_report("decoder", config.n_layers, crosses=True)
     return Model("trocr", config, [stage], {"language": head}, report, padding=config.padding)
 
 

@@ -19,7 +19,8 @@ from anyformer.heads.embed import EmbedHead
 from anyformer.heads.pooled import PooledConfig, PooledHead
 from anyformer.heads.tubes import TubesHead
 from anyformer.inputs.video import HiddenTubes, VideoInput, VideoInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -111,10 +112,7 @@ def build(config: VideoMAE) -> Model:
         hidden = HiddenTubes("encoder", config.d_model, config.d_decoder, config.inputs.n_tokens)
         sizes = (config.n_decoder_layers, config.d_decoder, config.n_decoder_heads, config.d_decoder_hidden)
         stages.append(Stage("decoder", hidden, _stack(config, *sizes, NormConfig())))
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("videomae", config, stages, {config.head: _head(config)}, report)
 
 

@@ -21,7 +21,8 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig, Problem
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, Places
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -53,9 +54,7 @@ class ViT(Settings):
     pool_activation: str = "tanh"
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         self.require(
             len(self.image_size) == len(self.patch_size) == 2, "image_size and patch_size are (rows, columns)."
         )
@@ -114,10 +113,7 @@ def build(config: ViT) -> Model:
 
 def assemble(family: str, config: ViT, inputs: ImageInputConfig, head: Head) -> Model:
     """What ViT and those after it have in common."""
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model(family, config, [Stage("encoder", ImageInput(inputs), _stack(config))], {config.head: head}, report)
 
 

@@ -15,7 +15,8 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import HeatmapConfig, HeatmapHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -44,9 +45,7 @@ class ViTPose(Settings):
     spread: float = 2.0  # of the bells that are learned, in cells of the maps
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         fits = self.layer is None or 0 <= self.layer <= self.n_layers
         self.require(fits, f"layer is {self.layer}; there are {self.n_layers}.")
 
@@ -84,10 +83,7 @@ def build(config: ViTPose) -> Model:
         spread=config.spread,
     )
     stage = Stage("encoder", ImageInput(inputs), Stack(StackConfig.repeat(block, config.n_layers), config.d_model))
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("vitpose", config, [stage], {"pose": HeatmapHead(head)}, report)
 
 

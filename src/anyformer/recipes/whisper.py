@@ -26,7 +26,8 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.pooled import PooledConfig, PooledHead
 from anyformer.inputs.audio import FramesInput, FramesInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report, stack_report
 from anyformer.registry import Family, register
 
 
@@ -113,10 +114,7 @@ def _classifier(config: Whisper) -> Model:
         d_pool=config.d_pool,
         problem="single_label_classification",
     )
-    report = Report(
-        hidden={"hidden_states": ("encoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers, normed=True)
     return Model("whisper", config, [_encoder(config)], {"classify": PooledHead(head)}, report)
 
 
@@ -128,18 +126,7 @@ def build(config: Whisper) -> Model:
     if config.head == "language":
         settings = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder")
         heads = {"language": LanguageHead(settings, words.words if config.tied else None)}
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", (*range(config.n_layers), -1)),
-            "decoder_hidden_states": ("decoder", (*range(config.n_decoder_layers), -1)),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers, normed=(True, True))
     stages = [_encoder(config), decoder]
     return Model("whisper", config, stages, heads, report, decoder_start=config.decoder_start, padding=config.padding)
 

@@ -1,0 +1,65 @@
+"""What many recipes say in the same way: that heads divide the width, what a model tells of its inside, and the head that
+says a text's next word."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.text import TextInput
+from anyformer.model import Report
+
+
+def whole_heads(config: Any) -> None:
+    """For `check`: every head gets the same number of features."""
+    good = config.d_model % config.n_heads == 0
+    config.require(good, f"d_model {config.d_model} is not a multiple of n_heads {config.n_heads}.")
+
+
+def stack_report(
+    stage: str, n_layers: int, *, normed: bool = False, looks: str = "self", crosses: bool = False
+) -> Report:
+    """Of a model with one stack. `normed`: its last hidden state is that behind the final norm."""
+    attentions: dict[str, tuple[str, ...]] = {"attentions": (f"{stage}.blocks.*.{looks}.weights",)}
+    if crosses:
+        attentions["cross_attentions"] = (f"{stage}.blocks.*.cross.weights",)
+    return Report(hidden={"hidden_states": (stage, _layers(n_layers, normed))}, attentions=attentions)
+
+
+_WEIGHTS = {
+    "encoder_attentions": ("encoder.blocks.*.self.weights",),
+    "decoder_attentions": ("decoder.blocks.*.self.weights",),
+    "cross_attentions": ("decoder.blocks.*.cross.weights",),
+}
+
+
+def pair_report(
+    n_layers: int,
+    n_decoder_layers: int,
+    *,
+    normed: tuple[bool, bool] = (False, False),
+    attentions: Collection[str] = tuple(_WEIGHTS),
+) -> Report:
+    """Of an encoder and a decoder that attends to it; `attentions`: those that there are."""
+    return Report(
+        hidden={
+            "encoder_hidden_states": ("encoder", _layers(n_layers, normed[0])),
+            "decoder_hidden_states": ("decoder", _layers(n_decoder_layers, normed[1])),
+        },
+        attentions={name: _WEIGHTS[name] for name in attentions},
+        last={"encoder_last_hidden_state": "encoder"},
+    )
+
+
+def _layers(n: int, normed: bool) -> tuple[int, ...]:
+    """What went in, and what each layer made."""
+    return (*range(n), -1 if normed else n)
+
+
+def next_word(config: Any, inputs: TextInput, bias: bool = False) -> LanguageHead:
+    """Over a decoder, with the table of `inputs` where the settings tie them."""
+    settings = LanguageConfig(
+        d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True, bias=bias
+    )
+    return LanguageHead(settings, inputs.words if config.tied else None)

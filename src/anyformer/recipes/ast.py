@@ -9,44 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.config import Settings
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
 from anyformer.heads.pooled import PooledConfig, PooledEmbedHead, PooledHead
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
-from anyformer.recipes.vit import encoder_block
+from anyformer.recipes.usual import stack_report
+from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class AST(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
+class AST(PreNorm):
     d_head: int | None = None  # None: d_model / n_heads
-    d_hidden: int = 3072
     n_mels: int = 128
     n_frames: int = 1024  # 10 ms each
     patch_size: int = 16
     mel_stride: int = 10
     frame_stride: int = 10
-    activation: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     drop_path: float = 0.0
     qkv_bias: bool = True
     head: Literal["base", "classify"] = "classify"
     n_labels: int = 527
     problem: Problem | None = None
-
-    def check(self) -> None:
-        whole_heads(self)
 
     @property
     def inputs(self) -> SpectrogramInputConfig:
@@ -61,20 +48,8 @@ class AST(Settings):
 
 
 def build(config: AST) -> Model:
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=config.drop_path,
-        qkv_bias=config.qkv_bias,
-        d_head=config.d_head,
-    )
-    norm = NormConfig(eps=config.norm_eps)
-    stack = Stack(StackConfig.repeat(block, config.n_layers, norm), config.d_model)
+    block = encoder_block(config, drop_path=config.drop_path, qkv_bias=config.qkv_bias, d_head=config.d_head)
+    stack = Stack(StackConfig.repeat(block, config.n_layers, config.norm), config.d_model)
     head: Head = PooledEmbedHead("encoder", "pair")
     if config.head == "classify":
         head = PooledHead(
@@ -83,7 +58,7 @@ def build(config: AST) -> Model:
                 n_labels=config.n_labels,
                 reads="encoder",
                 pooling="pair",
-                norm=norm,
+                norm=config.norm,
                 problem=config.problem,
             )
         )

@@ -32,8 +32,7 @@ from anyformer.inputs.backbone import ResNetConfig
 from anyformer.inputs.grid import GridInput
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
-from anyformer.recipes.usual import pair_report, whole_heads
-from anyformer.recipes.vit import encoder_block
+from anyformer.recipes.usual import pair_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 _LOOKS = ("cross_attentions",)
@@ -159,30 +158,19 @@ def build_show_attend_tell(config: ShowAttendTell) -> Model:
     return _model("show-attend-tell", config, stages, head, pair_report(0, 1, attentions=_LOOKS))
 
 
+def _network(config: CNNTransformer) -> FeedForwardConfig:
+    return FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
+
+
 def _decoder_block(config: CNNTransformer) -> BlockConfig:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.dropout)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal()),
-        "cross": attention.replace(d_context=config.d_model),
-        "feedforward": FeedForwardConfig(
-            d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation
-        ),
-    }
-    return BlockConfig(
-        sublayers=tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
-    )
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.dropout, mask=Causal())
+    return usual_block(attention, _network(config), d_context=config.d_model, dropout=config.dropout)
 
 
 def build_cnn_transformer(config: CNNTransformer) -> Model:
     cells = GridInput(config.net, config.d_model, Grid(*config.grid, config.d_model), dropout=config.dropout)
-    among = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=1e-5,
-        dropout=config.dropout,
-    )
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
+    among = usual_block(attention, _network(config), dropout=config.dropout)
     encoder = Stack(StackConfig.repeat(among, config.n_layers, NormConfig()), config.d_model)
     decoder = Stack(StackConfig.repeat(_decoder_block(config), config.n_decoder_layers, NormConfig()), config.d_model)
     words = _words(config, Table(config.max_length, config.d_model))

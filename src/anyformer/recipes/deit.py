@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.init import InitConfig
 from anyformer.heads.classify import DistillHead
 from anyformer.model import Model
-from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
+from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images, init
 from anyformer.registry import Family, register
 
 
@@ -30,10 +29,6 @@ def build(config: DeiT) -> Model:
     if config.head == "distill":
         return assemble("deit", config, inputs, DistillHead(config.d_model, config.n_labels, "encoder"))
     return assemble("deit", config, inputs, head(config))
-
-
-def init(config: DeiT) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 def _size(n_layers: int, d_model: int, n_heads: int) -> DeiT:

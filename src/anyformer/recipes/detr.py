@@ -14,7 +14,7 @@ from torch import nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
@@ -28,7 +28,7 @@ from anyformer.inputs.bridge import BridgeInput
 from anyformer.inputs.latents import Queries, QueriesConfig
 from anyformer.inputs.stem import Patches, Stem, StemConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report
+from anyformer.recipes.usual import pair_report, usual_block
 from anyformer.registry import Family, register
 
 LEARNED_CELLS = 50  # rows and columns of the learned variant's tables
@@ -82,15 +82,8 @@ def _block(config: DETR, n_heads: int, d_hidden: int, cross: bool) -> BlockConfi
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
-    if cross:
-        parts["cross"] = attention.replace(d_context=config.d_model)
-    parts["feedforward"] = feedforward
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
-        )
-    )
+    memory = config.d_model if cross else None
+    return usual_block(attention, feedforward, d_context=memory, order="post", dropout=config.dropout)
 
 
 def _pictures(config: DETR) -> list[Stage]:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
@@ -25,7 +25,7 @@ from anyformer.heads.span import SpanHead
 from anyformer.heads.tag import TagConfig, TagHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
+from anyformer.recipes.usual import stack_report, usual_block, whole_heads
 
 Use = Literal["base", "pretraining", "masked", "discriminate", "classify", "tag", "span", "choice"]
 
@@ -84,22 +84,11 @@ def text_input(
 
 
 def block(config: Encoder, causal: bool = False, cross_attention: bool = False) -> BlockConfig:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal() if causal else EVERYTHING)
-    }
-    if cross_attention:
-        parts["cross"] = attention.replace(d_context=config.d_model)
-    parts["feedforward"] = FeedForwardConfig(
-        d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation
-    )
-    norm = NormConfig(eps=config.norm_eps)
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order="post", norm=norm, dropout=config.dropout)
-            for name, part in parts.items()
-        )
-    )
+    width, mask = config.d_model, Causal() if causal else EVERYTHING
+    attention = AttentionConfig(d_query=width, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask)
+    network = FeedForwardConfig(d_model=width, d_hidden=config.d_hidden, activation=config.activation)
+    norm, memory = NormConfig(eps=config.norm_eps), width if cross_attention else None
+    return usual_block(attention, network, d_context=memory, order="post", norm=norm, dropout=config.dropout)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
@@ -23,7 +23,7 @@ from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.text import TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.clip import CLIPVision, vision_stage
-from anyformer.recipes.usual import stack_report, whole_heads
+from anyformer.recipes.usual import stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -60,12 +60,7 @@ def _block(config: GIT) -> BlockConfig:
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     norm = NormConfig(eps=config.norm_eps)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, order="post", norm=norm, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, order="post", norm=norm, dropout=config.dropout),
-        )
-    )
+    return usual_block(attention, feedforward, order="post", norm=norm, dropout=config.dropout)
 
 
 def build(config: GIT) -> Model:

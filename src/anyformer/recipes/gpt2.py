@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal, Mask
@@ -23,7 +23,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
-from anyformer.recipes.usual import next_word, stack_report, whole_heads
+from anyformer.recipes.usual import next_word, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 Order = Literal["pre", "post"]
@@ -57,25 +57,10 @@ def block(config: GPT2, layer: int, order: Order, mask: Mask, norm: NormConfig) 
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, scale=scale, mask=mask
     )
-    cross = AttentionConfig(
-        d_query=config.d_model,
-        d_context=config.d_model,
-        n_heads=config.n_heads,
-        dropout=config.attention_dropout,
-        scale=scale,
-    )
     d_hidden = config.d_hidden if config.d_hidden is not None else 4 * config.d_model
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=d_hidden, activation=config.activation)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
-    if config.cross_attention:
-        parts["cross"] = cross
-    parts["feedforward"] = feedforward
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order=order, norm=norm, dropout=config.dropout)
-            for name, part in parts.items()
-        )
-    )
+    memory = config.d_model if config.cross_attention else None
+    return usual_block(attention, feedforward, d_context=memory, order=order, norm=norm, dropout=config.dropout)
 
 
 def build(

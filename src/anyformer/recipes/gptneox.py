@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
@@ -21,7 +21,7 @@ from anyformer.core.rope import Rope
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import next_word, stack_report, whole_heads
+from anyformer.recipes.usual import next_word, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -58,14 +58,8 @@ def _block(config: GPTNeoX) -> BlockConfig:
         mask=Causal(),
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    norm = NormConfig(eps=config.norm_eps)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, norm=norm, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=config.dropout),
-        ),
-        parallel=config.parallel,
-    )
+    block = usual_block(attention, feedforward, norm=NormConfig(eps=config.norm_eps), dropout=config.dropout)
+    return block.replace(parallel=config.parallel)
 
 
 def build(config: GPTNeoX) -> Model:

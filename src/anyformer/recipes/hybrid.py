@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.core.init import InitConfig
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.model import Model
-from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
+from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images, init
 from anyformer.registry import Family, register
 
 # Its last stage is left out and its blocks go to the one before, so that a cell is 16 pixels wide.
@@ -33,10 +32,6 @@ class Hybrid(ViT):
 
 def build(config: Hybrid) -> Model:
     return assemble("hybrid", config, images(config).replace(backbone=config.backbone), head(config))
-
-
-def init(config: Hybrid) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 def _small(n_layers: int, backbone: ResNetConfig) -> Hybrid:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Blocks, Causal, Mask
@@ -26,7 +26,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
+from anyformer.recipes.usual import stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -76,12 +76,7 @@ def _block(config: ImageTransformer) -> BlockConfig:
         d_query=config.d_model, n_heads=config.n_heads, bias=False, out_bias=False, mask=config.mask
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, dropout=config.dropout),
-        )
-    )
+    return usual_block(attention, feedforward, dropout=config.dropout)
 
 
 def build(config: ImageTransformer) -> Model:

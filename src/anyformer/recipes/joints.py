@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
@@ -24,7 +23,7 @@ from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.latents import Queries, QueriesConfig, QueriesInTurn, QueriesInTurnConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, whole_heads
+from anyformer.recipes.usual import pair_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -58,12 +57,9 @@ def _stack(config: Joints, n_layers: int, cross: bool) -> Stack:
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
-    if cross:
-        parts["cross"] = attention.replace(d_context=config.d_model, mask=EVERYTHING)
-    parts["feedforward"] = feedforward
-    sublayers = tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
-    block = BlockConfig(sublayers=sublayers, drop_path=config.drop_path)
+    memory = config.d_model if cross else None
+    block = usual_block(attention, feedforward, d_context=memory, dropout=config.dropout)
+    block = block.replace(drop_path=config.drop_path)
     # The head normalises each layer of the decoder by itself.
     return Stack(StackConfig.repeat(block, n_layers, None if cross else NormConfig()), config.d_model)
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal, Mask, Window
@@ -25,7 +25,7 @@ from anyformer.core.rope import Rope
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import next_word, stack_report
+from anyformer.recipes.usual import next_word, stack_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -102,13 +102,7 @@ def _block(config: Llama, windowed: bool) -> BlockConfig:
         gated=True,
         bias=config.hidden_bias,
     )
-    order: Literal["sandwich", "pre"] = "sandwich" if config.sandwich else "pre"
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, order=order, norm=_norm(config)),
-            SublayerConfig(name="feedforward", part=feedforward, order=order, norm=_norm(config)),
-        )
-    )
+    return usual_block(attention, feedforward, order="sandwich" if config.sandwich else "pre", norm=_norm(config))
 
 
 def build(config: Llama, family: str = "llama") -> Model:

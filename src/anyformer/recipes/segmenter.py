@@ -10,54 +10,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.config import Settings
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentHead, MaskSegmentHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.latents import JoinedQueries, JoinedQueriesConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
-from anyformer.recipes.vit import encoder_block
+from anyformer.recipes.usual import stack_report
+from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmenter(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
+class Segmenter(PreNorm):
     n_decoder_layers: int = 2  # of the "mask" head
     image_size: tuple[int, ...] = (512, 512)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
-    activation: str = "gelu"
     norm_eps: float = 1e-6
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     drop_path: float = 0.1
     head: Literal["linear", "mask"] = "mask"
     n_labels: int = 150
 
-    def check(self) -> None:
-        whole_heads(self)
-
 
 def _stack(config: Segmenter, n_layers: int, drop_path: float) -> Stack:
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=drop_path,
-    )
-    return Stack(StackConfig.repeat(block, n_layers, NormConfig(eps=config.norm_eps)), config.d_model)
+    block = encoder_block(config, drop_path=drop_path)
+    return Stack(StackConfig.repeat(block, n_layers, config.norm), config.d_model)
 
 
 def build(config: Segmenter) -> Model:

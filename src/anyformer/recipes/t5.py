@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
@@ -22,7 +21,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report
+from anyformer.recipes.usual import pair_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -60,13 +59,9 @@ def _stack(config: T5, decodes: bool) -> Stack:
         out_bias=False,
         scale=1.0,
         dropout=config.dropout,
+        mask=Causal() if decodes else EVERYTHING,
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal() if decodes else EVERYTHING)
-    }
-    if decodes:
-        parts["cross"] = attention.replace(d_context=config.d_model)
-    parts["feedforward"] = FeedForwardConfig(
+    network = FeedForwardConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         activation=config.activation,
@@ -75,10 +70,9 @@ def _stack(config: T5, decodes: bool) -> Stack:
         dropout=config.dropout,
     )
     norm = NormConfig(kind="rms", eps=config.norm_eps)
-    sublayers = (
-        SublayerConfig(name=name, part=part, norm=norm, dropout=config.dropout) for name, part in parts.items()
-    )
-    blocks = (BlockConfig(sublayers=tuple(sublayers)),) * (config.decoder_layers if decodes else config.n_layers)
+    memory = config.d_model if decodes else None
+    block = usual_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
+    blocks = (block,) * (config.decoder_layers if decodes else config.n_layers)
     positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, both_ways=not decodes)
     settings = StackConfig(blocks=blocks, final_norm=norm, final_dropout=config.dropout)
     return Stack(settings, config.d_model, positions)

@@ -10,47 +10,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
+from anyformer.recipes.usual import stack_report
+from anyformer.recipes.vit import PreNorm
 from anyformer.registry import Family, register
 
 Attends = Literal["divided", "joint", "space"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeSformer(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
+class TimeSformer(PreNorm):
     n_frames: int = 8
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
     attends: Attends = "divided"  # "space": each frame by itself, and a row of the answer for each
-    activation: str = "gelu"
     norm_eps: float = 1e-6
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     drop_path: float = 0.0
     qkv_bias: bool = True
     head: Literal["classify", "base"] = "classify"
     n_labels: int = 400
     problem: Problem | None = None
-
-    def check(self) -> None:
-        whole_heads(self)
 
     @property
     def inputs(self) -> VideoInputConfig:
@@ -73,7 +62,7 @@ def _blocks(config: TimeSformer) -> tuple[BlockConfig, ...]:
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.dropout
     )
-    norm = NormConfig(eps=config.norm_eps)
+    norm = config.norm
     last = SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=config.dropout)
     looks = [SublayerConfig(name="self", part=attention, norm=norm, dropout=config.dropout)]
     if config.attends == "divided":
@@ -89,7 +78,7 @@ def _blocks(config: TimeSformer) -> tuple[BlockConfig, ...]:
 
 
 def build(config: TimeSformer) -> Model:
-    stack = Stack(StackConfig(blocks=_blocks(config), final_norm=NormConfig(eps=config.norm_eps)), config.d_model)
+    stack = Stack(StackConfig(blocks=_blocks(config), final_norm=config.norm), config.d_model)
     head: Head = EmbedHead("encoder")
     if config.head == "classify":
         head = ClassifyHead(

@@ -15,7 +15,7 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
@@ -24,7 +24,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
-from anyformer.recipes.usual import next_word, stack_report
+from anyformer.recipes.usual import next_word, stack_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -61,13 +61,7 @@ def _block(config: TransformerXL) -> BlockConfig:
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation="relu", dropout=config.dropout
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention, "feedforward": feedforward}
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order=config.order, dropout=config.dropout)
-            for name, part in parts.items()
-        )
-    )
+    return usual_block(attention, feedforward, order=config.order, dropout=config.dropout)
 
 
 def _positions(config: TransformerXL) -> list[RelativeXL]:

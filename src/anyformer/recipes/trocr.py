@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
@@ -21,7 +21,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
+from anyformer.recipes.usual import stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 ROOM = 2  # learned positions start here; the rows before it were meant for padding
@@ -71,20 +71,14 @@ def _inputs(config: TrOCR) -> TextInput:
 
 
 def _block(config: TrOCR) -> BlockConfig:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
+    attention = AttentionConfig(
+        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
+    )
     context = config.d_context if config.d_context is not None else config.d_model
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal()),
-        "cross": attention.replace(d_context=context),
-        "feedforward": feedforward,
-    }
-    sublayers = (
-        SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
-    )
-    return BlockConfig(sublayers=tuple(sublayers))
+    return usual_block(attention, feedforward, d_context=context, order="post", dropout=config.dropout)
 
 
 def build(config: TrOCR) -> Model:

@@ -1,11 +1,17 @@
-"""What many recipes say in the same way: that heads divide the width, what a model tells of its inside, and the head that
-says a text's next word."""
+"""What many recipes say in the same way: that heads divide the width, the block of attention and a network, what a
+model tells of its inside, and the head that says a text's next word.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.masks import EVERYTHING
+from anyformer.core.norms import NormConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput
 from anyformer.model import Report
@@ -15,6 +21,31 @@ def whole_heads(config: Any) -> None:
     """For `check`: every head gets the same number of features."""
     good = config.d_model % config.n_heads == 0
     config.require(good, f"d_model {config.d_model} is not a multiple of n_heads {config.n_heads}.")
+
+
+_NORM = NormConfig()
+
+
+def usual_block(
+    attention: AttentionConfig,
+    feedforward: FeedForwardConfig,
+    *,
+    d_context: int | None = None,
+    order: Literal["pre", "post", "sandwich"] = "pre",
+    norm: NormConfig = _NORM,
+    dropout: float = 0.0,
+) -> BlockConfig:
+    """Self-attention, cross-attention of the same form where `d_context` says how wide its memory is, and a network."""
+    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
+    if d_context is not None:
+        parts["cross"] = attention.replace(d_context=d_context, mask=EVERYTHING)
+    parts["feedforward"] = feedforward
+    return BlockConfig(
+        sublayers=tuple(
+            SublayerConfig(name=name, part=part, order=order, norm=norm, dropout=dropout)
+            for name, part in parts.items()
+        )
+    )
 
 
 def stack_report(

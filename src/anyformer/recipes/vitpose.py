@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anyformer.config import Settings
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import HeatmapConfig, HeatmapHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
-from anyformer.recipes.vit import encoder_block
+from anyformer.recipes.usual import stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 MARGIN = 2  # pixels around the picture
@@ -61,17 +62,12 @@ def build(config: ViTPose) -> Model:
         spread=True,
         margin=MARGIN,
     )
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_model * config.hidden_ratio,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=config.drop_path,
-        qkv_bias=config.qkv_bias,
+    width, norm = config.d_model, NormConfig(eps=config.norm_eps)
+    attention = AttentionConfig(
+        d_query=width, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
+    network = FeedForwardConfig(d_model=width, d_hidden=width * config.hidden_ratio, activation=config.activation)
+    block = usual_block(attention, network, norm=norm, dropout=config.dropout).replace(drop_path=config.drop_path)
     head = HeatmapConfig(
         d_model=config.d_model,
         n_joints=config.n_joints,
@@ -79,7 +75,7 @@ def build(config: ViTPose) -> Model:
         decoder=config.decoder,
         scale=config.scale,
         layer=config.n_layers if config.layer is None else config.layer,
-        norm=NormConfig(eps=config.norm_eps),
+        norm=norm,
         spread=config.spread,
     )
     stage = Stage("encoder", ImageInput(inputs), Stack(StackConfig.repeat(block, config.n_layers), config.d_model))

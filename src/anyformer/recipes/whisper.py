@@ -13,10 +13,10 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
+from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
@@ -27,7 +27,7 @@ from anyformer.heads.pooled import PooledConfig, PooledHead
 from anyformer.inputs.audio import FramesInput, FramesInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, stack_report
+from anyformer.recipes.usual import pair_report, stack_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -66,19 +66,12 @@ class Whisper(Settings):
 
 
 def _block(config: Whisper, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
-    width, dropout = config.d_model, config.attention_dropout
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {}
-    if decodes:
-        parts["self"] = AttentionConfig(d_query=width, n_heads=n_heads, dropout=dropout, mask=Causal())
-        parts["cross"] = AttentionConfig(d_query=width, d_context=width, n_heads=n_heads, dropout=dropout)
-    else:
-        parts["self"] = AttentionConfig(d_query=width, n_heads=n_heads, dropout=dropout)
-    parts["feedforward"] = FeedForwardConfig(
+    width, mask = config.d_model, Causal() if decodes else EVERYTHING
+    attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
+    network = FeedForwardConfig(
         d_model=width, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    return BlockConfig(
-        sublayers=tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
-    )
+    return usual_block(attention, network, d_context=width if decodes else None, dropout=config.dropout)
 
 
 def _encoder(config: Whisper) -> Stage:

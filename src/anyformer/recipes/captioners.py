@@ -30,9 +30,9 @@ from anyformer.heads.caption import CaptionHead, LookConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.inputs.grid import GridInput
-from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Report, Stage
-from anyformer.recipes.usual import pair_report, usual_block, whole_heads
+from anyformer.recipes.usual import pair_report, side_words, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 _LOOKS = ("cross_attentions",)
@@ -92,15 +92,7 @@ class CNNTransformer(Captioner):
 
 
 def _words(config: Captioner, positions: Positions | None = None) -> TextInput:
-    settings = TextInputConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        prefix="decoder_",
-        position_ids=False,
-        dropout=config.dropout,
-        padding=config.padding,
-    )
-    return TextInput(settings, positions)
+    return TextInput(side_words(config, True, config.vocab_size), positions)
 
 
 def _recurrent(config: Captioner, part: PartConfig, name: str, d_out: int) -> Stage:

@@ -1,5 +1,5 @@
 """What many recipes say in the same way: that heads divide the width, the block of attention and a network, what a
-model tells of its inside, and the head that says a text's next word.
+model tells of its inside, the head that says a text's next word, and what stands around a translator's stacks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import EVERYTHING
 from anyformer.core.norms import NormConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.text import TextInput
-from anyformer.model import Report
+from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.model import Model, Report, Stage
 
 
 def whole_heads(config: Any) -> None:
@@ -94,3 +94,22 @@ def next_word(config: Any, inputs: TextInput, bias: bool = False) -> LanguageHea
         d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True, bias=bias
     )
     return LanguageHead(settings, inputs.words if config.tied else None)
+
+
+def side_words(config: Any, decodes: bool, vocab_size: int) -> TextInputConfig:
+    """The words of one side of a translator."""
+    return TextInputConfig(
+        vocab_size=vocab_size,
+        d_model=config.d_model,
+        prefix="decoder_" if decodes else "",
+        position_ids=False,
+        dropout=config.dropout,
+        padding=config.padding,
+    )
+
+
+def translator(family: str, config: Any, stages: list[Stage], report: Report, width: int, n_words: int) -> Model:
+    """A model whose last stage, the decoder, writes what it makes of the others."""
+    head = LanguageHead(LanguageConfig(d_model=width, vocab_size=n_words, reads="decoder", bias=True))
+    start, padding = config.decoder_start, config.padding
+    return Model(family, config, stages, {"language": head}, report, decoder_start=start, padding=padding)

@@ -16,7 +16,7 @@ from anyformer.heads.classify import Problem
 from anyformer.heads.pooled import PooledConfig, PooledEmbedHead, PooledHead
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import TINY, stack_report
 from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
@@ -71,7 +71,7 @@ def init(config: AST) -> InitConfig:
 
 
 SIZES = {
-    "ast-tiny": AST(n_layers=2, d_model=64, n_heads=4, d_hidden=128, n_mels=32, n_frames=48, n_labels=10),
+    "ast-tiny": AST(**TINY, n_mels=32, n_frames=48, n_labels=10),
     # For short words, such as spoken digits: 1.28 seconds, 60 patches.
     "ast-small": AST(
         n_layers=4, d_model=192, n_heads=4, d_hidden=768, n_mels=64, n_frames=128, n_labels=10, dropout=0.1

@@ -18,9 +18,9 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, Problem
 from anyformer.heads.patches import PatchClassifyHead, PatchEmbedHead, PatchWordHead
 from anyformer.heads.segment import PyramidConfig, PyramidSegmentHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import patches, stack_report
 from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
@@ -96,16 +96,7 @@ def _head(config: BEiT) -> Head:
 
 
 def build(config: BEiT) -> Model:
-    inputs = ImageInputConfig(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        n_channels=config.n_channels,
-        d_model=config.d_model,
-        dropout=config.dropout,
-        positions="learned" if config.positions == "learned" else "none",
-        mask_token=config.mask_token,
-        any_size=True,
-    )
+    inputs = patches(config).replace(positions=config.positions, mask_token=config.mask_token, any_size=True)
     report = stack_report("encoder", config.n_layers)
     stage = Stage("encoder", ImageInput(inputs), _stack(config))
     return Model("beit", config, [stage], {config.head: _head(config)}, report)

@@ -16,10 +16,10 @@ from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.match import LOG_SCALE, MatchHead, TowerHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import patches, stack_report
 from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
@@ -87,20 +87,10 @@ def text_stage(config: CLIPText) -> Stage:
 
 def vision_stage(config: CLIPVision, final_norm: bool = False, frames: bool = False, optional: bool = False) -> Stage:
     """CLIP normalises the first token alone, after this; GIT all of them (`final_norm`), of pictures or films."""
-    inputs = ImageInput(
-        ImageInputConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            n_channels=config.n_channels,
-            d_model=config.d_model,
-            patch_bias=False,
-            norm=config.norm,
-            masked=False,
-            frames=frames,
-            dropout=config.dropout,
-        )
+    pictures = patches(config).replace(patch_bias=False, norm=config.norm, masked=False, frames=frames)
+    return Stage(
+        "vision", ImageInput(pictures), tower_stack(config, causal=False, final_norm=final_norm), optional=optional
     )
-    return Stage("vision", inputs, tower_stack(config, causal=False, final_norm=final_norm), optional=optional)
 
 
 def text_head(config: CLIPText, d_shared: int | None) -> TowerHead:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from anyformer.heads.classify import DistillHead
 from anyformer.model import Model
+from anyformer.recipes.usual import TINY
 from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images, init
 from anyformer.registry import Family, register
 
@@ -38,9 +39,7 @@ def _size(n_layers: int, d_model: int, n_heads: int) -> DeiT:
 _SMALL = {name: getattr(CIFAR, name) for name in CIFAR.names() if name not in ("head", "class_token", "pooling")}
 
 SIZES = {
-    "deit-tiny": DeiT(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(32, 32), patch_size=(8, 8), n_labels=10
-    ),
+    "deit-tiny": DeiT(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     "deit-cifar": DeiT(**_SMALL),
     #                layers  width  heads
     "deit-ti16": _size(12, 192, 3),

@@ -23,7 +23,7 @@ from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.text import TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.clip import CLIPVision, vision_stage
-from anyformer.recipes.usual import stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -103,9 +103,7 @@ _TINY = CLIPVision(n_layers=2, d_model=48, n_heads=4, d_hidden=96, image_size=(3
 _LARGE = CLIPVision(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, patch_size=(14, 14), head="base")
 
 SIZES = {
-    "git-tiny": GIT(
-        vision=_TINY, n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128, begin=1, end=2
-    ),
+    "git-tiny": GIT(vision=_TINY, **TINY, vocab_size=256, max_length=128, begin=1, end=2),
     "git-base": GIT(),
     "git-large": GIT(vision=_LARGE),
     "git-base-vatex": GIT(n_frames=6),

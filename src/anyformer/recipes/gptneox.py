@@ -21,7 +21,7 @@ from anyformer.core.rope import Rope
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import next_word, stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -83,9 +83,7 @@ def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50304) 
 
 
 SIZES = {
-    "gptneox-tiny": GPTNeoX(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128, attention_dropout=0.1
-    ),
+    "gptneox-tiny": GPTNeoX(**TINY, vocab_size=256, max_length=128, attention_dropout=0.1),
     "gptneox-20b": GPTNeoX(),
     #                    layers  width  heads  words
     "pythia-70m": _pythia(6, 512, 8),

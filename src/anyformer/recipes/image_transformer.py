@@ -26,7 +26,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -95,9 +95,7 @@ def init(config: ImageTransformer) -> InitConfig:
     return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
 
 
-_TINY = ImageTransformer(
-    n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(8, 8), block=(1, 16), memory=(0, 8)
-)
+_TINY = ImageTransformer(**TINY, image_size=(8, 8), block=(1, 16), memory=(0, 8))
 
 # One or two rounds through the pictures are too few for dropout to help.
 _CIFAR = ImageTransformer(dropout=0.0)

@@ -20,10 +20,10 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import JointHead
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
 from anyformer.inputs.base import Input
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import Queries, QueriesConfig, QueriesInTurn, QueriesInTurnConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, usual_block, whole_heads
+from anyformer.recipes.usual import pair_report, patches, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -68,15 +68,7 @@ def _pictures(config: Joints) -> Input:
     if config.backbone is not None:
         net = config.backbone.replace(n_channels=config.n_channels)
         return BackboneInput(BackboneInputConfig(resnet=net, d_model=config.d_model), Sinusoidal2D(config.d_model))
-    return ImageInput(
-        ImageInputConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            n_channels=config.n_channels,
-            d_model=config.d_model,
-            class_token=False,
-        )
-    )
+    return ImageInput(patches(config).replace(class_token=False, dropout=0.0))
 
 
 def _queries(config: Joints) -> Input:

@@ -16,7 +16,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import TINY, stack_report
 from anyformer.recipes.vit import PreNorm, ViT, encoder_block
 from anyformer.registry import Family, register
 
@@ -107,16 +107,7 @@ def encoder(model: Model) -> Model:
 
 SIZES = {
     "mae-tiny": MAE(
-        n_layers=2,
-        d_model=64,
-        n_heads=4,
-        d_hidden=128,
-        n_decoder_layers=1,
-        d_decoder=32,
-        n_decoder_heads=4,
-        d_decoder_hidden=64,
-        image_size=32,
-        patch_size=8,
+        **TINY, n_decoder_layers=1, d_decoder=32, n_decoder_heads=4, d_decoder_hidden=64, image_size=32, patch_size=8
     ),
     # Its encoder is as wide and deep as vit-cifar.
     "mae-cifar": MAE(

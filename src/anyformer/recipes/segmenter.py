@@ -14,10 +14,10 @@ from anyformer.core.init import InitConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentHead, MaskSegmentHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import JoinedQueries, JoinedQueriesConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import TINY, patches, stack_report
 from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
@@ -40,16 +40,7 @@ def _stack(config: Segmenter, n_layers: int, drop_path: float) -> Stack:
 
 
 def build(config: Segmenter) -> Model:
-    images = ImageInput(
-        ImageInputConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            n_channels=config.n_channels,
-            d_model=config.d_model,
-            dropout=config.dropout,
-            any_size=True,
-        )
-    )
+    images = ImageInput(patches(config).replace(any_size=True))
     stages = [Stage("encoder", images, _stack(config, config.n_layers, config.drop_path))]
     head: Head = LinearSegmentHead(config.d_model, config.n_labels, "encoder")
     if config.head == "mask":
@@ -71,16 +62,7 @@ def _size(n_layers: int, d_model: int, n_heads: int) -> Segmenter:
 
 
 SIZES = {
-    "segmenter-tiny": Segmenter(
-        n_layers=2,
-        d_model=64,
-        n_heads=4,
-        d_hidden=128,
-        image_size=(32, 32),
-        patch_size=(8, 8),
-        n_labels=5,
-        drop_path=0.0,
-    ),
+    "segmenter-tiny": Segmenter(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=5, drop_path=0.0),
     "segmenter-mini": Segmenter(
         n_layers=6, d_model=192, n_heads=6, d_hidden=768, image_size=(192, 192), patch_size=(8, 8), drop_path=0.0
     ),

@@ -21,7 +21,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, usual_block
+from anyformer.recipes.usual import TINY, pair_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -126,7 +126,7 @@ def _v1_1(n_layers: int, d_model: int, n_heads: int, d_hidden: int) -> T5:
 
 
 SIZES = {
-    "t5-tiny": T5(n_layers=2, d_model=64, n_heads=4, d_head=16, d_hidden=128, vocab_size=256),
+    "t5-tiny": T5(**TINY, d_head=16, vocab_size=256),
     "t5-small": T5(),
     "t5-base": T5(n_layers=12, d_model=768, n_heads=12, d_hidden=3072),
     "t5-large": T5(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),

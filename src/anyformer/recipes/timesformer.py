@@ -20,7 +20,7 @@ from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import TINY, stack_report
 from anyformer.recipes.vit import PreNorm
 from anyformer.registry import Family, register
 
@@ -95,16 +95,7 @@ def init(config: TimeSformer) -> InitConfig:
 
 
 SIZES = {
-    "timesformer-tiny": TimeSformer(
-        n_layers=2,
-        d_model=64,
-        n_heads=4,
-        d_hidden=128,
-        n_frames=4,
-        image_size=(32, 32),
-        patch_size=(8, 8),
-        n_labels=10,
-    ),
+    "timesformer-tiny": TimeSformer(**TINY, n_frames=4, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     "timesformer-base": TimeSformer(),
     "timesformer-base-joint": TimeSformer(attends="joint"),
     "timesformer-high-resolution": TimeSformer(n_frames=16, image_size=(448, 448)),

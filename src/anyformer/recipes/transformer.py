@@ -22,7 +22,7 @@ from anyformer.heads.base import Head
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, usual_block
+from anyformer.recipes.usual import TINY, pair_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -155,7 +155,7 @@ def init(config: Transformer) -> InitConfig:
 
 
 SIZES = {
-    "transformer-tiny": Transformer(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "transformer-tiny": Transformer(**TINY, vocab_size=256, max_length=128),
     "transformer-small": Transformer(n_layers=4, d_model=256, n_heads=4, d_hidden=512, dropout=0.3, max_length=256),
     "transformer-base": Transformer(),
     "transformer-big": Transformer(d_model=1024, n_heads=16, d_hidden=4096, dropout=0.3),

@@ -24,7 +24,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
-from anyformer.recipes.usual import next_word, stack_report, usual_block
+from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -94,9 +94,7 @@ def init(config: TransformerXL) -> InitConfig:
 
 
 SIZES = {
-    "transformer-xl-tiny": TransformerXL(
-        n_layers=2, d_model=64, n_heads=4, d_head=16, d_hidden=128, vocab_size=256, mem_len=32
-    ),
+    "transformer-xl-tiny": TransformerXL(**TINY, d_head=16, vocab_size=256, mem_len=32),
     "transformer-xl-mini": TransformerXL(
         n_layers=8, d_model=256, n_heads=4, d_head=64, d_hidden=1024, mem_len=256, dropout=0.3
     ),

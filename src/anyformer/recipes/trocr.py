@@ -21,7 +21,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 ROOM = 2  # learned positions start here; the rows before it were meant for padding
@@ -95,10 +95,6 @@ def init(config: TrOCR) -> InitConfig:
     return InitConfig(std=config.init_std)
 
 
-SIZES = {
-    "trocr-tiny": TrOCR(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128, padding=0, d_context=48
-    )
-}
+SIZES = {"trocr-tiny": TrOCR(**TINY, vocab_size=256, max_length=128, padding=0, d_context=48)}
 
 register(Family("trocr", TrOCR, build, init, __doc__ or ""), SIZES)

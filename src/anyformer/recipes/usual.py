@@ -13,8 +13,12 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import EVERYTHING
 from anyformer.core.norms import NormConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.inputs.image import ImageInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+
+# A model that is built in a moment: what tests and first steps want.
+TINY: dict[str, Any] = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128}
 
 
 def whole_heads(config: Any) -> None:
@@ -94,6 +98,17 @@ def next_word(config: Any, inputs: TextInput, bias: bool = False) -> LanguageHea
         d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True, bias=bias
     )
     return LanguageHead(settings, inputs.words if config.tied else None)
+
+
+def patches(config: Any) -> ImageInputConfig:
+    """Pictures of one size, cut into patches."""
+    return ImageInputConfig(
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        n_channels=config.n_channels,
+        d_model=config.d_model,
+        dropout=config.dropout,
+    )
 
 
 def side_words(config: Any, decodes: bool, vocab_size: int) -> TextInputConfig:

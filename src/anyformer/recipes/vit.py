@@ -22,7 +22,7 @@ from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig, P
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, Places
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, patches, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -93,15 +93,7 @@ def encoder_block(
 
 
 def images(config: ViT) -> ImageInputConfig:
-    return ImageInputConfig(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        n_channels=config.n_channels,
-        d_model=config.d_model,
-        class_token=config.class_token,
-        positions=config.positions,
-        dropout=config.dropout,
-    )
+    return patches(config).replace(class_token=config.class_token, positions=config.positions)
 
 
 def build(config: ViT) -> Model:
@@ -160,9 +152,7 @@ CIFAR = ViT(
 )
 
 SIZES = {
-    "vit-tiny": ViT(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(32, 32), patch_size=(8, 8), n_labels=10
-    ),
+    "vit-tiny": ViT(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     #                layers  width  heads  patch
     "vit-ti16": _size(12, 192, 3),
     "vit-s16": _size(12, 384, 6),

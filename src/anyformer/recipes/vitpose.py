@@ -16,9 +16,9 @@ from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import HeatmapConfig, HeatmapHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import patches, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 MARGIN = 2  # pixels around the picture
@@ -52,16 +52,7 @@ class ViTPose(Settings):
 
 
 def build(config: ViTPose) -> Model:
-    inputs = ImageInputConfig(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        n_channels=config.n_channels,
-        d_model=config.d_model,
-        dropout=config.dropout,
-        class_token=False,
-        spread=True,
-        margin=MARGIN,
-    )
+    inputs = patches(config).replace(class_token=False, spread=True, margin=MARGIN)
     width, norm = config.d_model, NormConfig(eps=config.norm_eps)
     attention = AttentionConfig(
         d_query=width, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout

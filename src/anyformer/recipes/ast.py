@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.init import InitConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
 from anyformer.heads.pooled import PooledConfig, PooledEmbedHead, PooledHead
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report
+from anyformer.recipes.usual import TINY, stack_report, xavier_init
 from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
@@ -66,10 +65,6 @@ def build(config: AST) -> Model:
     return Model("ast", config, [Stage("encoder", SpectrogramInput(config.inputs), stack)], {config.head: head}, report)
 
 
-def init(config: AST) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)  # a fixed spread is too timid for narrow models
-
-
 SIZES = {
     "ast-tiny": AST(**TINY, n_mels=32, n_frames=48, n_labels=10),
     # For short words, such as spoken digits: 1.28 seconds, 60 patches.
@@ -80,4 +75,4 @@ SIZES = {
     "ast-base-speech": AST(n_frames=128, n_labels=35),
 }
 
-register(Family("ast", AST, build, init, __doc__ or ""), SIZES)
+register(Family("ast", AST, build, xavier_init, __doc__ or ""), SIZES)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anyformer.core.block import BlockConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.positions import Positions, RelativeGrid
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
@@ -20,7 +19,7 @@ from anyformer.heads.patches import PatchClassifyHead, PatchEmbedHead, PatchWord
 from anyformer.heads.segment import PyramidConfig, PyramidSegmentHead
 from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import patches, stack_report
+from anyformer.recipes.usual import patches, stack_report, usual_init
 from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
@@ -102,10 +101,6 @@ def build(config: BEiT) -> Model:
     return Model("beit", config, [stage], {config.head: _head(config)}, report)
 
 
-def init(config: BEiT) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 _BASE = BEiT()
 _LARGE = BEiT(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, gain=1e-5)
 _ADE = {"head": "segment", "image_size": (640, 640), "n_labels": 150}
@@ -129,4 +124,4 @@ SIZES = {
     "beit-l16-segment": _LARGE.replace(**_ADE, layers=(6, 10, 14, 22)),
 }
 
-register(Family("beit", BEiT, build, init, __doc__ or ""), SIZES)
+register(Family("beit", BEiT, build, usual_init, __doc__ or ""), SIZES)

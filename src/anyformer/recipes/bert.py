@@ -20,7 +20,7 @@ from anyformer.inputs.text import TextInput
 from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.encoder import Encoder, Style, Use
-from anyformer.recipes.usual import TINY
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -76,4 +76,4 @@ SIZES = {
     "minilm-l6": BERT(n_layers=6, d_model=384, n_heads=12, d_hidden=1536, head="base"),
 }
 
-register(Family("bert", BERT, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("bert", BERT, build, usual_init, __doc__ or ""), SIZES)

@@ -19,8 +19,8 @@ from anyformer.core.raster import Raster
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.gpt2 import GPT2, block, init
-from anyformer.recipes.usual import next_word, stack_report
+from anyformer.recipes.gpt2 import GPT2, block
+from anyformer.recipes.usual import deep_init, next_word, stack_report
 from anyformer.registry import Family, register
 
 BYTES = 257  # words of a text that is spelled in bytes: padding, and after it each byte
@@ -83,4 +83,4 @@ SIZES = {
 }
 TRAINING: dict[str, dict[str, Any]] = {"dalle-cifar": {"train.batch_size": 64}}
 
-register(Family("dalle", DallE, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("dalle", DallE, build, deep_init, __doc__ or ""), SIZES, TRAINING)

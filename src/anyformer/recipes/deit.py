@@ -11,8 +11,8 @@ from typing import Literal
 
 from anyformer.heads.classify import DistillHead
 from anyformer.model import Model
-from anyformer.recipes.usual import TINY
-from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images, init
+from anyformer.recipes.usual import TINY, usual_init
+from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
 from anyformer.registry import Family, register
 
 
@@ -47,4 +47,4 @@ SIZES = {
     "deit-b16": _size(12, 768, 12),
 }
 
-register(Family("deit", DeiT, build, init, __doc__ or ""), SIZES)
+register(Family("deit", DeiT, build, usual_init, __doc__ or ""), SIZES)

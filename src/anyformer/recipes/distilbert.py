@@ -12,7 +12,7 @@ from anyformer.core.positions import Table
 from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.encoder import Encoder, Style
-from anyformer.recipes.usual import TINY
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -40,4 +40,4 @@ SIZES = {
     "distilbert-base": DistilBERT(),
 }
 
-register(Family("distilbert", DistilBERT, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("distilbert", DistilBERT, build, usual_init, __doc__ or ""), SIZES)

@@ -25,7 +25,7 @@ from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
 from anyformer.recipes import electra, encoder
 from anyformer.recipes.electra import ELECTRA
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import stack_report, usual_init
 from anyformer.registry import Family, register
 
 
@@ -78,7 +78,7 @@ def build(config: JointELECTRA) -> Model:
 
 
 def init(config: JointELECTRA) -> InitConfig:
-    return encoder.init(config.discriminator)
+    return usual_init(config.discriminator)
 
 
 def discriminator(model: Model) -> Model:

@@ -12,7 +12,6 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Positions
@@ -164,7 +163,3 @@ def model(
     report = stack_report("encoder", config.n_layers, crosses=True)
     stage = Stage("encoder", inputs, stack, memory=memory)
     return Model(family, config, [stage], heads, report, choices=config.head == "choice")
-
-
-def init(config: Encoder) -> InitConfig:
-    return InitConfig(std=0.02)

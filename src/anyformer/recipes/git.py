@@ -13,7 +13,6 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
@@ -23,7 +22,7 @@ from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.text import TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.clip import CLIPVision, vision_stage
-from anyformer.recipes.usual import TINY, stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, stack_report, usual_block, usual_init, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -95,10 +94,6 @@ def build(config: GIT) -> Model:
     return Model("git", config, [vision, Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-def init(config: GIT) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 _TINY = CLIPVision(n_layers=2, d_model=48, n_heads=4, d_hidden=96, image_size=(32, 32), patch_size=(8, 8), head="base")
 _LARGE = CLIPVision(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, patch_size=(14, 14), head="base")
 
@@ -109,4 +104,4 @@ SIZES = {
     "git-base-vatex": GIT(n_frames=6),
 }
 
-register(Family("git", GIT, build, init, __doc__ or ""), SIZES)
+register(Family("git", GIT, build, usual_init, __doc__ or ""), SIZES)

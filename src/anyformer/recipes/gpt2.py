@@ -15,7 +15,6 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
@@ -23,7 +22,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
-from anyformer.recipes.usual import next_word, stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import deep_init, next_word, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 Order = Literal["pre", "post"]
@@ -82,10 +81,6 @@ def build(
     return Model(family, config, [Stage("decoder", inputs, stack, memory=memory)], {"language": head}, report)
 
 
-def init(config: GPT2) -> InitConfig:
-    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
-
-
 def _dropout(config: GPT2, share: float) -> GPT2:
     return config.replace(dropout=share, embedding_dropout=share, attention_dropout=share)
 
@@ -110,4 +105,4 @@ TRAINING: dict[str, dict[str, Any]] = {
     "gpt2-mini": FEW_WORDS,
 }
 
-register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("gpt2", GPT2, build, deep_init, __doc__ or ""), SIZES, TRAINING)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.model import Model
-from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images, init
+from anyformer.recipes.usual import usual_init
+from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
 from anyformer.registry import Family, register
 
 # Its last stage is left out and its blocks go to the one before, so that a cell is 16 pixels wide.
@@ -56,4 +57,4 @@ SIZES = {
     "hybrid-r50-l16": Hybrid(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("hybrid", Hybrid, build, init, __doc__ or ""), SIZES)
+register(Family("hybrid", Hybrid, build, usual_init, __doc__ or ""), SIZES)

@@ -17,7 +17,6 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Blocks, Causal, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Cells
@@ -26,7 +25,7 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, deep_init, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -91,10 +90,6 @@ def build(config: ImageTransformer) -> Model:
     return Model("image-transformer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-def init(config: ImageTransformer) -> InitConfig:
-    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
-
-
 _TINY = ImageTransformer(**TINY, image_size=(8, 8), block=(1, 16), memory=(0, 8))
 
 # One or two rounds through the pictures are too few for dropout to help.
@@ -106,4 +101,4 @@ SIZES = {
     "image-transformer-cifar-2d": _CIFAR.replace(local="2d", block=(8, 8), memory=(8, 8)),
 }
 
-register(Family("image-transformer", ImageTransformer, build, init, __doc__ or ""), SIZES)
+register(Family("image-transformer", ImageTransformer, build, deep_init, __doc__ or ""), SIZES)

@@ -21,8 +21,8 @@ from anyformer.heads.embed import EmbedHead, MeanHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.gpt2 import GPT2, block, init
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.gpt2 import GPT2, block
+from anyformer.recipes.usual import deep_init, stack_report
 from anyformer.registry import Family, register
 
 
@@ -83,4 +83,4 @@ SIZES = {
 
 TRAINING: dict[str, dict[str, Any]] = {"imagegpt-cifar": {"train.batch_size": 64}}
 
-register(Family("imagegpt", ImageGPT, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("imagegpt", ImageGPT, build, deep_init, __doc__ or ""), SIZES, TRAINING)

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Self
 
 from anyformer import registry
-from anyformer.core.init import InitConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report
+from anyformer.recipes.usual import TINY, stack_report, xavier_init
 from anyformer.recipes.vit import PreNorm, ViT, encoder_block
 from anyformer.registry import Family, register
 
@@ -81,10 +80,6 @@ def build(config: MAE) -> Model:
     return Model("mae", config, stages, {"pixels": head}, report)
 
 
-def init(config: MAE) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)
-
-
 def encoder(model: Model) -> Model:
     """The encoder as a ViT that classifies the mean of its patches: what is fine-tuned after pre-training, its places
     still the fixed ones. Blocks are left out as in the paper's fine-tuning (table 9)."""
@@ -130,5 +125,7 @@ SIZES = {
 }
 
 register(
-    Family("mae", MAE, build, init, __doc__ or "", single=encoder), SIZES, training={"mae-cifar": {"train.lr": 2e-3}}
+    Family("mae", MAE, build, xavier_init, __doc__ or "", single=encoder),
+    SIZES,
+    training={"mae-cifar": {"train.lr": 2e-3}},
 )

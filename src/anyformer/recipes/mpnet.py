@@ -13,7 +13,7 @@ from anyformer.core.positions import RelativeBuckets, Table
 from anyformer.model import Model
 from anyformer.recipes import encoder, roberta
 from anyformer.recipes.encoder import Encoder
-from anyformer.recipes.usual import TINY
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 FIRST_POSITION = 2  # whatever the padding id
@@ -39,4 +39,4 @@ SIZES = {
     "mpnet-base": MPNet(),
 }
 
-register(Family("mpnet", MPNet, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("mpnet", MPNet, build, usual_init, __doc__ or ""), SIZES)

@@ -15,7 +15,7 @@ from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.bert import BERT
 from anyformer.recipes.encoder import Encoder, Style, Use
-from anyformer.recipes.usual import TINY
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -67,4 +67,4 @@ SIZES = {
     "roberta-large": RoBERTa(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("roberta", RoBERTa, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("roberta", RoBERTa, build, usual_init, __doc__ or ""), SIZES)

@@ -14,7 +14,7 @@ from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.bert import BERT
 from anyformer.recipes.encoder import Style, Use
-from anyformer.recipes.usual import TINY
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -49,4 +49,4 @@ SIZES = {
     "roformer-base": RoFormer(),
 }
 
-register(Family("roformer", RoFormer, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("roformer", RoFormer, build, usual_init, __doc__ or ""), SIZES)

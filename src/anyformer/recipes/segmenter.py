@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.init import InitConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentHead, MaskSegmentHead
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import JoinedQueries, JoinedQueriesConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, patches, stack_report
+from anyformer.recipes.usual import TINY, patches, stack_report, usual_init
 from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
@@ -53,10 +52,6 @@ def build(config: Segmenter) -> Model:
     return Model("segmenter", config, stages, {config.head: head}, report)
 
 
-def init(config: Segmenter) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 def _size(n_layers: int, d_model: int, n_heads: int) -> Segmenter:
     return Segmenter(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model)
 
@@ -73,4 +68,4 @@ SIZES = {
     "segmenter-l16": _size(24, 1024, 16),
 }
 
-register(Family("segmenter", Segmenter, build, init, __doc__ or ""), SIZES)
+register(Family("segmenter", Segmenter, build, usual_init, __doc__ or ""), SIZES)

@@ -13,14 +13,13 @@ from typing import Any, Literal
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report
+from anyformer.recipes.usual import TINY, stack_report, xavier_init
 from anyformer.recipes.vit import PreNorm
 from anyformer.registry import Family, register
 
@@ -90,10 +89,6 @@ def build(config: TimeSformer) -> Model:
     return Model("timesformer", config, stages, {config.head: head}, report)
 
 
-def init(config: TimeSformer) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)  # a fixed spread is too timid for narrow models
-
-
 SIZES = {
     "timesformer-tiny": TimeSformer(**TINY, n_frames=4, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     "timesformer-base": TimeSformer(),
@@ -103,4 +98,4 @@ SIZES = {
 
 TRAINING: dict[str, dict[str, Any]] = {"timesformer-tiny": {"train.lr": 1e-3, "train.batch_size": 32}}
 
-register(Family("timesformer", TimeSformer, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("timesformer", TimeSformer, build, xavier_init, __doc__ or ""), SIZES, TRAINING)

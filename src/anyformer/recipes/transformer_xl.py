@@ -17,14 +17,13 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import RelativeXL
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
-from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block
+from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block, usual_init
 from anyformer.registry import Family, register
 
 
@@ -89,10 +88,6 @@ def build(config: TransformerXL) -> Model:
     return Model("transformer-xl", config, [stage], {"language": head}, report)
 
 
-def init(config: TransformerXL) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 SIZES = {
     "transformer-xl-tiny": TransformerXL(**TINY, d_head=16, vocab_size=256, mem_len=32),
     "transformer-xl-mini": TransformerXL(
@@ -104,4 +99,6 @@ SIZES = {
     ),
 }
 
-register(Family("transformer-xl", TransformerXL, build, init, __doc__ or ""), SIZES, {"transformer-xl-mini": FEW_WORDS})
+register(
+    Family("transformer-xl", TransformerXL, build, usual_init, __doc__ or ""), SIZES, {"transformer-xl-mini": FEW_WORDS}
+)

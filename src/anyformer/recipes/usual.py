@@ -1,5 +1,6 @@
-"""What many recipes say in the same way: that heads divide the width, the block of attention and a network, what a
-model tells of its inside, the head that says a text's next word, and what stands around a translator's stacks.
+"""What many recipes say in the same way: that heads divide the width, how fresh weights are drawn, the block of
+attention and a network, what a model tells of its inside, the head that says a text's next word, how pictures are cut,
+and what stands around a translator's stacks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING
 from anyformer.core.norms import NormConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
@@ -25,6 +27,20 @@ def whole_heads(config: Any) -> None:
     """For `check`: every head gets the same number of features."""
     good = config.d_model % config.n_heads == 0
     config.require(good, f"d_model {config.d_model} is not a multiple of n_heads {config.n_heads}.")
+
+
+def usual_init(config: Any) -> InitConfig:
+    return InitConfig(std=0.02)
+
+
+def xavier_init(config: Any) -> InitConfig:
+    """For models that may be narrow, where a fixed spread is too timid."""
+    return InitConfig(linear="xavier", embedding_std=0.02)
+
+
+def deep_init(config: Any) -> InitConfig:
+    """What is added to the residual stream starts smaller the deeper the model is."""
+    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
 
 
 _NORM = NormConfig()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
@@ -20,7 +19,7 @@ from anyformer.heads.tubes import TubesHead
 from anyformer.inputs.video import HiddenTubes, VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.mae import Autoencoder
-from anyformer.recipes.usual import stack_report
+from anyformer.recipes.usual import stack_report, xavier_init
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
@@ -89,10 +88,6 @@ def build(config: VideoMAE) -> Model:
     return Model("videomae", config, stages, {config.head: _head(config)}, report)
 
 
-def init(config: VideoMAE) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)
-
-
 _TINY = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128, "n_frames": 4}
 
 SIZES = {
@@ -102,4 +97,4 @@ SIZES = {
     "videomae-base-pretraining": VideoMAE(head="pixels", mean_pooling=False),
 }
 
-register(Family("videomae", VideoMAE, build, init, __doc__ or ""), SIZES)
+register(Family("videomae", VideoMAE, build, xavier_init, __doc__ or ""), SIZES)

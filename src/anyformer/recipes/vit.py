@@ -13,7 +13,6 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
@@ -22,7 +21,7 @@ from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig, P
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, Places
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, patches, stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import TINY, patches, stack_report, usual_block, usual_init, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -128,10 +127,6 @@ def head(config: ViT) -> Head:
     )
 
 
-def init(config: ViT) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViT:
     return ViT(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, patch_size=(patch, patch))
 
@@ -164,4 +159,4 @@ SIZES = {
     "vit-cifar": CIFAR,
 }
 
-register(Family("vit", ViT, build, init, __doc__ or ""), SIZES)
+register(Family("vit", ViT, build, usual_init, __doc__ or ""), SIZES)

@@ -12,13 +12,12 @@ from typing import Literal
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import HeatmapConfig, HeatmapHead
 from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import patches, stack_report, usual_block, whole_heads
+from anyformer.recipes.usual import patches, stack_report, usual_block, usual_init, whole_heads
 from anyformer.registry import Family, register
 
 MARGIN = 2  # pixels around the picture
@@ -74,10 +73,6 @@ def build(config: ViTPose) -> Model:
     return Model("vitpose", config, [stage], {"pose": HeatmapHead(head)}, report)
 
 
-def init(config: ViTPose) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 SIZES = {
     "vitpose-tiny": ViTPose(n_layers=2, d_model=64, n_heads=4, image_size=(64, 64), n_joints=5),
     "vitpose-mini": ViTPose(
@@ -90,4 +85,4 @@ SIZES = {
     "vitpose-h": ViTPose(n_layers=32, d_model=1280, n_heads=16),
 }
 
-register(Family("vitpose", ViTPose, build, init, __doc__ or ""), SIZES)
+register(Family("vitpose", ViTPose, build, usual_init, __doc__ or ""), SIZES)

@@ -23,19 +23,20 @@ TYPES = Field("n_types", "type_vocab_size", 2)
 DECODER = (Field("causal", "is_decoder", False), Field("cross_attention", "add_cross_attention", False))
 SPELLINGS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 OLD_BUFFERS = r"embeddings\.(position_ids|token_type_ids)$"
-_HEADS = {
-    "Model": "base",
-    "ForMaskedLM": "masked",
-    "ForSequenceClassification": "classify",
-    "ForTokenClassification": "tag",
-    "ForQuestionAnswering": "span",
-    "ForMultipleChoice": "choice",
+_CLASSES = {
+    "Model": {"head": "base"},
+    "ForMaskedLM": {"head": "masked"},
+    "ForSequenceClassification": {"head": "classify", "pooling": "first"},
+    "ForTokenClassification": {"head": "tag"},
+    "ForQuestionAnswering": {"head": "span"},
+    "ForMultipleChoice": {"head": "choice", "pooling": "first"},
 }
 
 
 def classes(name: str, **more: str) -> dict[str, dict[str, str]]:
     """The usual classes of a family, and others; classes("Bert")["BertForMaskedLM"] -> {"head": "masked"}"""
-    return {f"{name}{end}": {"head": head} for end, head in (_HEADS | more).items()}
+    others = {end: {"head": head} for end, head in more.items()}
+    return {f"{name}{end}": ours for end, ours in (_CLASSES | others).items()}
 
 
 def layers(n: int, theirs: str, cross_attention: bool = False, side: str = "encoder") -> list[Key]:

@@ -65,10 +65,12 @@ def token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labe
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), labels)
 
 
-def check_labels(labels: Tensor, n: int, name: str) -> None:
+def check_labels(
+    labels: Tensor, n: int, name: str, ignored: int = IGNORED, means: str = "a place that does not count"
+) -> None:
     if labels.is_cuda or labels.numel() == 0 or unobserved(labels):
         return
-    real = labels[labels != IGNORED]
+    real = labels[labels != ignored]
     if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
         worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
-        raise InputError(f"{name} holds {worst}; it takes 0 to {n - 1}, or {IGNORED} for a place that does not count.")
+        raise InputError(f"{name} holds {worst}; it takes 0 to {n - 1}, or {ignored} for {means}.")

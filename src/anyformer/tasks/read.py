@@ -35,6 +35,7 @@ from anyformer.tasks.base import Batch, Column, Figures, Options, Source, Total,
 from anyformer.tasks.caption import writes_of_pictures
 from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, needs_pair, picture_side, texts_of
 
+SORTED = 1024  # lines that are sorted by width at once
 LONGER = 4  # lines at least so many times wider than high are kept in shape; squarer models squeeze them
 
 
@@ -56,6 +57,7 @@ class Read(PictureTextTask):
     batch = BatchSettings(rows=64)
     column = "text"
     kind = "char"
+    draws = False  # a line has one text, and its width counts as well
     metric = "cer"
     larger_is_better = False
     wanted = "a model that reads pictures and writes, such as line-reader-small or trocr-small-lines"
@@ -114,6 +116,18 @@ class Read(PictureTextTask):
         how = "squeezed" if self.settings.wide == "squeeze" else "cut off on the right"
         warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
         return image if self.settings.wide == "squeeze" else image.crop((0, 0, most - 1, image.height))
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+        """Lines of like width are read together, whatever order they come in: their texts are of like length too."""
+        found: list[Any] = []
+        for start in range(0, len(pictures), SORTED):
+            some = pictures[start : start + SORTED]
+            shapes = [one.open(self.processor.mode).size for one in some]
+            order = sorted(range(len(some)), key=lambda i: shapes[i][0] / max(shapes[i][1], 1))
+            said = super().answer([some[i] for i in order], **options)
+            back = dict(zip(order, said, strict=True))
+            found += [back[i] for i in range(len(some))]
+        return found
 
     def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
         placed = [self.processor.place(self._fit(one.open(self.processor.mode), one.name)) for one in pictures]

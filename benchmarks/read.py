@@ -5,8 +5,8 @@ python benchmarks/read.py [--model FOLDER] [--data $ANYFORMER_DATA/sroie] [--thr
 The validation lines of SROIE. Tesseract reads them with `--psm 7` (one line of text), a white border around each, since
 it reads worse without one: as a list in one process for each core, and in a process for each line. anyformer reads all
 lines in one call, and one by one. Without a folder the weights are random, never say where a line ends, and are stopped
-where the longest line of each batch ends. Lines a second of the wall clock, and for each second of processor time, which
-others on the machine disturb less.
+where the longest line of each batch ends. Lines a second of the wall clock, and for each second of processor time,
+which others on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def clock(run: Callable[[], Any], who: int) -> tuple[Any, float, float]:
 
 
 def show(name: str, lines: int, seconds: float, busy: float, rate: str = "") -> None:
-    print(f"{name:<36} {lines / seconds:8.1f} lines/s   {lines / busy:8.1f} for a second of a core   {rate}", flush=True)
+    print(
+        f"{name:<36} {lines / seconds:8.1f} lines/s   {lines / busy:8.1f} for a second of a core   {rate}", flush=True
+    )
 
 
 def errors(said: Sequence[str], wanted: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anyformer as af
-from anyformer.data.batches import Batches, BatchSettings, Drawn
+from anyformer.data.batches import Batches, BatchSettings
 from anyformer.data.read import read
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 1000)
@@ -119,29 +119,3 @@ def test_whole_batches_leave_the_rest_for_another_epoch() -> None:
     assert left[0] != left[1] or left[1] != left[2]
     assert [len(batch) for batch in Batches(np.ones(5), BatchSettings(rows=16, whole=True)).whole(0)] == [5]
     assert [len(batch) for batch in Batches(np.ones(32), BatchSettings(rows=16, whole=True)).whole(0)] == [16, 16]
-
-
-def test_a_text_is_drawn_before_rows_stand_together() -> None:
-    """Each row once an epoch, with texts that change from epoch to epoch and come equally often; batches hold one length
-    where lengths allow it, and the same epoch is the same whoever asks."""
-    lengths = [[3, 9, 27]] * 300
-    plan = Drawn(lengths, BatchSettings(rows=10), seed=2)
-    seen = np.zeros((300, 3), dtype=int)
-    for epoch in range(30):
-        numbers = np.concatenate(plan.whole(epoch))
-        rows, texts = numbers % 300, numbers // 300 - 1
-        assert sorted(rows.tolist()) == list(range(300))
-        seen[rows, texts] += 1
-    assert np.allclose(seen.sum(axis=0) / seen.sum(), 1 / 3, atol=0.03) and (seen.sum(axis=1) == 30).all()
-    mixed = sum(len(set((batch // 300).tolist())) > 1 for batch in plan.whole(0))
-    assert mixed <= 2 and plan.padding < 0.05
-    again = Drawn(lengths, BatchSettings(rows=10), seed=2).whole(7)
-    assert all(np.array_equal(a, b) for a, b in zip(plan.whole(7), again, strict=True))
-
-
-def test_rows_that_fill_no_batch_are_not_always_the_longest() -> None:
-    plan = Drawn([[i + 1] for i in range(25)], BatchSettings(rows=10, whole=True), seed=0)
-    left = [set(range(25)) - {int(i) % 25 for batch in plan.whole(epoch) for i in batch} for epoch in range(40)]
-    assert all(len(rows) == 5 for rows in left) and set().union(*left) == set(range(25))
-    with pytest.raises(af.DataError, match="no rows"):
-        Drawn([], BatchSettings())

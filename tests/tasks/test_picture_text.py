@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,10 @@ import torch
 from PIL import Image
 
 import anyformer as af
-from anyformer.data.batches import BatchSettings
 from anyformer.pictures.open import Picture
-from anyformer.tasks import find
 from anyformer.tasks.ask_image import split
 from anyformer.tasks.base import Setup
 from anyformer.tasks.caption import Caption
-from anyformer.tasks.job import Job
 from anyformer.tasks.match import recalls
 from anyformer.tasks.picture_text import as_grid
 from anyformer.tasks.read import Read, ReadOptions
@@ -28,7 +24,6 @@ from tests.train import picture_files as files
 from tests.weights.oracles import make_oracle
 from tests.weights.oracles_vision import TROCR
 
-DATA = Path(os.environ.get("ANYFORMER_DATA", "/nowhere"))
 FAST = {"device": "cpu", "eval_every": 0, "save_every": 0, "batch_size": 12}
 PLAIN = {"task.augment.flip": 0, "task.augment.jitter": 0, "task.augment.crop": None, "train.label_smoothing": 0}
 
@@ -77,42 +72,6 @@ def test_a_missing_picture_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps(content))
     with pytest.raises(af.Error, match=r"nowhere\.jpg"):
         Caption.read(tmp_path / "x.json")
-
-
-@pytest.mark.parametrize("name", ["caption", "match", "ask-image"])
-def test_captions_of_like_length_stand_together(name: str, tmp_path: Path) -> None:
-    """While it learns, a picture's text is the one that the plan drew, texts of a batch are as long as each other but
-    for a few, and the plan knows whose row an entry is; an evaluation goes through the rows themselves."""
-    drawn = np.random.default_rng(0)
-    data = put(tmp_path, files.captioned())
-    told = json.loads(data.read_text())
-    for image in told["images"]:
-        image["captions"] = [" ".join(["red", "square"] * int(n)) for n in drawn.permutation(8)[:5] + 1]
-    data.write_text(json.dumps(told))
-    made = find(name)
-    rows = made.read(data)
-    recipe = {"caption": "cnn-transformer-tiny", "match": "clip-tiny", "ask-image": "metalm-tiny"}[name]
-    job = Job(made.begin(recipe, rows), rows, batch=BatchSettings(rows=4), seed=1)
-    real = slots = 0
-    for numbers in job.batches(3):
-        batch = job.collate(numbers, torch.Generator().manual_seed(0))
-        twin = job.collate(numbers, torch.Generator().manual_seed(5))  # the text does not come from this draw
-        words = batch["labels"] if name == "caption" else batch["input_ids"]
-        assert torch.equal(words, twin["labels"] if name == "caption" else twin["input_ids"])
-        mask = batch.get("attention_mask", batch.get("decoder_attention_mask"))
-        real, slots = real + int(mask.sum()), slots + mask.numel()
-        assert all("line" in job.where(int(i)) or data.name in job.where(int(i)) for i in numbers)
-    assert slots and 1 - real / slots < 0.2
-    whole = [int(i) for numbers, _ in job.task.batches_of(job.task.prepared(rows)) for i in numbers]
-    assert sorted(whole) == list(range(len(rows)))
-
-
-@pytest.mark.skipif(not (DATA / "flickr8k").exists(), reason="flickr8k is not under ANYFORMER_DATA")
-def test_captions_are_hardly_padded() -> None:
-    """Under 5% of the words of flickr8k, five captions a picture."""
-    rows = Caption.read(DATA / "flickr8k" / "val_captions.json")
-    job = Job(Caption.begin("cnn-transformer-tiny", rows), rows, batch=BatchSettings(rows=64))
-    assert job.padding < 0.05
 
 
 def test_recalls() -> None:

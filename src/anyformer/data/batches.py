@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -111,41 +110,6 @@ class Batches:
 
     def __len__(self) -> int:
         return len(self.whole(0))
-
-
-class Drawn:
-    """Batches of rows of which each holds several texts, `lengths` [texts] for each row: every epoch draws one of them
-    for each row, and then rows of like length stand together.
-
-    The numbers of a batch say both: text · rows + row, texts counted from 1. Rows that fill no batch are drawn anew for
-    each epoch, so that it is not always the longest.
-    """
-
-    def __init__(self, lengths: Sequence[Sequence[int]], settings: BatchSettings, seed: int = 0) -> None:
-        if not len(lengths):
-            raise DataError("There are no rows to make batches of.")
-        self.settings, self.seed = settings, seed
-        self.counts = np.array([len(one) for one in lengths], dtype=np.int64)
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.flat = np.array([size for one in lengths for size in one], dtype=np.int64)
-
-    def whole(self, n: int) -> list[Index]:
-        rows, texts, batches = self._epoch(n)
-        return [texts[batch] * len(self.counts) + rows[batch] for batch in batches.whole(n)]
-
-    def _epoch(self, n: int) -> tuple[Index, Index, Batches]:
-        """The rows of an epoch, their texts counted from 1, and what puts them together."""
-        chance = np.random.default_rng((self.seed, n, 1))
-        picks = (chance.random(len(self.counts)) * self.counts).astype(np.int64)
-        rows = chance.permutation(len(self.counts))
-        if self.settings.whole and self.settings.tokens is None and len(rows) > self.settings.rows:
-            rows = rows[: len(rows) // self.settings.rows * self.settings.rows]
-        sizes = self.flat[self.starts[rows] + picks[rows]]
-        return rows, picks[rows] + 1, Batches(sizes, self.settings, self.seed)
-
-    @cached_property
-    def padding(self) -> float:
-        return self._epoch(0)[2].padding
 
 
 def snake(lengths: Index, chance: np.random.Generator | None, rows: float) -> Index:

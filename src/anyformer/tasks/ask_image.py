@@ -119,10 +119,6 @@ class AskImage(PictureTextTask):
             return {}
         return {**super().targets(row, placement), "question": self.asked(row.get("question"))}
 
-    def sizes(self, row: Row) -> list[int]:
-        before = len(self.asked(row.get("question")))
-        return [before + size for size in super().sizes(row)]
-
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         batch = super(PictureTextTask, self).collate(examples, generator)
         if "texts" not in examples[0]:

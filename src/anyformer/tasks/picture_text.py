@@ -12,19 +12,18 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.core.taps import look
-from anyformer.data.batches import BatchSettings, Drawn, Index
-from anyformer.data.examples import Example, Examples, OnDemand
+from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
-from anyformer.errors import Error, FolderError, InputError
+from anyformer.errors import FolderError, InputError
 from anyformer.heads.caption import CaptionHead
 from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import FILE, Placement, Processor
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Loss, Options, Plan, Setup, Source, answering
+from anyformer.tasks.base import AS_USUAL, Batch, Loss, Options, Setup, Source, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask, load_model
 from anyformer.tasks.text import pad_labels, token_loss, tokenizer_files
 from anyformer.text.batch import pad
@@ -62,7 +61,6 @@ class PictureTextTask(PictureTask):
 
     column: ClassVar[str] = "captions"
     kind: ClassVar[str] = "bpe"  # of a tokenizer that is trained here
-    draws: ClassVar[bool] = True  # whether a row's texts decide what stands beside it in a batch
 
     def __init__(
         self,
@@ -162,37 +160,6 @@ class PictureTextTask(PictureTask):
 
     def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
         return {"texts": [self.encode(text) for text in texts_of(row, self.column)]} if self.column in row else {}
-
-    def sizes(self, row: Row) -> list[int]:
-        """Tokens of each of a row's texts, as they stand in a batch."""
-        return [len(self.encode(text)) for text in texts_of(row, self.column)]
-
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
-        """Which text of a row an epoch learns is drawn before rows are put together, so that those of a batch are of
-        like length."""
-        known = isinstance(examples, OnDemand) and self.column in examples.source.columns
-        if not (self.draws and settings.shuffle and known):
-            return super().plan(examples, settings, seed)
-        whole = settings.replace(whole=True)  # as all tasks on pictures
-        return Drawn(self._sizes(examples), whole, seed)
-
-    def _sizes(self, examples: Any) -> list[list[int]]:
-        found = []
-        for i, row in enumerate(examples.source):
-            try:
-                found.append(self.sizes(row))
-            except Error as error:
-                raise type(error)(f"{examples.source.where(i)}: {error}") from None
-        return found
-
-    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
-        """A number of a plan says which text of a row it is; that of a row alone leaves it to `collate`."""
-        n = len(examples)
-        made = super().gather(examples, [int(number) % n for number in numbers])
-        return [one_text(one, int(number) // n) for one, number in zip(made, numbers, strict=True)]
-
-    def row_of(self, examples: Examples, number: int) -> int:
-        return super().row_of(examples, number % len(examples))
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         batch = super().collate(examples, generator)
@@ -331,15 +298,6 @@ def texts_of(row: Row, column: str) -> list[str]:
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise InputError(f"the {column} of a picture must be a text or several, none of them empty; it has {value!r}.")
     return texts
-
-
-def one_text(example: Example, number: int) -> Example:
-    """With the text of that number alone, counted from 1; 0 leaves all. Another row's, where a picture could not be
-    opened, may have fewer."""
-    if not number or "texts" not in example:
-        return example
-    texts = example["texts"]
-    return {**example, "texts": [texts[(number - 1) % len(texts)]]}
 
 
 def draw_texts(examples: Sequence[Example], generator: Generator) -> list[list[int]]:

@@ -57,7 +57,6 @@ class Read(PictureTextTask):
     batch = BatchSettings(rows=64)
     column = "text"
     kind = "char"
-    draws = False  # a line has one text, and its width counts as well
     metric = "cer"
     larger_is_better = False
     wanted = "a model that reads pictures and writes, such as line-reader-small or trocr-small-lines"

@@ -114,7 +114,10 @@ class Read(PictureTextTask):
             raise InputError(f"{wide}: cut it into lines, or say task.wide=squeeze or cut.")
         how = "squeezed" if self.settings.wide == "squeeze" else "cut off on the right"
         warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
-        return image if self.settings.wide == "squeeze" else image.crop((0, 0, most - 1, image.height))
+        narrow = max(most - 1, 1)
+        # Squeezed in its width alone: shrunk both ways, a line would have fewer rows than the model reads.
+        squeezes = self.settings.wide == "squeeze"
+        return image.resize((narrow, image.height)) if squeezes else image.crop((0, 0, narrow, image.height))
 
     def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
         """Lines of like width are read together, whatever order they come in: their texts are of like length too."""

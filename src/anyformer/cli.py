@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -226,6 +227,9 @@ def run_task(
         str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
     ] = None,
     times: Annotated[bool | None, typer.Option("--times", help="Speech: say when each thing was said.")] = None,
+    wide: Annotated[
+        str | None, typer.Option(help="Reading: squeeze, cut or refuse a line wider than the model's limit.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Talk: a line in, an answer out, both remembered.")] = False,
 ) -> None:
@@ -255,7 +259,8 @@ def run_task(
     for name in ("stop", "template"):  # typed in a shell, \n is two characters
         if name in given:
             given[name] = _unescape(given[name])
-    console.run(task, model, inputs or [], given, chat=chat, out=out, device=device, dtype=dtype)
+    where = {"device": device, "dtype": dtype, **({} if wide is None else {"wide": wide})}
+    console.run(task, model, inputs or [], given, chat=chat, out=out, **where)
 
 
 def _unescape(text: Any) -> Any:
@@ -302,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """A mistake of the user's ends in one sentence and exit code 2; a mistake of ours in a traceback."""
     from anyformer.errors import Error, StoppedError
 
+    warnings.formatwarning = lambda message, *where, **more: f"anyformer: {message}\n"  # without lines of our code
     try:
         app(arguments, prog_name="anyformer")
     except Error as error:

@@ -35,6 +35,8 @@ def run(
         raise InputError(f"{name} writes no text, so it takes no --{written[0].replace('_', '-')}.")
     if name in TASKS and "threshold" in options and not find(name).has_slots:
         raise InputError(f"{name} finds no things that are more or less sure, so it takes no --threshold.")
+    if "wide" in where and name != "read":
+        raise InputError(f"{name} reads no lines, so it takes no --wide.")
     if chat and inputs:
         raise InputError("--chat reads what you say from standard input; leave INPUT out.")
     if not chat and not inputs:

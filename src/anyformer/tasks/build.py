@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyformer import registry
+from anyformer import registry, shipped
 from anyformer.config import Settings
 from anyformer.core.positions import Table
 from anyformer.errors import ConfigError, FolderError, nearest
@@ -26,9 +26,9 @@ Fits = Callable[[Settings], bool]
 
 
 def is_folder(source: str | PathLike[str]) -> bool:
-    """A folder (or a file with a model in it); else it must be the name of a recipe."""
+    """A folder (or a file with a model in it), or a model that ships; else it must be the name of a recipe."""
     path = Path(source)
-    if path.is_dir() or path.is_file():
+    if path.is_dir() or path.is_file() or shipped.find(str(source)) is not None:
         return True
     names = registry.recipes()
     if str(source) not in names:

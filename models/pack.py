@@ -4,7 +4,7 @@
     python models/pack.py runs/en-de en-de --eval "Multi30k test 2016=test.en,test.de" --eval "Tatoeba test=test.tsv"
     python models/pack.py runs/sst2 sentiment --rank 48 --eval "SST-2 dev=dev.tsv"
 
-Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that, each matrix by
+Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that, a matrix by
 two of `--rank` at most. What people must know stands in notes/NAME.toml, written by hand; command, time, energy and
 figures come from the run itself; `--eval` measures the original and the packed model, and both must agree.
 """
@@ -260,7 +260,9 @@ def scores(order: Order, measured: list[tuple[str, Measured, Measured]]) -> list
         shown = "\n".join(f"    {line}" for line in show(after).splitlines()[:-1])
         lines += [f"{title}, {after.rows:,} rows ({before.metric} {old:.4f} before packing):", "", shown, ""]
     if rows:
-        figures = ", ".join(f"{key} {_short(value)}" for key, value in rows[-1].items() if key not in ("split", "seconds"))
+        figures = ", ".join(
+            f"{key} {_short(value)}" for key, value in rows[-1].items() if key not in ("split", "seconds")
+        )
         lines.append(f"The run's last evaluation on its validation rows, before packing: {figures}.")
     return lines
 

@@ -16,7 +16,7 @@ class Panel:
     task: str
     model: str
     about: str
-    given: str
+    given: str  # "" where the drawing shows it
     said: str
     picture: str = ""
     caption: str = ""  # of the picture
@@ -38,10 +38,11 @@ def show(panel: Panel) -> str:
     if panel.picture:
         picture = f"<figure>{panel.picture}<figcaption>{text(panel.caption)}</figcaption></figure>"
     score = f"<p class='score'>{text(panel.score)}</p>" if panel.score else ""
+    given = f"<div class='given'>{panel.given}</div>" if panel.given else ""
     return (
         f"<article><header><h2>{text(panel.task)}</h2><span>{text(panel.model)} · {panel.seconds:.1f} s</span></header>"
         f"<p class='about'>{text(panel.about)}</p>"
-        f"<div class='given'>{panel.given}</div><div class='said'>{panel.said}</div>{picture}"
+        f"{given}<div class='said'>{panel.said}</div>{picture}"
         f"<footer>{score}<code>{text(panel.command)}</code></footer></article>"
     )
 
@@ -65,12 +66,12 @@ article header span,.about,.score{color:var(--soft);font-size:.87rem;font-varian
 .given{border-left:3px solid var(--line);padding-left:.8rem;color:var(--soft)}
 .given p,.said p{margin:.25rem 0}
 .said{border-left:3px solid var(--blue);padding-left:.8rem;margin-top:.6rem}
-.said .text{white-space:pre-wrap;font-weight:550}
+.said .text{white-space:pre-wrap;overflow-wrap:anywhere;font-weight:550}
 img{max-width:100%;height:auto;display:block;border-radius:6px}
 .given img{max-height:190px;width:auto}
 audio{width:100%;max-width:22rem;display:block}
 figure{margin:.8rem 0 0;background:#fff;border-radius:8px;padding:.4rem;overflow:hidden}
-figure img{width:100%;image-rendering:auto}
+figure img{max-height:440px;width:auto;margin:0 auto}
 figcaption{color:#5b6b82;font-size:.82rem;padding:.3rem .2rem 0}
 mark{background:var(--mark);color:inherit;border-radius:4px;padding:.05em .25em}
 mark small{color:var(--warm);margin-left:.3em;font-size:.72em}
@@ -79,7 +80,7 @@ mark small{color:var(--warm);margin-left:.3em;font-size:.72em}
 .bars b{font-weight:500;color:var(--soft);font-variant-numeric:tabular-nums}
 table{border-collapse:collapse;font-size:.87rem;width:100%}
 td{padding:.3rem .4rem;font-variant-numeric:tabular-nums;border:1px solid var(--line)}td.n{text-align:center;width:4rem}
-footer{margin-top:.7rem}code{display:block;overflow-x:auto;white-space:pre;font-size:.82rem;color:var(--soft);
+footer{margin-top:.7rem}code{display:block;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.82rem;color:var(--soft);
 background:var(--paper);border:1px solid var(--line);border-radius:6px;padding:.35rem .6rem}
 .absent{color:var(--soft);font-size:.9rem;margin-top:1rem}.absent ul{padding-left:1.1rem}
 @media (max-width:820px){main{columns:1}body{padding:.8rem .7rem 2rem}}

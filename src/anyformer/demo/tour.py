@@ -60,14 +60,16 @@ def run(models: Sequence[Shipped]) -> list[Panel]:
 def panel(model: Shipped) -> Panel:
     """A model's example and its answer; a model that cannot be opened says why."""
     started = time.perf_counter()
+    given = ""
     try:
         thing = model.input()
+        given = views.given(thing[0] if model.task == "answer" else thing)  # the text is shown with the answer in it
         work = task(model.task, model.open())
         answer = work(thing, **options(model, work))
         said, drawn = views.said(model.task, thing, answer), views.picture(model.task, work, answer)
-        given = views.given(thing)
+        given = "" if drawn and model.task in views.SHOWS else given
     except Error as error:
-        given, said, drawn = "", views.text(str(error)), ""
+        said, drawn = views.text(str(error)), ""
     return Panel(
         model.task,
         model.name,
@@ -92,15 +94,16 @@ def options(model: Shipped, work: Any) -> dict[str, Any]:
 
 def command(model: Shipped) -> str:
     """What to type for the same at the command line."""
-    named = [] if model.default else ["--model", model.name]
+    words = ["anyformer", "run", model.task, *([] if model.default else ["--model", model.name])]
     if isinstance(model.example, str):
-        inputs = [model.example]
+        words.append(shlex.quote(model.example))
     elif isinstance(model.example, dict):
-        inputs = [str(model.example["file"])]
+        words.append(shlex.quote(str(model.example["file"])))
+    elif model.task in shipped.PAIRS:
+        words.append("\\t".join(model.example).replace("'", "\\'").join(("$'", "'")))  # a tab between the two
     else:
-        inputs = ["\t".join(model.example)] if model.task in shipped.PAIRS else list(model.example[:1])
-    line = shlex.join(["anyformer", "run", model.task, *named, *inputs])
-    return line.replace("'", "$'", 1).replace("\t", "\\t") if "\t" in line else line
+        words.append(shlex.quote(model.example[0]))
+    return " ".join(words)
 
 
 def _place(model: Shipped) -> tuple[int, bool]:

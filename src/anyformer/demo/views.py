@@ -19,6 +19,7 @@ from anyformer.text.batch import pad
 WIDEST = 1200  # pixels of a picture on the page
 SOUNDS = {".wav": "audio/wav", ".flac": "audio/flac"}
 MOST = 5  # classes that are shown
+READABLE = 48  # tokens of a translation whose alignment can still be read
 
 
 def given(thing: Any) -> str:
@@ -88,7 +89,7 @@ def nearness(thing: Any, answer: Any) -> str:
 
 
 def _near(value: float) -> str:
-    share = max(0, min(100, round(70 * value)))
+    share = max(0, min(100, round(45 * value)))
     return f"<td class='n' style='background:color-mix(in srgb,var(--blue) {share}%,transparent)'>{value:.2f}</td>"
 
 
@@ -116,6 +117,8 @@ VIEWS: dict[str, Callable[[Any, Any], str]] = {
     "tag": entities,
 }
 
+# Tasks whose drawing shows the picture that was given.
+SHOWS = frozenset("caption classify-image detect pose reconstruct".split())
 # What the drawing of an answer shows.
 CAPTIONS = {
     "caption": "Where the model looked before it wrote each word.",
@@ -131,7 +134,7 @@ CAPTIONS = {
 def picture(task: str, work: Any, answer: Any) -> str:
     """The drawing of an answer, where there is one."""
     if task == "translate":
-        return figure(alignment(work, answer))
+        return figure(alignment(work, answer)) if len(answer.ids) <= READABLE else ""
     draw = getattr(answer, "draw", None)
     if draw is None:
         return ""
@@ -148,7 +151,7 @@ def alignment(work: Any, answer: Any) -> Any:
 
     ends = [] if work.end is None else [work.end]
     source = work.examples([{"source": answer.source}])[0]["input_ids"]
-    target = torch.tensor([[*answer.ids, *ends]])
+    target = torch.tensor([[*answer.ids, *ends][: work.max_target]])
     batch = pad([source], work.tokenizer.pad_id or 0)
     with answering(work.model), look(work.model, "decoder.blocks.*.cross.weights") as seen:
         work.model(**batch, decoder_input_ids=work.model.shift_right(target))

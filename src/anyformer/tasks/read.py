@@ -113,7 +113,8 @@ class Read(PictureTextTask):
             raise InputError(f"{wide}: cut it into lines, or say task.wide=squeeze or cut.")
         how = "squeezed" if self.settings.wide == "squeeze" else "cut off on the right"
         warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
-        return image if self.settings.wide == "squeeze" else image.crop((0, 0, most - 1, image.height))
+        size = (most - 1, image.height)  # as high as the model reads, which a line made smaller both ways would not be
+        return image.resize(size, resample=2) if self.settings.wide == "squeeze" else image.crop((0, 0, *size))
 
     def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
         placed = [self.processor.place(self._fit(one.open(self.processor.mode), one.name)) for one in pictures]

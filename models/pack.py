@@ -217,7 +217,7 @@ def write_card(
         *section("Not for", [notes["not_for"]]),
         *section("Known failures", [f"- {one}" for one in notes["failures"]]),
         *section("Data", [*(f"- {one}" for one in notes["data"]), *([""] if example_from else []), *example_from]),
-        *section("How it was made", made(order)),
+        *section("How it was made", made(notes, order)),
         *section("Scores", scores(order, measured)),
     ]
     return "\n".join(lines) + "\n"
@@ -227,11 +227,12 @@ def section(title: str, lines: list[str]) -> list[str]:
     return ["", f"## {title}", "", *lines]
 
 
-def made(order: Order) -> list[str]:
+def made(notes: dict[str, Any], order: Order) -> list[str]:
     """The command, the versions, and what the run said of its time and energy."""
     record = read_json(order.run / "train.json")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    return [f"    {tidy(record['command'])}", "", *summary(order.run), "", f"With {versions}."]
+    lines = [*notes.get("first", []), tidy(record["command"])]  # what it was taken further from comes first
+    return [*(f"    {line}" for line in lines), "", *summary(order.run), "", f"With {versions}."]
 
 
 def tidy(command: str) -> str:

@@ -20,7 +20,7 @@ from anyformer.train.display import progress_bar
 PAGE = "index.html"
 # The order of the page; other tasks come after these.
 ORDER = "translate read caption classify-image detect pose reconstruct classify-audio generate".split()
-TALK = 40  # tokens of an answer in a chat
+TALK, STORY = 40, 90  # tokens of an answer in a chat, and of a text that is gone on with
 LINE = 110  # letters of an answer that the terminal shows
 
 
@@ -89,7 +89,7 @@ def options(model: Shipped, work: Any) -> dict[str, Any]:
     if model.task != "generate":
         return {}
     sampled = bool(work.model.origin.generation.get("do_sample"))
-    return {**({"max_new_tokens": TALK} if model.chat else {}), **({"seed": 1} if sampled and not model.chat else {})}
+    return {"max_new_tokens": TALK if model.chat else STORY, **({"seed": 1} if sampled else {})}
 
 
 def command(model: Shipped) -> str:

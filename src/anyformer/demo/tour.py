@@ -66,7 +66,7 @@ def panel(model: Shipped) -> Panel:
         given = views.given(thing[0] if model.task == "answer" else thing)  # the text is shown with the answer in it
         work = task(model.task, model.open())
         answer = work(thing, **options(model, work))
-        said, drawn = views.said(model.task, thing, answer), views.picture(model.task, work, answer)
+        said, drawn = views.said(model.task, thing, answer), views.picture(model.task, work, thing, answer)
         given = "" if drawn and model.task in views.SHOWS else given
     except Error as error:
         said, drawn = views.text(str(error)), ""

@@ -2,11 +2,11 @@
 
     python models/pack.py RUN NAME [--weights int8] [--eval "TITLE=PATH" …]
     python models/pack.py runs/en-de en-de --eval "Multi30k test 2016=test.en,test.de" --eval "Tatoeba test=test.tsv"
-    python models/pack.py runs/sst2 sentiment --rank 48 --eval "SST-2 dev=dev.tsv"
+    python models/pack.py runs/sst2 sentiment --eval "SST-2 dev=dev.tsv"
 
-Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that, a matrix by
-two of `--rank` at most. What people must know stands in notes/NAME.toml, written by hand; command, time, energy and
-figures come from the run itself; `--eval` measures the original and the packed model, and both must agree.
+Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that. What people
+must know stands in notes/NAME.toml, written by hand; command, time, energy and figures come from the run itself; `--eval`
+measures the original and the packed model, and both must agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anyformer.tasks.measure import Measured, measure, show
 from anyformer.train.report import read_metrics
 from anyformer.weights.difference import difference, own_tensors
 from anyformer.weights.files import read_json, write_tensors
-from anyformer.weights.folder import load, own_config
+from anyformer.weights.folder import WORDS, load, own_config
 from anyformer.weights.rounded import rounded
 
 HERE = Path(__file__).parent
@@ -50,7 +50,6 @@ class Order:
     run: Path
     name: str
     weights: str = "bf16"
-    rank: int = 32
     evals: tuple[tuple[str, str], ...] = ()
     home: Path = HOME
     notes: Path = NOTES
@@ -99,7 +98,7 @@ def pack(order: Order) -> Path:
 def write_weights(model: Model, notes: dict[str, Any], order: Order, folder: Path) -> None:
     if notes.get("base") is not None:
         base = load(notes["base"], dtype="float32")
-        tensors = rounded(difference(model, base, order.rank), "bf16")
+        tensors = rounded(difference(model, base), "bf16")
     else:
         tensors = rounded(own_tensors(model), order.weights)  # type: ignore[arg-type]
     write_tensors(folder, {name: tensor.contiguous().cpu().clone() for name, tensor in tensors.items()})
@@ -113,9 +112,9 @@ def write_weights(model: Model, notes: dict[str, Any], order: Order, folder: Pat
 
 def write_beside(model: Model, notes: dict[str, Any], order: Order, folder: Path) -> None:
     """Tokenizer, processor, how it decodes, and the example."""
-    base = {} if notes.get("base") is None else load(notes["base"]).origin.files
+    base = notes.get("base")
     for name, content in model.origin.files.items():
-        if name not in DROPPED and not (notes.get("base") is not None and (name in base or "token" in name)):
+        if name not in DROPPED and (base is None or not WORDS.match(name)):  # a base has the tokenizer
             (folder / name).write_bytes(content)
     generation = {**model.origin.generation, **notes.get("generation", {})}
     if generation:
@@ -148,7 +147,7 @@ def check_answers(notes: dict[str, Any], order: Order, folder: Path) -> None:
         print(f"  the original says: {before}\n  the packed one:    {after}")
     print(f"{len(probes) - len(other)} of {len(probes)} probes are answered the same.")
     if len(probes) - len(other) < SHARE * len(probes) and not order.anyway:
-        raise FolderError("The packed model answers too differently; try --weights bf16, a higher --rank, or --anyway.")
+        raise FolderError("The packed model answers too differently; try --weights bf16, or --anyway.")
 
 
 def as_input(one: Any, task: str) -> Any:
@@ -202,11 +201,7 @@ def write_card(
     folder: Path,
 ) -> str:
     base = notes.get("base")
-    form = (
-        f'what differs from "{base}", in bfloat16, matrices by rank {order.rank} at most'
-        if base
-        else FORMS[order.weights]
-    )
+    form = FORMS[order.weights] if base is None else f'what differs from "{base}"'
     example_from = [f"The example in this folder: {notes['example_from']}."] if "example_from" in notes else []
     lines = [
         f"# {order.name}: {notes['about']}",
@@ -313,14 +308,13 @@ def read_order(arguments: list[str] | None = None) -> Order:
     parser.add_argument("name", metavar="NAME", help="of the model; notes/NAME.toml must exist")
     parser.add_argument("--task", help="only to be checked against the notes")
     parser.add_argument("--weights", choices=("bf16", "int8", "float32"), default="bf16", help="how they are stored")
-    parser.add_argument("--rank", type=int, default=32, help="of the difference from a base, for each matrix")
     parser.add_argument("--eval", action="append", default=[], metavar="TITLE=PATH", help="rows to measure it on")
     parser.add_argument("--home", type=Path, default=HOME, help="where the table and the folders are")
     parser.add_argument("--notes", type=Path, default=NOTES)
     parser.add_argument("--anyway", action="store_true", help="even where the packed model answers differently")
     given = parser.parse_args(arguments)
     evals = tuple((title, path) for title, _, path in (one.partition("=") for one in given.eval))
-    order = Order(given.run, given.name, given.weights, given.rank, evals, given.home, given.notes, given.anyway)
+    order = Order(given.run, given.name, given.weights, evals, given.home, given.notes, given.anyway)
     if given.task is not None and given.task != read_notes(order)["task"]:
         raise FolderError(f'The notes on {order.name} say "{read_notes(order)["task"]}", not "{given.task}".')
     return order

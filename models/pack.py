@@ -5,8 +5,8 @@
     python models/pack.py runs/sst2 sentiment --eval "SST-2 dev=dev.tsv"
 
 Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that. What people
-must know stands in notes/NAME.toml, written by hand; command, time, energy and figures come from the run itself; `--eval`
-measures the original and the packed model, and both must agree.
+must know stands in notes/NAME.toml, written by hand; command, time, energy and figures come from the run itself;
+`--eval` measures the original and the packed model, and both must agree.
 """
 
 from __future__ import annotations
@@ -231,7 +231,10 @@ def made(notes: dict[str, Any], order: Order) -> list[str]:
 
 
 def tidy(command: str) -> str:
-    """Paths of the machine it ran on say nothing to others: $D is the folder of the data sets."""
+    """Paths of the machine it ran on say nothing to others: a shipped model is its name, the data's folder is $D."""
+    for model in shipped.models():
+        if model.path is not None:
+            command = command.replace(str(model.path), model.name)
     data = os.environ.get("ANYFORMER_DATA")
     if data:
         command = command.replace(data.rstrip("/"), "$D")

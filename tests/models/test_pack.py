@@ -151,8 +151,10 @@ def test_alike_means_words_and_nearly_numbers() -> None:
     assert pack.alike("nose 100,50", "nose 101,50") and not pack.alike("nose 100,50", "nose 120,50")
 
 
-def test_paths_of_a_machine_do_not_get_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_a_machine_do_not_get_out(made: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYFORMER_DATA", "/somewhere/data")
+    folder = pack.pack(order(made, home, "small", "small"))
+    assert pack.tidy(f"anyformer train x --recipe {folder}") == "anyformer train x --recipe small"
     line = "anyformer train x --data /somewhere/data/a/b.tsv --out /tmp/runs/mine --set train.lr=1e-3"
     assert pack.tidy(line) == "anyformer train x --data $D/a/b.tsv --out mine --set train.lr=1e-3"
 

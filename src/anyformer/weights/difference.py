@@ -17,9 +17,8 @@ from torch import Tensor
 
 from anyformer.core.init import materialise
 from anyformer.core.taps import brief
-from anyformer.errors import WeightsError
 from anyformer.model import Model
-from anyformer.weights.files import list_tensors, read_tensors
+from anyformer.weights.files import check_fit, list_tensors, read_tensors
 
 A, B, STEPS, SCALE, ROWS = ".a", ".b", ".steps", ".scale", ".rows"
 EXACT = 1e-4  # of the largest singular value: below is rounding, and no part of the rank
@@ -101,8 +100,7 @@ def complete(model: Model, base: Model, folder: Path, device: str | torch.device
     missing = [part for parts in needs.values() for part in parts if part not in stored]
     missing += [name for name in wanted if name not in stored and _shape(before.get(name)) != _shape(wanted[name])]
     extra = sorted(set(stored) - set(wanted) - {part for parts in needs.values() for part in parts})
-    if missing or extra:
-        raise WeightsError(f"The weights in {folder} do not fit its base: {', '.join([*missing, *extra])}.")
+    check_fit(folder, missing, extra, what="base")
     held = {one.name: tensor.clone() for one, tensor in read_tensors(stored.values())}
     materialise(model, device, dtype)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.model import Model
 from anyformer.version import __version__
 from anyformer.weights.difference import complete, own_tensors
-from anyformer.weights.files import list_tensors, read_json, whole_folder, write_tensors
+from anyformer.weights.files import check_fit, list_tensors, read_json, whole_folder, write_tensors
 from anyformer.weights.hf import fill, load_hf, read_companions, save_hf, write_companions
 from anyformer.weights.rounded import rescale, scales_of
 from anyformer.weights.table import Key, addresses
@@ -125,18 +125,18 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
         model = family.build(settings)
     if dtype is None and "dtype" in config:
         dtype = read_dtype(str(config["dtype"]))
-    if config.get("base") is not None:
-        base = read(shipped.place(str(config["base"])), "cpu", torch.float32)
-        complete(model, base, folder, device, dtype if dtype is not None else torch.float32)
-        model.origin.files = {name: content for name, content in base.origin.files.items() if WORDS.match(name)}
-    else:
+    base = None if config.get("base") is None else read(shipped.place(str(config["base"])), "cpu", torch.float32)
+    if base is None:
         fill_own(model, folder, device, dtype)
+    else:
+        complete(model, base, folder, device, dtype if dtype is not None else torch.float32)
     model.origin.recipe = config.get("recipe")
     model.origin.hf_config = config.get("hf", {})
     model.origin.settings = {name: config[name] for name in SECTIONS if name in config}
-    generation = folder / "generation_config.json"
-    model.origin.generation = read_json(generation) if generation.exists() else {}
-    model.origin.files |= read_companions(folder)
+    read_companions(model, folder)
+    if base is not None:
+        words = {name: content for name, content in base.origin.files.items() if WORDS.match(name)}
+        model.origin.files = {**words, **model.origin.files}
     return model.eval()
 
 
@@ -147,16 +147,6 @@ def fill_own(model: Model, folder: Path, device: str | torch.device, dtype: torc
     stored = {name: one for name, one in stored.items() if name not in beside}
     own = {brief(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
     keys = [Key(name, name) for name in addresses(model) if name in own]
-    check_names(set(own), set(stored), folder)
+    check_fit(folder, sorted(own - set(stored)), sorted(set(stored) - own))
     fill(model, keys, stored, folder, device, dtype)
     rescale(addresses(model), scales)
-
-
-def check_names(wanted: set[str], stored: set[str], folder: Path) -> None:
-    missing, extra = sorted(wanted - stored), sorted(stored - wanted)
-    if missing or extra:
-        raise WeightsError(
-            f"The weights in {folder} do not fit its config."
-            + (f" Missing ({len(missing)}): {', '.join(missing)}." if missing else "")
-            + (f" Not expected ({len(extra)}): {', '.join(extra)}." if extra else "")
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -38,8 +39,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def home(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy that may be spoiled."""
-    import shutil
-
     shutil.copytree(packed, tmp_path / "home")
     monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path / "home"))
     return tmp_path / "home"
@@ -194,8 +193,6 @@ def test_no_name_stands_for_two_things() -> None:
 @pytest.mark.slow
 def test_the_wheels_carry_what_they_should(home: Path, tmp_path: Path) -> None:
     """The wheel of the models holds every file of the table, and the table."""
-    import shutil
-
     source = tmp_path / "models"
     shutil.copytree(ROOT / "models", source, ignore=shutil.ignore_patterns("*.egg-info", "build"))
     shutil.rmtree(source / "src" / shipped.PACKAGE)

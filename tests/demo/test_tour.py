@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 
 import anyformer as af
 from anyformer import shipped
@@ -85,8 +89,6 @@ def test_one_page_with_every_model(
 
 
 def test_a_damaged_model_does_not_stop_the_others(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import shutil
-
     shutil.copytree(home, tmp_path / "home")
     monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path / "home"))
     weights = tmp_path / "home" / "en-de" / "model.safetensors"
@@ -122,8 +124,6 @@ def test_answers_are_shown_as_what_they_are() -> None:
 
 def test_commands_can_be_typed() -> None:
     """What a panel shows is what a shell takes; two texts have their tab."""
-    import subprocess
-
     model = shipped.Shipped("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
     shown = tour.command(model).replace("anyformer run classify-pair", "printf %s")
     assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one\ttwo"
@@ -131,10 +131,6 @@ def test_commands_can_be_typed() -> None:
 
 def test_strips_are_dark_where_the_reader_looked(tmp_path: Path) -> None:
     """Four letters, each looked for in its own quarter of a line that fills half of what the model takes."""
-    from types import SimpleNamespace
-
-    from PIL import Image
-
     Image.new("L", (120, 20), 255).save(tmp_path / "line.png")
     looked = torch.zeros(4, 2, 16)
     for letter in range(4):

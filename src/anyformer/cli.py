@@ -327,20 +327,23 @@ def demo(
 ) -> None:
     """Put every model that is here to work once, and gather the answers on a page.
 
-    With --train: train a small Transformer to translate number words, English to German, and show what it attends to.
+    With --train, or where there is none: train a small Transformer to translate number words, English to German, and
+    show what it attends to.
 
     \b
     Examples:
       anyformer demo
       anyformer demo --train --out demo-output
     """
-    if train:
-        from anyformer.demo.numbers import DemoSettings, run
+    from anyformer.demo.numbers import DemoSettings, run
+    from anyformer.demo.tour import at_hand, tour
 
+    if not train and not at_hand():
+        print("No model is here to show (anyformer models says how to get some), so one is trained.", flush=True)
+        train = True
+    if train:
         run(out, DemoSettings(seed=seed))
     else:
-        from anyformer.demo.tour import tour
-
         tour(out)
 
 

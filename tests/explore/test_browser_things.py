@@ -107,6 +107,17 @@ def test_over_the_input(page: Page, things: Models, name: str, state: Any, mute:
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.parametrize("name", ["pool", "videomae"])
+def test_an_answer_read_off_all_tokens(page: Page, things: Models, name: str) -> None:
+    drawn = []
+    for mutes in both(page, name, "picture", "encoder.0.self.0"):
+        got = view(things[name], "answered", **given(page, name), silence=mutes)
+        tops = [*([got["most"]] if name == "pool" else []), got["rolled"]["most"]]
+        drawn.append([float(text.split()[-1]) for text in page.texts(".most")])
+        assert drawn[-1] == pytest.approx(tops, abs=6e-5)
+    assert drawn[0] != drawn[1]
+
+
 @pytest.mark.parametrize("name", ["perceiver-picture", "perceiver-sound", "perceiver-points"])
 def test_latents(page: Page, things: Models, name: str) -> None:
     """What each latent looks at is the first thing that happens, so silence shows in what reaches the answer."""

@@ -105,6 +105,30 @@ def test_rollout_through_time_and_space(things: Models) -> None:
     close(view(one, "rolled", stage="encoder", position=0)["map"], wanted)
 
 
+def test_an_answer_read_off_all_tokens(things: Models) -> None:
+    """By their mean, or by a query of the head's own; and through the layers below, as the tasks' rollout has it."""
+    from anyformer.pictures.attention import class_attention
+
+    found = seen(things["videomae"], "*.weights")
+    total = torch.eye(32)
+    for layer in range(2):
+        weights = found[f"encoder.blocks.{layer}.self.weights"][0].mean(0)
+        total = (0.5 * weights + 0.5 * torch.eye(32)) @ total
+    got = view(things["videomae"], "answered")
+    assert got["by"] == "mean"
+    close(got["rolled"]["map"], total.mean(0).view(2, 4, 4))
+    one = things["pool"]
+    batch = one.subject(Ask(picture=picture()), Patience(60)).batch
+    with torch.no_grad():
+        both = class_attention(one.model, batch, batch["pixel_values"].shape[2:])
+    assert both is not None
+    got = view(one, "answered", picture=picture())
+    close(got["mean"], both[0][0])
+    close(got["rolled"]["map"], both[1][0])
+    with pytest.raises(af.Error, match="not read off many"):
+        view(things["vit"], "answered", picture=picture())
+
+
 def test_points_and_the_query_that_pools_them(things: Models) -> None:
     one = things["points"]
     found = seen(one, "*.weights")

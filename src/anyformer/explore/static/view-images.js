@@ -3,7 +3,7 @@
 import { part, unpack } from "./api.js";
 import { choice, el, number, slider, svg, table, visible } from "./dom.js";
 import { figure, heatmap, sheet, text } from "./draw.js";
-import { headGrid, most } from "./head-grid.js";
+import { headGrid, most, peak } from "./head-grid.js";
 import * as surface from "./surface.js";
 import { rowsOf } from "./view-heads.js";
 
@@ -108,7 +108,7 @@ export async function caption(context) {
     head !== null && plain ? el("button", { type: "button", id: `mute-${n}`, onclick: () => context.toggleMute(stage, block, where, head) }, context.isMuted(stage, block, where, head) ? "Let this head speak" : "Silence this head") : ""),
     el("div", { class: "chips" }, got.words.map((word, i) => el("button", { type: "button", id: `word-${n}-${i}`, class: "chip", "aria-pressed": String(i === at), onclick: () => set({ pos: i }) }, visible(word)))));
   const one = part(maps, at);
-  box.append(figure(`Where it looks as it writes "${visible(got.words[at])}"`, surface.draw(got, one, "attention of a word", {}), rowsOf(one), most(Math.max(...one.values))));
+  box.append(figure(`Where it looks as it writes "${visible(got.words[at])}"`, surface.draw(got, one, "attention of a word", {}), rowsOf(one), most(peak(one.values))));
   const all = el("div", { class: "grid" });
   all.style.gridTemplateColumns = `repeat(auto-fill, minmax(${got.kind === "sound" ? "20rem" : "8rem"}, 1fr))`;
   got.words.slice(0, 40).forEach((word, i) => all.append(el("div", { class: "cell" }, surface.draw(got, part(maps, i), word, { wide: got.kind === "sound" ? 300 : 130 }), el("div", {}, el("b", {}, visible(word))))));

@@ -15,6 +15,7 @@ from anyformer.explore.views.without import without
 View = Callable[[Opened, Ask, Patience], dict[str, Any]]
 
 VIEWS: dict[str, View] = {
+    "answered": things.answered,
     "beams": words.beam_tree,
     "boxes": pictures.detections,
     "caption": things.words_over,

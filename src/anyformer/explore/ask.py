@@ -14,6 +14,7 @@ from anyformer.errors import InputError
 MOST_CHARACTERS = 100_000
 MOST_NEW = 128  # tokens that are written for one request
 MOST_BEAMS = 8
+MOST_PADDING = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class Ask(Settings):
     target: str | None = None  # what an encoder-decoder is made to say; None: what it says by itself
     picture: str | None = None  # a file, as base64
     sound: str | None = None  # likewise
+    padding: int = 0  # tokens that mean nothing, put beside the text
+    padding_left: bool = False  # in front of it
     silence: tuple[Mute, ...] = ()
     stage: str | None = None
     part: str = "self"
@@ -61,6 +64,7 @@ class Ask(Settings):
         self.require(self.top_k >= 0, "top_k must be 0 or more.")
         self.require(1 <= self.new_tokens <= MOST_NEW, f"new_tokens must be from 1 to {MOST_NEW}.")
         self.require(1 <= self.beams <= MOST_BEAMS, f"beams must be from 1 to {MOST_BEAMS}.")
+        self.require(0 <= self.padding <= MOST_PADDING, f"padding must be from 0 to {MOST_PADDING}.")
         self.require(0 < self.share < 1, "share must be between 0 and 1.")
         self.require(0 <= self.threshold <= 1, "threshold must be from 0 to 1.")
         self.require(min(self.top, self.left, self.layer) >= 0, "top, left and layer count from 0.")
@@ -79,4 +83,5 @@ class Ask(Settings):
     def key(self) -> tuple[object, ...]:
         """What a pass through the model depends on."""
         files = hashlib.blake2b(f"{self.picture} {self.sound}".encode(), digest_size=16).digest()
-        return (self.text, self.pair, self.target, files, self.silence, self.share, self.seed, self.new_tokens)
+        padding = (self.padding, self.padding_left)
+        return (self.text, self.pair, self.target, files, padding, self.silence, self.share, self.seed, self.new_tokens)

@@ -8,7 +8,8 @@ from typing import Any
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
-from anyformer.explore.views import flow, heads, pictures, places, sizes, words
+from anyformer.explore.views import flow, heads, masks, pictures, places, sizes, words
+from anyformer.explore.views.steps import steps
 from anyformer.explore.views.without import without
 
 View = Callable[[Opened, Ask, Patience], dict[str, Any]]
@@ -25,6 +26,7 @@ VIEWS: dict[str, View] = {
     "heads": heads.heads,
     "hidden": pictures.hidden,
     "lens": words.lens,
+    "mask": masks.mask,
     "next": words.next_words,
     "over": pictures.over,
     "picture": pictures.picture,
@@ -32,8 +34,9 @@ VIEWS: dict[str, View] = {
     "rolled": pictures.rolled,
     "rollout": flow.rollout,
     "row": heads.row,
+    "sites": words.sites,
     "sizes": sizes.sizes,
-    "steps": heads.steps,
+    "steps": steps,
     "tokens": words.tokens,
     "without": without,
 }

@@ -23,15 +23,14 @@ WHOLE = 1_000_000  # capacities are whole numbers
 
 
 def layers_of(trace: Trace, stage: str | None, patience: Patience) -> tuple[str, list[Tensor]]:
-    """The weights of every layer of self-attention in a stage, [1, heads, T, T] each."""
+    """The weights of every layer of self-attention in a stage, [1, 1, T, T] each: the mean of its heads."""
     sites = trace.layers(stage, "self")
     if not sites:
         raise InputError("This model has no layers of self-attention to follow attention through.")
     weights = []
     for site in sites:
         patience.check()
-        mean = trace.weights(site).float().mean(dim=0)
-        weights.append(mean[None, None])
+        weights.append(trace.mean_weights(site)[None, None])
     return sites[0].stage, weights
 
 

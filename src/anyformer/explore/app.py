@@ -26,6 +26,7 @@ from anyformer.errors import Error, InputError, StoppedError
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
+from anyformer.explore.senses import abilities
 from anyformer.explore.shelf import Shelf
 from anyformer.explore.views import VIEWS
 from anyformer.version import __version__
@@ -129,6 +130,7 @@ def describe(opened: Opened) -> dict[str, Any]:
         "patches": opened.patches is not None,
         "crosses": any(point.endswith(".cross.weights") for point in model.points),
         "attends": any(point.endswith(".weights") for point in model.points),
+        **abilities(opened),
     }
 
 

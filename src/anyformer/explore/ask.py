@@ -15,6 +15,7 @@ MOST_CHARACTERS = 100_000
 MOST_NEW = 128  # tokens that are written for one request
 MOST_BEAMS = 8
 MOST_PADDING = 64
+MOST_PICTURES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,10 @@ class Ask(Settings):
     target: str | None = None  # what an encoder-decoder is made to say; None: what it says by itself
     picture: str | None = None  # a file, as base64
     sound: str | None = None  # likewise
+    clip: str | None = None  # likewise; None: an example
+    items: str | None = None  # a set or a table, likewise
+    row: int = 0  # of a file that holds several
+    pictures: tuple[str, ...] = ()  # a small data set, for the view of query slots
     padding: int = 0  # tokens that mean nothing, put beside the text
     padding_left: bool = False  # in front of it
     silence: tuple[Mute, ...] = ()
@@ -67,21 +72,27 @@ class Ask(Settings):
         self.require(0 <= self.padding <= MOST_PADDING, f"padding must be from 0 to {MOST_PADDING}.")
         self.require(0 < self.share < 1, "share must be between 0 and 1.")
         self.require(0 <= self.threshold <= 1, "threshold must be from 0 to 1.")
-        self.require(min(self.top, self.left, self.layer) >= 0, "top, left and layer count from 0.")
+        self.require(min(self.top, self.left, self.layer, self.row) >= 0, "top, left, layer and row count from 0.")
+        self.require(len(self.pictures) <= MOST_PICTURES, f"at most {MOST_PICTURES} pictures go into one question.")
         self.require(len(self.silence) <= 4096, "no model has so many heads to silence.")
 
     def file(self, kind: str) -> bytes:
-        """The picture or the sound that was given."""
+        """The picture, the sound or what else was given."""
         content: str | None = getattr(self, kind)
         if content is None:
             raise InputError(f"This model reads {kind}s; give it one.")
-        try:
-            return base64.b64decode(content.encode(), validate=True)
-        except (binascii.Error, ValueError):
-            raise InputError(f"The {kind} is not base64.") from None
+        return decoded(content, kind)
 
     def key(self) -> tuple[object, ...]:
         """What a pass through the model depends on."""
-        files = hashlib.blake2b(f"{self.picture} {self.sound}".encode(), digest_size=16).digest()
+        given = f"{self.picture} {self.sound} {self.clip} {self.items} {self.row}"
+        files = hashlib.blake2b(given.encode(), digest_size=16).digest()
         padding = (self.padding, self.padding_left)
         return (self.text, self.pair, self.target, files, padding, self.silence, self.share, self.seed, self.new_tokens)
+
+
+def decoded(content: str, kind: str) -> bytes:
+    try:
+        return base64.b64decode(content.encode(), validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError(f"The {kind} is not base64.") from None

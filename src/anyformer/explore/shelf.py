@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 from anyformer.errors import FolderError, InputError
+from anyformer.explore.gallery import Gallery
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 
@@ -42,6 +43,7 @@ class Shelf:
         self.entries = {entry.id: entry for entry in entries}
         self.lock = Lock()
         self.held: OrderedDict[str, Opened] = OrderedDict()
+        self.gallery: Gallery | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> Shelf:
@@ -68,6 +70,7 @@ class Shelf:
                 while len(self.held) >= HELD:
                     self.held.popitem(last=False)
                 self.held[id] = Opened.load(entry.path)
+                self.held[id].gallery = self.gallery
             self.held.move_to_end(id)
             return self.held[id]
         finally:

@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { el } from "./dom.js";
 import { samplePicture, shrink } from "./pictures.js";
 import { readSound, threeTones } from "./sounds.js";
+import * as things from "./things.js";
 import { VIEWS } from "./views.js";
 
 const EXAMPLES = {
@@ -12,7 +13,7 @@ const EXAMPLES = {
   "EEA": "The agreement on the European Economic Area was signed in August 1992.",
 };
 const START = { models: "", view: "", text: EXAMPLES["it, tired"], pair: "", target: "", site: "", layer: 0, head: "", pos: -1, top: 0, left: 0, mode: "matrix",
-  mute: "", temp: 1, k: 0, p: 1, sample: 0, seed: 0, n: 20, beams: 3, share: 0.75, threshold: 0.5, step: 0, softness: 1 };
+  mute: "", temp: 1, k: 0, p: 1, sample: 0, seed: 0, n: 20, beams: 3, share: 0.75, threshold: 0.5, step: 0, softness: 1, row: 0, axes: "0.1" };
 
 const $ = (id) => document.getElementById(id);
 let state = { ...START };
@@ -47,7 +48,7 @@ export function set(changes, quiet = false) {
 // What is asked of the server.
 
 export function question(more) {
-  const asked = { text: state.text, silence: mutes(), ...more };
+  const asked = { text: state.text, silence: mutes(), ...things.asked(state), ...more };
   if (state.pair) asked.pair = state.pair;
   if (state.target) asked.target = state.target;
   if (picture) asked.picture = picture.data;
@@ -147,6 +148,7 @@ function showInput(infos) {
   $("target-field").hidden = !infos.some((info) => info.writes);
   $("picture-field").hidden = !infos.some((info) => info.pictures);
   $("sound-field").hidden = !infos.some((info) => info.sounds);
+  $("thing-field").replaceChildren(...things.fields(infos, (changes) => set(changes), say));
   const examples = text ? Object.entries(EXAMPLES) : [];
   $("examples").replaceChildren(...examples.map(([name, sentence]) => el("button", { type: "button", title: sentence, onclick: () => { $("text").value = sentence; submit(); } }, name)));
   for (const name of ["text", "pair", "target"]) if (document.activeElement !== $(name)) $(name).value = state[name];
@@ -213,11 +215,12 @@ async function begin() {
 
 async function takeFile(file) {
   try {
-    if (file.type.startsWith("audio/")) sound = await readSound(file);
+    if (await things.take(file, [...known.values()])) set({ row: 0, pos: -1 }, true);
+    else if (file.type.startsWith("audio/")) sound = await readSound(file);
     else picture = await shrink(file);
     show();
-  } catch {
-    say("That file is neither a picture nor a sound that this browser can read.", true);
+  } catch (error) {
+    say(error.message.includes(file.name) ? error.message : "That file is neither a picture nor a sound that this browser can read.", true);
   }
 }
 

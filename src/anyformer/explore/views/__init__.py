@@ -8,7 +8,8 @@ from typing import Any
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
-from anyformer.explore.views import flow, heads, masks, pictures, places, sizes, words
+from anyformer.explore.views import flow, heads, masks, pictures, places, poses, sizes, things, words
+from anyformer.explore.views.slot_map import slot_map
 from anyformer.explore.views.steps import steps
 from anyformer.explore.views.without import without
 
@@ -17,7 +18,7 @@ View = Callable[[Opened, Ask, Patience], dict[str, Any]]
 VIEWS: dict[str, View] = {
     "beams": words.beam_tree,
     "boxes": pictures.detections,
-    "caption": pictures.words_over,
+    "caption": things.words_over,
     "embeddings": places.embeddings,
     "filters": pictures.filters,
     "flow": flow.flow,
@@ -28,14 +29,18 @@ VIEWS: dict[str, View] = {
     "lens": words.lens,
     "mask": masks.mask,
     "next": words.next_words,
-    "over": pictures.over,
-    "picture": pictures.picture,
+    "over": things.over,
+    "picture": things.thing,
     "places": pictures.places,
-    "rolled": pictures.rolled,
+    "pose": poses.pose,
+    "queries": things.queries,
+    "rolled": things.rolled,
     "rollout": flow.rollout,
     "row": heads.row,
+    "segments": poses.segments,
     "sites": words.sites,
     "sizes": sizes.sizes,
+    "slots": slot_map,
     "steps": steps,
     "tokens": words.tokens,
     "without": without,

@@ -10,29 +10,21 @@ from anyformer.errors import InputError
 from anyformer.explore import grids
 from anyformer.explore.ask import Ask
 from anyformer.explore.capture import Site, Trace
+from anyformer.explore.names import group_names, token_names
 from anyformer.explore.opened import Opened, Subject
 from anyformer.explore.patience import Patience
 
 
 def labels(opened: Opened, subject: Subject, trace: Trace, stage: str) -> list[str]:
-    """What the tokens of a stage are called: words, cells of a picture, or their numbers."""
-    if stage in subject.words:
-        return [word.text for word in subject.words[stage]]
-    tokens = trace.tokens(stage)
-    length = tokens.x.shape[1]
-    if tokens.grid is None:
-        return [str(i) for i in range(length)]
-    rows, columns = tokens.grid
-    cells = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-    if len(cells) > length:  # most of them were dropped (MAE)
-        return [str(i) for i in range(length)]
-    before = ["class", "distill"][: length - len(cells)] if length - len(cells) <= 2 else []
-    return [*(before or [str(i) for i in range(length - len(cells))]), *cells]
+    """What the tokens of a stage are called: words, cells of a picture, columns of a table, or their numbers."""
+    return token_names(opened, subject, trace, stage)
 
 
 def sides(opened: Opened, subject: Subject, trace: Trace, site: Site) -> tuple[list[str], list[str]]:
     """Names of queries and of keys. A decoder of a pair is named by what it says, one word later."""
     crossing = trace.sublayer(site).crosses
+    if trace.sublayer(site).config.grouping != "all":
+        return group_names(trace, site), group_names(trace, site)
     key_stage = trace.memory_stage(site.stage) if crossing else site.stage
     queries = labels(opened, subject, trace, site.stage)
     if crossing and subject.answers and len(subject.answers) == len(queries):

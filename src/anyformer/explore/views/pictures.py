@@ -1,4 +1,4 @@
-"""Pictures: what a model attends to in them, patch by patch; filters and places; masked autoencoders; detectors."""
+"""Pictures: filters and places of their patches; masked autoencoders; detectors."""
 
 from __future__ import annotations
 
@@ -16,17 +16,12 @@ from anyformer.decode.slots import pick as pick_slots
 from anyformer.errors import InputError
 from anyformer.explore import grids
 from anyformer.explore.ask import Ask
-from anyformer.explore.capture import Site, Trace, watched
+from anyformer.explore.capture import watched
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.silence import silenced
-from anyformer.explore.views.flow import layers_of
-from anyformer.explore.views.heads import labels, pick, place, sides
-from anyformer.inputs.audio import FramesInput, SpectrogramInput
-from anyformer.inputs.backbone import BackboneInput, FeatureInput
-from anyformer.inputs.bridge import BridgeInput
+from anyformer.explore.views.heads import place
 from anyformer.inputs.image import ImageInput
-from anyformer.pictures.attention import rollout as roll
 from anyformer.pictures.open import pillow
 from anyformer.tasks.text import labels_of
 
@@ -42,75 +37,6 @@ def as_png(image: Any) -> str:
     stream = io.BytesIO()
     image.convert("RGB").save(stream, format="PNG")
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
-
-
-def picture(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """The picture as the model sees it, its grid of patches, what attention to it can be asked for, and the answer."""
-    subject, trace = opened.look(ask, patience)
-    if subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not look at pictures.")
-    gridded = [name for name in trace.run.tokens if trace.tokens(name).grid is not None]
-    stage = gridded[0] if gridded else next(iter(trace.run.tokens))
-    rows, columns = grid_of(trace, stage)
-    names = labels(opened, subject, trace, stage)
-    made = {"image": as_png(subject.image), "stage": stage, "rows": rows, "columns": columns}
-    made |= {"size": [subject.image.size[1], subject.image.size[0]], "before": max(len(names) - rows * columns, 0)}
-    return {**made, "answers": _classes(opened, trace)}
-
-
-def _classes(opened: Opened, trace: Trace) -> list[dict[str, Any]]:
-    logits = trace.output.get("logits")
-    if logits is None or logits.dim() != 2:
-        return []
-    names = labels_of(opened.model)
-    best = logits[0].float().log_softmax(-1).exp().topk(min(5, logits.shape[-1]))
-    named = [names[i] if i < len(names) else str(i) for i in best.indices.tolist()]
-    return [{"text": name, "chance": chance} for name, chance in zip(named, best.values.tolist(), strict=True)]
-
-
-def over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """What one query attends to over the picture, [heads, rows, columns]: a class token, a patch, a slot or a word."""
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
-    weights = trace.weights(site)
-    queries, _ = sides(opened, subject, trace, site)
-    at = place(ask.position, len(queries))
-    maps = on_picture(trace, site, weights[:, at])
-    mean = maps.float().mean(dim=0)
-    return {"maps": grids.pack(maps), "mean": grids.pack(mean), "query": queries[at], "position": at}
-
-
-def on_picture(trace: Trace, site: Site, rows: Tensor) -> Tensor:
-    """Weights of keys […, K] as maps […, rows, columns]; tokens before the patches are left out."""
-    stage = trace.memory_stage(site.stage) if trace.sublayer(site).crosses else site.stage
-    grid = grid_of(trace, stage)
-    if grid[0] * grid[1] > rows.shape[-1] or stage not in _seeing(trace):
-        raise InputError("What is attended to here are not the patches of a picture, or most of them were dropped.")
-    return rows[..., rows.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
-
-
-def _seeing(trace: Trace) -> list[str]:
-    """The stages whose tokens are parts of a picture or of a sound: all but those that read words or queries."""
-    inputs = {name: getattr(stage, "inputs", None) for name, stage in trace.model.stages.items()}
-    seeing = (ImageInput, BackboneInput, FeatureInput, SpectrogramInput, FramesInput, BridgeInput)
-    return [name for name, one in inputs.items() if isinstance(one, seeing) or trace.tokens(name).grid is not None]
-
-
-def grid_of(trace: Trace, stage: str) -> tuple[int, int]:
-    """Rows and columns of a stage's tokens; frames of a sound are one row."""
-    found = [trace.tokens(stage), *(trace.tokens(name) for name in trace.run.tokens)]
-    length = found[0].x.shape[1]
-    return next((one.grid for one in found if one.grid is not None), (1, length))
-
-
-def rolled(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """Rollout over the picture: what reaches the class token, or a patch, through all layers."""
-    _, trace = opened.look(ask, patience)
-    stage, weights = layers_of(trace, ask.stage, patience)
-    total = roll(weights)[0]
-    at = place(ask.position, len(total))
-    site = trace.layers(stage, "self")[0]
-    return {"map": grids.pack(on_picture(trace, site, total[at])), "position": at}
 
 
 def _patches(opened: Opened) -> ImageInput:
@@ -217,19 +143,3 @@ def detections(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     sites = trace.layers(None, "cross")
     top = {"score": float(best.max()), "slot": int(best[0].argmax())}
     return {"image": as_png(subject.image), "things": things, "slots": best.shape[1], "top": top, "layers": len(sites)}
-
-
-def words_over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """Captioning and reading: for every word that is written, what its cross-attention looks at in the picture."""
-    subject, trace = opened.look(ask, patience)
-    if not subject.answers or subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not put pictures into words.")
-    site = trace.site(None, ask.layer, "cross")
-    maps = on_picture(trace, site, pick(trace.weights(site), ask.head))
-    words = [word.text for word in subject.answers]
-    return {
-        "image": as_png(subject.image),
-        "words": words,
-        "maps": grids.pack(maps),
-        "layers": len(trace.layers(None, "cross")),
-    }

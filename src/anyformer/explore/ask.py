@@ -48,6 +48,7 @@ class Ask(Settings):
     layers: tuple[int, ...] | None = None
     head: int | None = None  # None: all of them, or their mean
     position: int = -1
+    to: int = 0  # the token that is looked at
     top: int = 0  # the corner of a tile
     left: int = 0
     temperature: float = 1.0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.attend import weigh
@@ -143,21 +144,31 @@ class Trace:
         many heads wide stays small."""
         if not site.plain:
             return self.weights(site).float().mean(dim=0)
+        return torch.cat([part.float().mean(dim=0) for part in self._some(site, 0, None)])
+
+    @torch.inference_mode()
+    def row_weights(self, site: Site, at: int) -> Tensor:
+        """[heads, keys] of one query."""
+        if not site.plain:
+            return self.weights(site)[:, at]
+        return next(self._some(site, at, at + 1))[:, 0]
+
+    def _some(self, site: Site, first: int, last: int | None) -> Iterator[Tensor]:
+        """The weights of the queries first…last-1, [heads, some, keys], a few at a time."""
         attention, point = self.attention(site), site.point.removesuffix("weights")
         seen = self.inside(site.stage, site.layer, f"{site.part}.query", f"{site.part}.key")
         query, key, mask = seen[point + "query"][:1], seen[point + "key"][:1], self.mask(site)
-        bias = self.bias(site, query, key)
-        found = torch.zeros(query.shape[2], key.shape[2])
-        for first in range(0, len(found), ROWS):
-            rows = slice(first, min(first + ROWS, len(found)))
-            _, far = mask.reach(rows.start, rows.stop, found.shape[1])
-            part = None if bias is None else bias.expand(*bias.shape[:-2], *found.shape)[..., rows, :far]
-            weights = weigh(
-                query[:, :, rows], key[:, :, :far], mask, scale=attention.scale, bias=part, offset=first,
-                score=attention.score,
-            )  # fmt: skip
-            torch.mean(weights[0].float(), dim=0, out=found[rows, :far])
-        return found
+        bias, keys = self.bias(site, query, key), key.shape[2]
+        if bias is not None:
+            bias = bias.expand(*bias.shape[:-2], query.shape[2], keys)
+        last = query.shape[2] if last is None else last
+        for start in range(first, last, ROWS):
+            stop = min(start + ROWS, last)
+            _, far = mask.reach(start, stop, keys)
+            part = None if bias is None else bias[..., start:stop, :far]
+            some = query[:, :, start:stop], key[:, :, :far]
+            found = weigh(*some, mask, scale=attention.scale, bias=part, offset=start, score=attention.score)
+            yield F.pad(found[0], (0, keys - far))
 
     def bias(self, site: Site, query: Tensor, key: Tensor) -> Tensor | None:
         """What is added to the scores [.., heads, queries, keys], where positions are told that way."""

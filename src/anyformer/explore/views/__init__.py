@@ -37,6 +37,7 @@ VIEWS: dict[str, View] = {
     "rolled": things.rolled,
     "rollout": flow.rollout,
     "row": heads.row,
+    "seek": heads.seek,
     "segments": poses.segments,
     "sites": words.sites,
     "sizes": sizes.sizes,

@@ -44,7 +44,9 @@ def rollout(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     part = grids.tile(total, ask.top, ask.left)
     names_of = {"queries": names[part["top"] :][: grids.SIDE], "keys": names[part["left"] :][: grids.SIDE]}
     at = place(ask.position, len(names))
-    return {**part, **names_of, "stage": stage, "row": grids.strongest(total[at]), "position": at}
+    row = grids.strongest(total[at])
+    row["keys"] = [names[i] for i in row["places"]]
+    return {**part, **names_of, "stage": stage, "row": row, "position": at}
 
 
 def flow(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:

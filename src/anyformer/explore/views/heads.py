@@ -14,6 +14,8 @@ from anyformer.explore.names import group_names, token_names
 from anyformer.explore.opened import Opened, Subject
 from anyformer.explore.patience import Patience
 
+SOUGHT = 12  # heads that are listed
+
 
 def labels(opened: Opened, subject: Subject, trace: Trace, stage: str) -> list[str]:
     """What the tokens of a stage are called: words, cells of a picture, columns of a table, or their numbers."""
@@ -74,11 +76,27 @@ def row(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """What one token looks at: the strongest of its weights."""
     subject, trace = opened.look(ask, patience)
     site = trace.site(ask.stage, ask.layer, ask.part)
-    weights = pick(trace.weights(site), ask.head)
     queries, keys = sides(opened, subject, trace, site)
     at = place(ask.position, len(queries))
-    found = grids.strongest(weights[at], 512)
+    found = grids.strongest(pick(trace.row_weights(site, at), ask.head), 512)
     return {**found, "position": at, "query": queries[at], "keys": [keys[i] for i in found["places"]]}
+
+
+def seek(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
+    """The heads of all layers in which one token looks most at another."""
+    subject, trace = opened.look(ask, patience)
+    sites = trace.layers(ask.stage, ask.part)
+    if not sites:
+        raise InputError(f"This model has no {ask.part} attention to search.")
+    queries, keys = sides(opened, subject, trace, sites[0])
+    at, to = place(ask.position, len(queries)), place(ask.to, len(keys))
+    found = []
+    for site in sites:
+        patience.check()
+        each = trace.row_weights(site, at)[:, to].tolist()
+        found += [{"layer": site.layer, "head": head, "weight": weight} for head, weight in enumerate(each)]
+    found.sort(key=lambda one: -one["weight"])
+    return {"heads": found[:SOUGHT], "of": len(found), "query": queries[at], "key": keys[to], "position": at, "to": to}
 
 
 def pick(weights: Tensor, head: int | None) -> Tensor:

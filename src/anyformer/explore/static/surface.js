@@ -36,12 +36,16 @@ function button(x, y, width, height, name, value, act, reachable) {
 
 const frame = (x, y, width, height) => svg("rect", { x, y, width: Math.max(width, 3), height, fill: "none", stroke: "#ff5a36", "stroke-width": 2.5, "pointer-events": "none" });
 
+// What counts as much: the largest value, but never less than a quarter of an even share, so that a head which looks
+// elsewhere (at a class token, say) is dark.
+const brightest = (values) => Math.max(largest(values), 0.25 / values.length);
+
 // Dark where nothing is looked at, clear where much is.
 export function shade(map, most) {
   const [rows, columns] = map.shape.slice(-2);
   const canvas = el("canvas", { width: columns, height: rows });
   const pixels = new ImageData(columns, rows);
-  const top = most || largest(map.values);
+  const top = most || brightest(map.values);
   map.values.forEach((value, i) => pixels.data.set([8, 14, 26, Math.round(225 * (1 - Math.min(1, value / top)))], 4 * i));
   canvas.getContext("2d").putImageData(pixels, 0, 0);
   return canvas.toDataURL("image/png");
@@ -53,7 +57,7 @@ function clip(got, map, title, { pick, mark = -1, most, wide = FRAME } = {}) {
   const high = Math.round((wide * got.size[0]) / got.size[1]), gap = 6, line = 14;
   const across = Math.min(times, Math.max(1, Math.floor(960 / (wide + gap))));
   const drawing = sheet(across * (wide + gap), Math.ceil(times / across) * (high + gap + line), title);
-  const top = most || largest(map.values), n = rows * columns;
+  const top = most || brightest(map.values), n = rows * columns;
   for (let t = 0; t < times; t++) {
     const [x, y] = [(t % across) * (wide + gap), Math.floor(t / across) * (high + gap + line)];
     const one = { shape: [rows, columns], values: map.values.subarray(t * n, (t + 1) * n) };
@@ -78,7 +82,7 @@ function points(got, map, title, { pick, mark = -1, most, wide = WIDE, axes = [0
     return (value) => edge + ((value - low) / span) * (size - 2 * edge);
   };
   const [x, y] = [place(xs), place(ys)];
-  const top = most || largest(map.values);
+  const top = most || brightest(map.values);
   const drawing = sheet(size, size, title);
   if (edge > 20) drawing.append(text(size / 2, size - 6, `number ${a}`, { "text-anchor": "middle", fill: soft() }), text(0, 0, b < 0 ? "item" : `number ${b}`, { transform: `translate(11,${size / 2}) rotate(-90)`, "text-anchor": "middle", fill: soft() }));
   got.points.forEach((_, i) => {
@@ -94,8 +98,8 @@ function points(got, map, title, { pick, mark = -1, most, wide = WIDE, axes = [0
 // A line for each column of a row, or for each word.
 function rows(got, map, title, { pick, mark = -1, most, wide = WIDE } = {}) {
   const small = wide < 200, step = small ? 6 : 20;
-  const left = small ? 2 : 130, middle = small || !got.values ? 0 : 120, long = small ? wide - 6 : 230;
-  const top = most || largest(map.values);
+  const left = small ? 2 : 130, middle = small || !got.values ? 0 : 120, long = small ? wide - 6 : got.values ? 170 : 230;
+  const top = most || brightest(map.values);
   const drawing = sheet(left + middle + long + (small ? 0 : 70), got.names.length * step + 6, title);
   got.names.forEach((name, i) => {
     const y = i * step + 3, act = pick && (() => pick(i));

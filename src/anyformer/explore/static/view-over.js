@@ -28,14 +28,15 @@ function whichRow(context, n) {
 
 // The one that the address names; else the query that reads the answer, or whoever comes first.
 function chosen(askers, site) {
-  return askers.find((one) => nameOf(one) === site) || askers.find((one) => !one.cells && one.queries === 1 && one.layers.length) || askers[0];
+  return askers.find((one) => nameOf(one) === site) || askers.find((one) => !one.cells && one.queries === 1 && one.layers.length) || askers.find((one) => one.part !== "time") || askers[0];
 }
 
 const nameOf = (one) => `${one.stage}/${one.part}`;
 
-function start(asker) {
-  if (!asker.cells) return 0;
-  return asker.before && asker.part !== "time" ? 0 : asker.before + Math.floor(asker.cells / 2);
+// The class token, where there is one that looks; else the middle of the input.
+function start(asker, shape) {
+  if (!asker.cells || (asker.before && asker.part !== "time")) return 0;
+  return asker.before + (shape.length > 1 ? shape.reduce((place, size) => place * size + Math.floor(size / 2), 0) : 0);
 }
 
 function called(asker, at) {
@@ -66,7 +67,7 @@ function axisControls({ state, set, n }, numbers, row) {
 
 async function attended(context, got, asker) {
   const { box, state, set } = context;
-  const at = state.pos < 0 || state.pos >= asker.queries ? start(asker) : state.pos;
+  const at = state.pos < 0 || state.pos >= asker.queries ? start(asker, got.shape) : state.pos;
   const layer = asker.layers.includes(state.layer) ? state.layer : asker.layers[0];
   const options = { mark: asker.cells ? at - asker.before : -1, axes: state.axes.split(".").map(Number) };
   if (asker.cells) options.pick = (i) => set({ pos: i + asker.before });

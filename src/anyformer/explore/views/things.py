@@ -132,31 +132,28 @@ def _classes(opened: Opened, trace: Trace) -> list[dict[str, Any]]:
 
 def over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """What one query attends to over the input, [heads, *shape], and the mean of the heads."""
-    _, trace = opened.look(ask, patience)
+    subject, trace = opened.look(ask, patience)
     site = trace.site(ask.stage, ask.layer, ask.part)
     at = place(ask.position, n_queries(trace, site))
     maps = attended(trace, site, at)
     mean = maps.float().mean(dim=0)
-    sums = {"sum": float(mean.sum()), "most": float(mean.max())}
+    query = _name(opened, subject, trace, site, at)
     return {
         "maps": grids.pack(maps),
         "mean": grids.pack(mean),
-        "query": _name(opened, ask, site, at, patience),
+        "query": query,
         "position": at,
-        **sums,
+        "most": float(mean.max()),
     }
 
 
-def _name(opened: Opened, ask: Ask, site: Site, position: int, patience: Patience) -> str:
-    subject, trace = opened.look(ask, patience)
-    names, _ = sides(opened, subject, trace, site)
+def _name(opened: Opened, subject: Subject, trace: Trace, site: Site, position: int) -> str:
     own = None if trace.sublayer(site).crosses else layout(trace, site.stage)
     if own is None:
-        return names[position]
-    if not own.apart:
-        return names[own.token(position)]
-    at = own.place(position)
-    return names[position] if at is None else f"{at[0]}:{names[own.before + at[1]]}"
+        return sides(opened, subject, trace, site)[0][position]
+    at = own.place(position) if own.apart else None
+    names = labels(opened, subject, trace, site.stage)
+    return names[own.token(position)] if at is None else f"{at[0]}:{names[own.before + at[1]]}"
 
 
 def rolled(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:

@@ -238,8 +238,3 @@ def _logprobs(one: Opened, place: int, silence: list[dict[str, object]]) -> list
     assert head is not None
     found: list[float] = head.score(trace.run.tokens["decoder"].x[0, place]).log_softmax(-1).tolist()
     return found
-
-
-def test_masks_are_drawn(opened: Models) -> None:
-    mask = unpack(view(opened["decoder"], "steps", text=TEXT)["mask"])
-    assert torch.equal(mask, torch.ones_like(mask).tril())

@@ -22,6 +22,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from anyformer.core.recurrent import AttentiveDecoder, Recurrent, RecurrentDecoder
 from anyformer.errors import Error, InputError, StoppedError
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
@@ -78,8 +79,7 @@ def make_app(shelf: Shelf, seconds: float = SECONDS, largest: int = LARGEST) -> 
 
     @app.get("/api/models")
     async def models() -> dict[str, Any]:
-        named = [{"id": entry.id, "name": entry.name} for entry in shelf.entries.values()]
-        return {"models": named, "version": __version__}
+        return {"models": [entry.to_json() for entry in shelf.entries.values()], "version": __version__}
 
     @app.get("/api/models/{id}")
     async def model(id: str, request: Request) -> dict[str, Any]:
@@ -128,6 +128,7 @@ def describe(opened: Opened) -> dict[str, Any]:
         "boxes": opened.boxes is not None,
         "hides": opened.pixels is not None,
         "patches": opened.patches is not None,
+        "recurs": any(isinstance(part, (Recurrent, AttentiveDecoder, RecurrentDecoder)) for part in model.modules()),
         "crosses": any(point.endswith(".cross.weights") for point in model.points),
         "attends": any(point.endswith(".weights") for point in model.points),
         **abilities(opened),

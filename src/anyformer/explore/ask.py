@@ -14,6 +14,7 @@ from anyformer.errors import InputError
 MOST_CHARACTERS = 100_000
 MOST_NEW = 128  # tokens that are written for one request
 MOST_BEAMS = 8
+MOST_PADDING = 64
 MOST_PICTURES = 16
 
 
@@ -38,6 +39,8 @@ class Ask(Settings):
     items: str | None = None  # a set or a table, likewise
     row: int = 0  # of a file that holds several
     pictures: tuple[str, ...] = ()  # a small data set, for the view of query slots
+    padding: int = 0  # tokens that mean nothing, put beside the text
+    padding_left: bool = False  # in front of it
     silence: tuple[Mute, ...] = ()
     stage: str | None = None
     part: str = "self"
@@ -45,6 +48,7 @@ class Ask(Settings):
     layers: tuple[int, ...] | None = None
     head: int | None = None  # None: all of them, or their mean
     position: int = -1
+    to: int = 0  # the token that is looked at
     top: int = 0  # the corner of a tile
     left: int = 0
     temperature: float = 1.0
@@ -66,6 +70,7 @@ class Ask(Settings):
         self.require(self.top_k >= 0, "top_k must be 0 or more.")
         self.require(1 <= self.new_tokens <= MOST_NEW, f"new_tokens must be from 1 to {MOST_NEW}.")
         self.require(1 <= self.beams <= MOST_BEAMS, f"beams must be from 1 to {MOST_BEAMS}.")
+        self.require(0 <= self.padding <= MOST_PADDING, f"padding must be from 0 to {MOST_PADDING}.")
         self.require(0 < self.share < 1, "share must be between 0 and 1.")
         self.require(0 <= self.threshold <= 1, "threshold must be from 0 to 1.")
         self.require(min(self.top, self.left, self.layer, self.row) >= 0, "top, left, layer and row count from 0.")
@@ -83,7 +88,8 @@ class Ask(Settings):
         """What a pass through the model depends on."""
         given = f"{self.picture} {self.sound} {self.clip} {self.items} {self.row}"
         files = hashlib.blake2b(given.encode(), digest_size=16).digest()
-        return (self.text, self.pair, self.target, files, self.silence, self.share, self.seed, self.new_tokens)
+        padding = (self.padding, self.padding_left)
+        return (self.text, self.pair, self.target, files, padding, self.silence, self.share, self.seed, self.new_tokens)
 
 
 def decoded(content: str, kind: str) -> bytes:

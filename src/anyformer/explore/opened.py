@@ -185,10 +185,27 @@ class Opened:
         limit = min(stage.limit or MOST_TOKENS for stage in self.stages if "input_ids" in stage.names)
         if len(words) > min(limit, MOST_TOKENS):
             raise InputError(f"The text has {len(words):,} tokens; the most is {min(limit, MOST_TOKENS):,}.")
+        if ask.padding:
+            return self._padded(ask, words, types)
         batch = {"input_ids": torch.tensor([[word.id for word in words]])}
         if ask.pair is not None and "token_type_ids" in self.model.names:
             batch["token_type_ids"] = torch.tensor([types])
         return batch, words
+
+    def _padded(self, ask: Ask, words: list[Word], types: list[int]) -> tuple[dict[str, Any], list[Word]]:
+        """The text beside tokens that mean nothing, as in a batch with longer ones."""
+        if "attention_mask" not in self.model.names:
+            raise InputError(f"A {self.model.family} model takes no padding.")
+        known = self.tokenizer.pad_id if self.tokenizer is not None else None
+        padding = [Word(known or 0, "[pad]", "")] * ask.padding
+        spread = (padding, words) if ask.padding_left else (words, padding)
+        real = [int(one is words) for one in spread for _ in one]
+        found = [*spread[0], *spread[1]]
+        batch = {"input_ids": torch.tensor([[word.id for word in found]]), "attention_mask": torch.tensor([real])}
+        if ask.pair is not None and "token_type_ids" in self.model.names:
+            blank = [0] * ask.padding
+            batch["token_type_ids"] = torch.tensor([[*blank, *types] if ask.padding_left else [*types, *blank]])
+        return batch, found
 
     def cut(self, text: str, pair: str | None = None, special: bool = True) -> tuple[list[Word], list[int]]:
         """Tokens and their types. Without a tokenizer the text is ids: "12 7 7"."""

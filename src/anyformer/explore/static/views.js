@@ -1,7 +1,10 @@
 // The views that there are, in the order of their tabs: which models each is for, and how it is drawn.
 
 import * as heads from "./view-heads.js";
+import * as steps from "./view-steps.js";
 import * as words from "./view-words.js";
+import { generation } from "./view-writing.js";
+import { embeddings } from "./view-places.js";
 import * as images from "./view-images.js";
 import * as body from "./view-body.js";
 import * as over from "./view-over.js";
@@ -23,10 +26,11 @@ export const VIEWS = {
   alignment: { title: "Alignment", about: "Which source token each target token looks at", fits: (info) => info.writes && info.crosses && info.text, draw: heads.alignment },
   heads: { title: "All heads", about: "Every layer and head at a glance", fits: (info) => info.attends, draw: heads.grid },
   head: { title: "One head", about: "A matrix, lines between tokens, or the text painted", fits: (info) => info.attends, draw: heads.head },
-  steps: { title: "Step by step", about: "Query, keys, scores, softmax and values of one head for one token", fits: (info) => info.attends, draw: heads.steps },
+  steps: { title: "Step by step", about: "Query, keys, scores, softmax and values of one head for one token", fits: (info) => info.attends, draw: steps.steps },
+  mask: { title: "Mask", about: "Who may look at whom: the future, windows, padding", fits: (info) => info.attends && info.text, draw: steps.mask },
   flow: { title: "Rollout and flow", about: "Attention through all layers", fits: (info) => info.attends, draw: heads.flow },
   next: { title: "Next word", about: "Probabilities with temperature, top-k and top-p; the logit lens", fits: (info) => info.words, draw: words.next },
-  embeddings: { title: "Embeddings", about: "Vectors, how alike they are, and position encodings", fits: () => true, draw: words.embeddings },
-  generation: { title: "Writing", about: "Token after token, the cache, and beam search as a tree", fits: (info) => info.writes || info.continues, draw: words.generation },
+  embeddings: { title: "Embeddings", about: "Vectors, how alike they are, and position encodings", fits: () => true, draw: embeddings },
+  generation: { title: "Writing", about: "Token after token, the cache, and beam search as a tree", fits: (info) => info.writes || info.continues, draw: generation },
   sizes: { title: "Numbers", about: "Shapes, parameters, work, time and kernels", fits: () => true, draw: sizes.sizes },
 };

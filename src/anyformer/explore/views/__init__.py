@@ -8,8 +8,9 @@ from typing import Any
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
-from anyformer.explore.views import flow, heads, pictures, places, poses, sizes, things, words
+from anyformer.explore.views import flow, heads, masks, pictures, places, poses, sizes, things, words
 from anyformer.explore.views.slot_map import slot_map
+from anyformer.explore.views.steps import steps
 from anyformer.explore.views.without import without
 
 View = Callable[[Opened, Ask, Patience], dict[str, Any]]
@@ -27,6 +28,7 @@ VIEWS: dict[str, View] = {
     "heads": heads.heads,
     "hidden": pictures.hidden,
     "lens": words.lens,
+    "mask": masks.mask,
     "next": words.next_words,
     "over": things.over,
     "picture": things.thing,
@@ -36,10 +38,12 @@ VIEWS: dict[str, View] = {
     "rolled": things.rolled,
     "rollout": flow.rollout,
     "row": heads.row,
+    "seek": heads.seek,
     "segments": poses.segments,
+    "sites": words.sites,
     "sizes": sizes.sizes,
     "slots": slot_map,
-    "steps": heads.steps,
+    "steps": steps,
     "tokens": words.tokens,
     "without": without,
 }

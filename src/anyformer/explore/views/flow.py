@@ -23,15 +23,14 @@ WHOLE = 1_000_000  # capacities are whole numbers
 
 
 def layers_of(trace: Trace, stage: str | None, patience: Patience) -> tuple[str, list[Tensor]]:
-    """The weights of every layer of self-attention in a stage, [1, heads, T, T] each."""
+    """The weights of every layer of self-attention in a stage, [1, 1, T, T] each: the mean of its heads."""
     sites = trace.layers(stage, "self")
     if not sites:
         raise InputError("This model has no layers of self-attention to follow attention through.")
     weights = []
     for site in sites:
         patience.check()
-        mean = trace.weights(site).float().mean(dim=0)
-        weights.append(mean[None, None])
+        weights.append(trace.mean_weights(site)[None, None])
     return sites[0].stage, weights
 
 
@@ -45,7 +44,9 @@ def rollout(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     part = grids.tile(total, ask.top, ask.left)
     names_of = {"queries": names[part["top"] :][: grids.SIDE], "keys": names[part["left"] :][: grids.SIDE]}
     at = place(ask.position, len(names))
-    return {**part, **names_of, "stage": stage, "row": grids.strongest(total[at]), "position": at}
+    row = grids.strongest(total[at])
+    row["keys"] = [names[i] for i in row["places"]]
+    return {**part, **names_of, "stage": stage, "row": row, "position": at}
 
 
 def flow(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:

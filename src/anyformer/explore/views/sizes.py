@@ -80,10 +80,8 @@ def kernel(trace: Trace, site: Site) -> str:
     attention = trace.attention(site)
     seen = trace.inside(site.stage, site.layer, *(f"{site.part}.{name}" for name in ("query", "key", "value")))
     query, key, value = (seen[site.point.removesuffix("weights") + name] for name in ("query", "key", "value"))
-    scale = attention.config.scale if attention.config.scale is not None else attention.config.d_head**-0.5
-    grid = trace.calls[site.stage][site.layer].tokens.grid
-    bias = None if attention.positions is None else attention.positions.bias(query, key, 0, scale, grid)
-    return choose(Call(query, key, value, attention.config.mask, scale, bias, score=attention.score)).name
+    bias = trace.bias(site, query, key)
+    return choose(Call(query, key, value, trace.mask(site), attention.scale, bias, score=attention.score)).name
 
 
 def _flops(trace: Trace, block: nn.Module, sites: list[Site], tokens: int) -> int:

@@ -1,0 +1,37 @@
+// Where attention happens in a model, and which of those places is chosen.
+
+import { choice, el } from "./dom.js";
+
+export async function sites(context, wanted) {
+  const { sites: all } = await context.ask("sites");
+  const fitting = wanted ? all.filter((one) => one.part === wanted) : all;
+  const named = fitting.find((one) => nameOf(one) === context.state.site);
+  return { all, site: named || fitting[0] };
+}
+
+export const nameOf = (site) => `${site.stage}/${site.part}`;
+export const layerOf = (context, site) => Math.min(context.state.layer, site.layers - 1);
+export const where = (context, site) => ({ stage: site.stage, part: site.part, layer: layerOf(context, site) });
+
+export function headOf(context, site, mean = true) {
+  if (context.state.head === "" && mean) return null;
+  return Math.min(Number(context.state.head), site.heads - 1);
+}
+
+const numbered = (n) => [...Array(n).keys()].map((i) => [i, i]);
+
+export function controls(context, all, site, { layers = true, heads = true, mean = true } = {}) {
+  const { set, n } = context;
+  const row = el("div", { class: "controls" });
+  if (all.length > 1) row.append(choice("Attention", `site-${n}`, all.map((one) => [nameOf(one), `${one.stage} ${one.part}`]), nameOf(site), (value) => set({ site: value, layer: 0, head: "", pos: -1 })));
+  if (layers) row.append(choice("Layer", `layer-${n}`, numbered(site.layers), layerOf(context, site), (value) => set({ layer: Number(value) })));
+  if (heads) row.append(choice("Head", `head-${n}`, [...(mean ? [["", "mean of all"]] : []), ...numbered(site.heads)], headOf(context, site, mean) ?? "", (value) => set({ head: value })));
+  return row;
+}
+
+export function muteButton(context, site, head) {
+  if (head === null || !site.plain) return null;
+  const { stage, part, layer } = where(context, site);
+  const off = context.isMuted(stage, layer, part, head);
+  return el("button", { type: "button", id: `mute-${context.n}`, "aria-pressed": String(off), onclick: () => context.toggleMute(stage, layer, part, head) }, off ? "Let this head speak" : "Silence this head");
+}

@@ -117,7 +117,7 @@ def attended(trace: Trace, site: Site, position: int) -> Tensor:
     grouping = trace.sublayer(site).config.grouping
     own = None if trace.sublayer(site).crosses else where
     if grouping == "all" and not where.apart:
-        return where.over(trace.weights(site)[:, position if own is None else own.token(position)])
+        return where.over(trace.row_weights(site, position if own is None else own.token(position)))
     every = trace.inside(site.stage, site.layer, f"{site.part}.weights")[site.point]  # [groups, heads, queries, keys]
     return _along_time(where, every, position) if grouping == "time" else _frame_by_frame(where, every, position)
 
@@ -149,7 +149,7 @@ def whole(trace: Trace, site: Site) -> Tensor:
     """[tokens, keys]: the mean of the heads, of a clip whose attention is along one axis as of all its tokens."""
     grouping = trace.sublayer(site).config.grouping
     if grouping == "all":
-        return trace.weights(site).float().mean(dim=0)
+        return trace.mean_weights(site)
     where = layout(trace, site.stage)
     assert where is not None
     every = trace.inside(site.stage, site.layer, f"{site.part}.weights")[site.point].float().mean(dim=1)

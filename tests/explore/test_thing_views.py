@@ -186,12 +186,22 @@ def test_latents_over_whatever_was_read(things: Models, name: str) -> None:
 
 
 def test_words_of_a_model_whose_text_follows_the_picture(things: Models) -> None:
+    """A class token and 16 patches, then the word that begins, then what is written; each word by the one before it."""
     one = things["git"]
-    weights = seen(one, "decoder.blocks.1.self.weights", text="3 4 5", picture=picture())
-    rows = weights["decoder.blocks.1.self.weights"][0].mean(0)[-3:]  # class token, 16 patches, 3 words
-    got = view(one, "caption", text="3 4 5", picture=picture(), layer=1)
+    batch = one.subject(Ask(text="3", picture=picture()), Patience(60)).batch
+    begin = one.model.config.to_json()["begin"]
+    ids = torch.tensor([[begin, 3, 4]])
+    with torch.no_grad(), af.look(one.model, "decoder.blocks.1.self.weights") as found:
+        one.model(pixel_values=batch["pixel_values"], input_ids=ids)
+    rows = found["decoder.blocks.1.self.weights"][0].mean(0)[-3:]
+    got = view(one, "caption", target="3 4 5", picture=picture(), layer=1)
     close(got["maps"], rows[:, 1:17].unflatten(-1, (4, 4)))
     assert got["words"] == ["3", "4", "5"]
+    made = one.model.generate(
+        pixel_values=batch["pixel_values"], input_ids=ids[:, :1], max_new_tokens=4, **one.ending()
+    )
+    alone = view(one, "caption", picture=picture(), new_tokens=4)
+    assert alone["words"] == [str(number) for number in made[0, 1:].tolist()]
 
 
 def test_joints_by_queries(things: Models) -> None:

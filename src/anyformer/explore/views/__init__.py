@@ -11,6 +11,7 @@ from anyformer.explore.patience import Patience
 from anyformer.explore.views import flow, heads, masks, pictures, places, poses, sizes, things, words
 from anyformer.explore.views.slot_map import slot_map
 from anyformer.explore.views.steps import steps
+from anyformer.explore.views.spoken import words_over
 from anyformer.explore.views.without import without
 
 View = Callable[[Opened, Ask, Patience], dict[str, Any]]
@@ -19,7 +20,7 @@ VIEWS: dict[str, View] = {
     "answered": things.answered,
     "beams": words.beam_tree,
     "boxes": pictures.detections,
-    "caption": things.words_over,
+    "caption": words_over,
     "embeddings": places.embeddings,
     "filters": pictures.filters,
     "flow": flow.flow,

@@ -223,39 +223,3 @@ def _spread(maps: Tensor) -> Any:
     """Bits of each query's attention over the input."""
     flat = maps.flatten(1).float()
     return grids.numbers(grids.entropy(flat.unsqueeze(1)))
-
-
-def words_over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """Captioning, reading and listening: for every word that is written, what it looks at in the picture or sound."""
-    subject, trace = opened.look(ask, patience)
-    found = _speaking(subject, trace)
-    if not found or subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not put pictures into words.")
-    site = next((one for one in found if one.layer == ask.layer), None)
-    if site is None:
-        raise InputError(f"Words look at the input in layers {', '.join(str(one.layer) for one in found)}.")
-    where = layout(trace, key_stage(trace, site))
-    assert where is not None
-    weights = pick(trace.weights(site), ask.head)
-    crosses = trace.sublayer(site).crosses
-    words = subject.answers if crosses and subject.answers else subject.words[site.stage]
-    maps = where.over(weights[-len(words) :])
-    return {
-        "image": as_png(subject.image),
-        "size": [subject.image.size[1], subject.image.size[0]],
-        "words": [word.text for word in words],
-        "maps": grids.pack(maps),
-        "kind": subject.shown.get("kind", "picture"),
-        "site": {"stage": site.stage, "part": site.part, "heads": site.heads, "plain": site.plain},
-        "layers": [one.layer for one in found],
-        "blocks": [trace.calls[one.stage][one.layer].index for one in found],
-    }
-
-
-def _speaking(subject: Subject, trace: Trace) -> list[Site]:
-    """Where words look at the input: across, or at what stands before them in their own stage."""
-    found = [site for site in trace.sites() if site.stage in subject.words]
-    seeing = [site for site in found if layout(trace, key_stage(trace, site)) is not None]
-    crossing = [site for site in seeing if trace.sublayer(site).crosses]
-    chosen = crossing or seeing
-    return [site for site in chosen if (site.stage, site.part) == (chosen[0].stage, chosen[0].part)]

@@ -7,6 +7,8 @@ import { headGrid, most, peak } from "./head-grid.js";
 import * as surface from "./surface.js";
 import { rowsOf } from "./view-heads.js";
 
+const filters = new Map(); // of each model: they do not depend on what is read
+
 // `before` tokens stand before the patches; `asked` is the patch that was clicked on.
 export async function patchViews(context, before, asked) {
   const at = Math.max(0, asked);
@@ -17,7 +19,8 @@ export async function patchViews(context, before, asked) {
     const map = unpack(places.map);
     row.append(figure(`How alike the position of patch ${Math.floor(at / map.shape[1])},${at % map.shape[1]} is to the others`, heatmap({ values: map.values, rows: map.shape[0], columns: map.shape[1], scale: 1, label: "positions", pick: (i, j) => context.set({ pos: i * map.shape[1] + j + before }), write: true }), rowsOf(map)));
   }
-  const found = await context.ask("filters").catch((error) => refused(error, row));
+  const found = filters.get(context.id) || (await context.ask("filters").catch((error) => refused(error, row)));
+  if (found) filters.set(context.id, found);
   if (found) row.append(figure("The first principal components of the patch embedding", filterDrawing(found), found.share));
 }
 
@@ -48,12 +51,14 @@ function filterDrawing(found) {
 
 export async function hidden(context) {
   const { state, set, box } = context;
-  const holder = el("div", {});
+  const holder = el("div", {}), three = el("div", { class: "grid" });
+  three.style.gridTemplateColumns = "repeat(auto-fit, minmax(min(18rem, 100%), 1fr))";
   const draw = async () => {
     const got = await context.ask("hidden", { share: state.share, seed: state.seed });
     const one = (name, title) => figure(title, sheet(260, 260, title, svg("image", { href: got[name], width: 260, height: 260, "image-rendering": "pixelated" })), { loss: got.loss });
     holder.replaceChildren(el("p", { class: "loss" }, `${got.hidden} of ${got.patches} patches are hidden; the squared error there is ${number(got.loss, 4)}`),
-      el("div", { class: "pair" }, one("seen", "What it sees"), one("made", "What it makes of it"), one("picture", "The picture")));
+      three);
+    three.replaceChildren(one("seen", "What it sees"), one("made", "What it makes of it"), one("picture", "The picture"));
   };
   let waiting;
   box.append(el("div", { class: "controls" }, slider("Share that is hidden", `share-${context.n}`, { min: 0.05, max: 0.95, step: 0.05, value: state.share, show: (x) => `${Math.round(100 * x)}%` }, (value) => { set({ share: value }, true); clearTimeout(waiting); waiting = setTimeout(() => draw().catch(() => {}), 60); }),

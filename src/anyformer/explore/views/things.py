@@ -18,9 +18,8 @@ from anyformer.explore.patience import Patience
 from anyformer.explore.surface import Layout, attended, key_stage, layout, n_queries
 from anyformer.explore.through import pooled_row, pooling, reach
 from anyformer.explore.views.heads import labels, pick, place, sides
-from anyformer.explore.views.pictures import as_png
+from anyformer.explore.views.pictures import as_image, as_png
 from anyformer.heads.base import Head
-from anyformer.pictures.open import pillow
 from anyformer.tasks.text import labels_of
 
 WAVE = 400  # columns that a wave is drawn in
@@ -57,7 +56,7 @@ def _drawn(subject: Subject, where: Layout | None) -> dict[str, Any]:
     shown = subject.shown
     if shown.get("kind") == "clip":
         frames = shown["frames"]
-        images = [as_png(_frame(one)) for one in frames]
+        images = [as_png(as_image(one)) for one in frames]
         return {
             "images": images,
             "size": list(frames.shape[-2:]),
@@ -74,11 +73,6 @@ def _drawn(subject: Subject, where: Layout | None) -> dict[str, Any]:
         wave: Tensor = shown["wave"]
         made |= {"wave": wave_of(wave), "seconds": len(wave) / shown["rate"]}
     return made
-
-
-def _frame(pixels: Tensor) -> Any:
-    shown = pixels.permute(1, 2, 0).numpy()
-    return pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
 
 
 def wave_of(wave: Tensor) -> Any:

@@ -24,7 +24,9 @@ from anyformer.explore.patience import Patience
 from anyformer.explore.shelf import packaged
 from anyformer.explore.views import VIEWS
 
-WORDS = "The animal did not cross the street because it was too tired and the road was far too wide for it to try.".split()
+WORDS = (
+    "The animal did not cross the street because it was too tired and the road was far too wide for it to try.".split()
+)
 
 # What the page asks for when a text is new; then what it asks for next about the same text.
 FIRST = [("sites", {}), ("heads", {"layers": [0, 1]})]

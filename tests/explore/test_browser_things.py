@@ -2,8 +2,6 @@
 it. Without a browser these are skipped, as those in test_browser.py are.
 """
 
-# ruff: noqa: F811 - tests take the fixture `page` by its name
-
 from __future__ import annotations
 
 import json
@@ -19,8 +17,8 @@ import torch
 from anyformer.explore.opened import Opened
 from anyformer.explore.shelf import Shelf
 
+from .browser import Page, sent
 from .models import unpack, view
-from .test_browser import Page, page, sent  # noqa: F401 - a fixture, served with the models of this module
 from .things import as_text, frames, frames_zip, npz, save_things
 
 Models = dict[str, Opened]

@@ -160,9 +160,11 @@ def _entries(found: Sequence[Found]) -> list[Entry]:
     entries = []
     for one in found:
         mark = hashlib.blake2b(str(one.path.resolve()).encode(), digest_size=3).hexdigest()
-        id = re.sub(r"[^A-Za-z0-9.]+", "-", one.name).strip("-")[:60] + "-" + mark
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", one.name).strip("-")[:60]
         family, task, about = _read(one.path)
-        entries.append(Entry(id, one.name, one.path, one.group, one.about or about, one.task or task, family))
+        entries.append(
+            Entry(f"{name}-{mark}", one.name, one.path, one.group, one.about or about, one.task or task, family)
+        )
     return entries
 
 

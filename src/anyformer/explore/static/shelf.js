@@ -20,15 +20,15 @@ function card(one, choose) {
   return el("button", { type: "button", class: "card", onclick: () => choose([one.id]) }, el("b", {}, one.name), el("small", {}, one.about || ""));
 }
 
-// The open ones, each with a button that closes it, and a list to add another from.
+// The open ones, each with a button that closes it, and a list to add another from: the same one too, for with and
+// without a head.
 export function chips(open, list, choose) {
-  const chip = (id) => {
+  const chip = (id, n) => {
     const { name } = list.find((one) => one.id === id);
-    const close = el("button", { type: "button", "aria-label": `Close ${name}`, title: `Close ${name}`, onclick: () => choose(open.filter((one) => one !== id)) }, "✕");
+    const close = el("button", { type: "button", "aria-label": `Close ${name}`, title: `Close ${name}`, onclick: () => choose(open.filter((_, i) => i !== n)) }, "✕");
     return el("span", { class: "model" }, name, close);
   };
-  const rest = list.filter((one) => !open.includes(one.id));
   const add = el("select", { id: "add", "aria-label": open.length ? "Put a model beside" : "Open a model", onchange: () => choose([...open, add.value]) },
-    el("option", { value: "" }, open.length ? "beside …" : "open …"), rest.map((one) => el("option", { value: one.id }, one.name)));
-  return [...open.map(chip), ...(rest.length && open.length < MOST ? [add] : [])];
+    el("option", { value: "" }, open.length ? "beside …" : "open …"), list.map((one) => el("option", { value: one.id }, one.name)));
+  return [...open.map(chip), ...(list.length && open.length < MOST ? [add] : [])];
 }

@@ -1,5 +1,5 @@
-"""One head for one token, as in the lectures: what it reads, query times keys, scale, mask, softmax, weighted values, and
-what that adds to the token."""
+"""One head for one token, as in the lectures: what it reads, query times keys, scale, mask, softmax, weighted values,
+and what that adds to the token."""
 
 from __future__ import annotations
 

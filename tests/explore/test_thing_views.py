@@ -12,12 +12,12 @@ import torch
 pytest.importorskip("PIL", reason="pictures take Pillow")
 
 import anyformer as af
-from anyformer.explore.views import slot_map
 from anyformer.explore import examples, uploads
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.slots import colours
+from anyformer.explore.views import slot_map
 
 from .models import picture, sound, unpack, view
 from .things import COLUMNS, as_text, frames, frames_zip, npz, save_things

@@ -160,6 +160,7 @@ class Opened:
         shown: Shown = {}
         if self.reader is not None:
             batch, shown = read_thing(self.reader, ask)
+            batch |= told(self, ask, batch, patience)
         if self.reads_pictures:
             batch, image = self._picture(ask)
             batch |= told(self, ask, batch, patience)

@@ -241,6 +241,24 @@ def test_words_of_a_model_whose_text_follows_the_picture(things: Models) -> None
     assert alone["words"] == [str(number) for number in made[0, 1:].tolist()]
 
 
+def test_words_among_which_a_picture_stands(things: Models) -> None:
+    """A place is kept for each of the picture's tokens; what a word looks at there it looks at in the picture."""
+    one = things["docked"]
+    asked = {"text": "3 4 5", "picture": picture()}
+    n = len([1 for name in view(one, "head", **asked, stage="decoder")["queries"] if name not in "345"])
+    weights = seen(one, "decoder.blocks.0.self.weights", **asked)["decoder.blocks.0.self.weights"][0]
+    assert weights.shape[-1] == n + 3
+    rows, columns = view(one, "picture", **asked)["shape"]
+    got = view(one, "over", **asked, stage="decoder", position=n + 2)
+    close(got["maps"], weights[:, -1, n - rows * columns : n].unflatten(-1, (rows, columns)))
+    assert got["query"] == "5"
+    spoken = view(one, "caption", **asked, target="6 7", layer=0)
+    longer = seen(one, "decoder.blocks.0.self.weights", text="3 4 5 6", picture=picture())
+    rows_of = longer["decoder.blocks.0.self.weights"][0].mean(0)[-2:, n - rows * columns : n]
+    assert spoken["words"] == ["6", "7"]
+    close(spoken["maps"], rows_of.unflatten(-1, (rows, columns)))
+
+
 def test_joints_by_queries(things: Models) -> None:
     one = things["joints"]
     batch = one.subject(Ask(picture=picture()), Patience(60)).batch

@@ -22,6 +22,8 @@ from anyformer.heads.boxes import BoxHead
 from anyformer.heads.keypoints import PoseHead
 from anyformer.heads.segment import SegmentHead
 from anyformer.heads.tubes import TubesHead
+from anyformer.inputs.docked import DockedInput
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import JoinedQueries, Queries, QueriesInTurn
 from anyformer.inputs.sets import SetInput, TableInput
 from anyformer.inputs.video import VideoInput
@@ -117,6 +119,18 @@ def told(opened: Opened, ask: Ask, batch: dict[str, Any], patience: Patience) ->
         return {}
     with silenced(opened.model, ask.silence):
         return {"places": place_joints(opened.model, batch["pixel_values"]).keypoints}
+
+
+def places_kept(model: Model) -> list[int]:
+    """The ids that a text must begin with where a picture stands in it: one for each of the picture's tokens."""
+    docked = _inputs(model, DockedInput)
+    found: list[int] = []
+    for name, token in docked.places.items() if isinstance(docked, DockedInput) else ():
+        inputs = cast("Stage", model.stages[name]).inputs
+        if isinstance(inputs, ImageInput):
+            rows, columns = inputs.config.grid
+            found += [token] * (rows * columns + int(inputs.config.class_token))
+    return found
 
 
 def seeded(ask: Ask) -> torch.Generator:

@@ -202,6 +202,17 @@ def test_sizes_add_up(opened: Models) -> None:
     assert got["cache"] == 2 * 2 * 64 * 4  # key and value, two layers, 64 wide, 4 bytes
 
 
+def test_work_and_memory_of_a_layer_by_hand(opened: Models) -> None:
+    """A decoder's layer that looks at 8 source tokens from 3 places: 64 wide, 4 heads, 128 hidden."""
+    got = view(opened["pair"], "sizes", text=TEXT, target="a man")
+    layer = next(one for one in got["layers"] if one["stage"] == "decoder")
+    said, read, width, hidden = layer["shape"][1], ids_of(opened["pair"]).shape[1], 64, 128
+    between = 2 * said * (said + read) * 2 * width  # scores, and values, of both attentions
+    maps = 2 * width * width * (4 * said + 2 * said + 2 * read) + 2 * said * 2 * width * hidden
+    assert layer["flops"] == between + maps
+    assert layer["square"] == 4 * said * (said + read) * 4 and layer["made"] == said * width * 4
+
+
 def test_long_texts_come_in_tiles() -> None:
     """Of a matrix of 600 x 600 a tile is shipped, and a small whole; of a row the strongest."""
     torch.manual_seed(0)

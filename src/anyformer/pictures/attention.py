@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ WEIGHTS = "encoder.blocks.*.self.weights"
 POOL = "classify.gather.weights"  # of a head that weighs the patches by a query of its own
 
 
-def rollout(layers: Sequence[Tensor]) -> Tensor:
+def rollout(layers: Iterable[Tensor]) -> Tensor:
     """Attention through all layers, [B, T, T]: each passes on what it attends to and, by its residual, itself, half and
     half (Abnar and Zuidema 2020). `layers` are weights [B, heads, T, T]."""
     total: Tensor | None = None

@@ -105,6 +105,17 @@ def test_over_the_input(page: Page, things: Models, name: str, state: Any, mute:
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.parametrize("name", ["pool", "videomae"])
+def test_an_answer_read_off_all_tokens(page: Page, things: Models, name: str) -> None:
+    drawn = []
+    for mutes in both(page, name, "picture", "encoder.0.self.0"):
+        got = view(things[name], "answered", **given(page, name), silence=mutes)
+        tops = [*([got["most"]] if name == "pool" else []), got["rolled"]["most"]]
+        drawn.append([float(text.split()[-1]) for text in page.texts(".most")])
+        assert drawn[-1] == pytest.approx(tops, abs=6e-5)
+    assert drawn[0] != drawn[1]
+
+
 @pytest.mark.parametrize("name", ["perceiver-picture", "perceiver-sound", "perceiver-points"])
 def test_latents(page: Page, things: Models, name: str) -> None:
     """What each latent looks at is the first thing that happens, so silence shows in what reaches the answer."""
@@ -313,3 +324,18 @@ def test_drawings_of_things_can_be_taken_along(page: Page) -> None:
         with page.tab.expect_download() as taken:
             page.tab.locator('[data-figure^="layer-0"] figcaption button', has_text="SVG").click()
         assert Path(taken.value.path()).read_bytes().startswith(b"<svg")
+
+
+def test_layers_that_do_not_begin_at_nought(page: Page, things: Models) -> None:
+    """A Perceiver's first layer looks at its input, so its self-attention begins at 1."""
+    page.open("perceiver-points", "heads", site="latents/self")
+    rows = view(things["perceiver-points"], "heads", stage="latents", part="self")["rows"]
+    assert [row["layer"] for row in rows] == [1, 2]
+    drawn = [float(text[2:]) for text in page.texts(".cell .entropy")]
+    assert drawn == pytest.approx([bits for row in rows for bits in row["entropy"]], abs=6e-3)
+    page.act(lambda: page.tab.locator('[data-head="1.0"] .mute').click())
+    assert "silenced: latents self 1.0" in page.text("#muted")
+    after = view(things["perceiver-points"], "heads", stage="latents", silence=muted("latents.1.self.0"))["rows"]
+    drawn_after = [float(text[2:]) for text in page.texts(".cell .entropy")]
+    assert drawn_after == pytest.approx([bits for row in after for bits in row["entropy"]], abs=6e-3)
+    assert drawn_after != drawn

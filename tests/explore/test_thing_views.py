@@ -17,6 +17,7 @@ from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.slots import colours
+from anyformer.explore.views import slot_map
 
 from .models import picture, sound, unpack, view
 from .things import COLUMNS, as_text, frames, frames_zip, npz, save_things
@@ -105,6 +106,30 @@ def test_rollout_through_time_and_space(things: Models) -> None:
     close(view(one, "rolled", stage="encoder", position=0)["map"], wanted)
 
 
+def test_an_answer_read_off_all_tokens(things: Models) -> None:
+    """By their mean, or by a query of the head's own; and through the layers below, as the tasks' rollout has it."""
+    from anyformer.pictures.attention import class_attention
+
+    found = seen(things["videomae"], "*.weights")
+    total = torch.eye(32)
+    for layer in range(2):
+        weights = found[f"encoder.blocks.{layer}.self.weights"][0].mean(0)
+        total = (0.5 * weights + 0.5 * torch.eye(32)) @ total
+    got = view(things["videomae"], "answered")
+    assert got["by"] == "mean"
+    close(got["rolled"]["map"], total.mean(0).view(2, 4, 4))
+    one = things["pool"]
+    batch = one.subject(Ask(picture=picture()), Patience(60)).batch
+    with torch.no_grad():
+        both = class_attention(one.model, batch, batch["pixel_values"].shape[2:])
+    assert both is not None
+    got = view(one, "answered", picture=picture())
+    close(got["mean"], both[0][0])
+    close(got["rolled"]["map"], both[1][0])
+    with pytest.raises(af.Error, match="not read off many"):
+        view(things["vit"], "answered", picture=picture())
+
+
 def test_points_and_the_query_that_pools_them(things: Models) -> None:
     one = things["points"]
     found = seen(one, "*.weights")
@@ -162,12 +187,22 @@ def test_latents_over_whatever_was_read(things: Models, name: str) -> None:
 
 
 def test_words_of_a_model_whose_text_follows_the_picture(things: Models) -> None:
+    """A class token and 16 patches, then the word that begins, then what is written; each word by the one before it."""
     one = things["git"]
-    weights = seen(one, "decoder.blocks.1.self.weights", text="3 4 5", picture=picture())
-    rows = weights["decoder.blocks.1.self.weights"][0].mean(0)[-3:]  # class token, 16 patches, 3 words
-    got = view(one, "caption", text="3 4 5", picture=picture(), layer=1)
+    batch = one.subject(Ask(text="3", picture=picture()), Patience(60)).batch
+    begin = one.model.config.to_json()["begin"]
+    ids = torch.tensor([[begin, 3, 4]])
+    with torch.no_grad(), af.look(one.model, "decoder.blocks.1.self.weights") as found:
+        one.model(pixel_values=batch["pixel_values"], input_ids=ids)
+    rows = found["decoder.blocks.1.self.weights"][0].mean(0)[-3:]
+    got = view(one, "caption", target="3 4 5", picture=picture(), layer=1)
     close(got["maps"], rows[:, 1:17].unflatten(-1, (4, 4)))
     assert got["words"] == ["3", "4", "5"]
+    made = one.model.generate(
+        pixel_values=batch["pixel_values"], input_ids=ids[:, :1], max_new_tokens=4, **one.ending()
+    )
+    alone = view(one, "caption", picture=picture(), new_tokens=4)
+    assert alone["words"] == [str(number) for number in made[0, 1:].tolist()]
 
 
 def test_joints_by_queries(things: Models) -> None:
@@ -228,7 +263,7 @@ def test_segments(things: Models) -> None:
     assert looks["query"] == "LABEL_2"
 
 
-def test_slots_over_a_data_set(things: Models, tmp_path: Path) -> None:
+def test_slots_over_a_data_set(things: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples, pictures that are given and those of a folder; all as the model says, with the colours of the plot."""
     from PIL import Image
 
@@ -244,6 +279,9 @@ def test_slots_over_a_data_set(things: Models, tmp_path: Path) -> None:
     close(given["colours"], colours(boxes[..., 2:].reshape(-1, 2)).view(2, -1, 3), atol=1e-4)
     whole = [view(one, "slots", top=top) for top in (0, 8)]
     assert [part["next"] for part in whole] == [8, examples.SCENES] and whole[0]["source"] == "example"
+    monkeypatch.setattr(slot_map, "SECONDS", 0.0)  # nobody is kept waiting: the page asks on
+    assert view(one, "slots")["next"] == 1
+    monkeypatch.undo()
     for i in range(10):
         Image.fromarray(examples.scene(i)).save(tmp_path / f"{i}.png")
     (tmp_path / "notes.txt").write_text("no picture")

@@ -33,6 +33,7 @@ def save_things(root: Path) -> None:
         "segmenter": "segmenter-tiny",
     }.items():
         save(root / name, recipe)
+    save(root / "pool", "vit-tiny", pooling="attention", class_token=False)
     small = {"n_latents": 6, "d_latents": 32, "n_layers": 2, "n_heads": 4, "d_model": 24, "n_labels": 4}
     save(root / "perceiver-picture", "perceiver-cifar", **{**small, "image_size": 8, "resolution": 8, "bands": 4})
     save(root / "perceiver-sound", "perceiver-sound", **small, n_mels=16, n_frames=32)

@@ -62,7 +62,7 @@ def find_reader(model: Model) -> Reader | None:
             return SetReader(means=(0.0,) * items.d_item, stds=(1.0,) * items.d_item)
         config = cast("TableInput", table).config
         numbers = tuple(f"number {i + 1}" for i in range(config.n_numbers))
-        values = {f"choice {i + 1}": tuple(map(str, range(n))) for i, n in enumerate(config.categories)}
+        values = {f"choice {i + 1}": list(map(str, range(n))) for i, n in enumerate(config.categories)}
         noughts, ones = (0.0,) * len(numbers), (1.0,) * len(numbers)
         return TableReader(numbers=numbers, means=noughts, stds=ones, categories=tuple(values), values=values)
 

@@ -10,7 +10,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from anyformer.core.block import Sublayer
 from anyformer.errors import InputError
 from anyformer.explore.capture import Site, Trace
 from anyformer.inputs.audio import FramesInput
@@ -115,10 +114,10 @@ def attended(trace: Trace, site: Site, position: int) -> Tensor:
     where = layout(trace, key_stage(trace, site))
     if where is None:
         raise InputError("What is attended to here are not parts of the input, or most of them were dropped.")
-    grouping = cast("Sublayer", trace.sublayer(site)).config.grouping
+    grouping = trace.sublayer(site).config.grouping
     own = None if trace.sublayer(site).crosses else where
     if grouping == "all" and not where.apart:
-        return where.over(trace.weights(site)[:, position if own is None else own.token(position)])
+        return where.over(trace.row_weights(site, position if own is None else own.token(position)))
     every = trace.inside(site.stage, site.layer, f"{site.part}.weights")[site.point]  # [groups, heads, queries, keys]
     return _along_time(where, every, position) if grouping == "time" else _frame_by_frame(where, every, position)
 
@@ -148,9 +147,9 @@ def _frame_by_frame(where: Layout, every: Tensor, position: int) -> Tensor:
 
 def whole(trace: Trace, site: Site) -> Tensor:
     """[tokens, keys]: the mean of the heads, of a clip whose attention is along one axis as of all its tokens."""
-    grouping = cast("Sublayer", trace.sublayer(site)).config.grouping
+    grouping = trace.sublayer(site).config.grouping
     if grouping == "all":
-        return trace.weights(site).float().mean(dim=0)
+        return trace.mean_weights(site)
     where = layout(trace, site.stage)
     assert where is not None
     every = trace.inside(site.stage, site.layer, f"{site.part}.weights")[site.point].float().mean(dim=1)

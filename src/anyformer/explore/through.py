@@ -1,7 +1,8 @@
-"""Rollout through a whole model: what each token is made of, down to the input (Abnar and Zuidema 2020).
+"""Rollout through a whole model: what a token is made of, down to the input (Abnar and Zuidema 2020).
 
 Half of what a layer passes on is what it attends to, half what it was. The same holds of cross-attention, whose other
-half comes from the stage that it looks at; where a part has no residual connection, all of it does.
+half comes from the stage that it looks at; where a part has no residual connection, all of it does. One row is followed
+from the top to the bottom, so no layers are multiplied with one another.
 """
 
 from __future__ import annotations
@@ -14,55 +15,46 @@ from torch import Tensor
 from anyformer.core.attention import Attention
 from anyformer.core.block import Sublayer
 from anyformer.core.feedforward import FeedForward
+from anyformer.core.taps import look
 from anyformer.errors import InputError
 from anyformer.explore.capture import Site, Trace
 from anyformer.explore.patience import Patience
 from anyformer.explore.surface import layout, whole
+from anyformer.heads.base import Head
+from anyformer.heads.classify import ClassifyHead
+from anyformer.heads.pooled import PooledHead
 from anyformer.inputs.bridge import BridgeInput
 from anyformer.inputs.latents import JoinedQueries
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.model import Stage
-
-MOST = 4096  # tokens of a stage whose layers are multiplied
-
-
-def made_of(trace: Trace, stage: str, patience: Patience) -> tuple[str, Tensor | None]:
-    """The stage that the input's tokens are in, and [tokens of `stage`, tokens of that]; None: each of itself."""
-    own, others, memory = _layers(trace, stage, patience)
-    if others is not None and memory is not None:
-        below, total = made_of(trace, memory, patience)
-        return below, others if total is None else others @ total
-    source = _fed(trace, stage)
-    if source is None:
-        return stage, own
-    name, mine, its = source
-    below, total = made_of(trace, name, patience)
-    own = torch.eye(trace.tokens(stage).x.shape[1]) if own is None else own
-    return below, own[:, mine] if total is None else own[:, mine] @ total[its]
+from anyformer.tokens import Tokens
 
 
-def _layers(trace: Trace, stage: str, patience: Patience) -> tuple[Tensor | None, Tensor | None, str | None]:
-    """Through the layers of one stage: shares of its own first tokens, and of the stage that it looks at."""
-    calls, memory = trace.calls.get(stage, []), None
+def reach(trace: Trace, stage: str, row: Tensor, patience: Patience) -> tuple[str, Tensor]:
+    """`row` [tokens of a stage] as shares of what stands below: the stage that reads the input, and its tokens."""
     where = layout(trace, stage)
     if where is not None and where.apart:
         raise InputError("Each frame is looked at by itself here, so nothing rolls through the clip.")
-    own: Tensor | None = None
-    others: Tensor | None = None
-    for layer in range(len(calls)):
-        for site in _sites(trace, stage, layer):
+    across: Tensor | None = None  # shares of the stage that is looked at
+    for layer in reversed(range(len(trace.calls.get(stage, [])))):
+        for site in reversed(_sites(trace, stage, layer)):
             patience.check()
             weights = whole(trace, site)
             kept = 0.5 if trace.sublayer(site).config.residual else 0.0
+            seen = (1 - kept) * row @ weights
             if trace.sublayer(site).crosses:
-                memory = trace.memory_stage(stage)
-                others = (1 - kept) * weights if others is None else kept * others + (1 - kept) * weights
-                own = None if own is None else kept * own
-                continue
-            step = (1 - kept) * weights + kept * torch.eye(len(weights))
-            own = step if own is None else step @ own
-            others = None if others is None else step @ others
-    return own, others, memory
+                across, row = seen if across is None else across + seen, kept * row
+            else:
+                row = seen + kept * row
+    if across is not None:
+        return reach(trace, trace.memory_stage(stage), across, patience)
+    source = _fed(trace, stage)
+    if source is None:
+        return stage, row
+    name, mine, its = source
+    below = torch.zeros(trace.tokens(name).x.shape[1])
+    below[its] = row[mine]
+    return reach(trace, name, below, patience)
 
 
 def _sites(trace: Trace, stage: str, layer: int) -> list[Site]:
@@ -70,8 +62,6 @@ def _sites(trace: Trace, stage: str, layer: int) -> list[Site]:
     for sublayer in cast("dict[str, Sublayer]", dict(block.sublayers.items())).values():
         if not isinstance(sublayer.part, (Attention, FeedForward)):
             raise InputError("Rollout is for layers of attention; this model's tokens also meet in other ways.")
-    if trace.tokens(stage).x.shape[1] > MOST:
-        raise InputError(f"Rollout is for up to {MOST:,} tokens; there are {trace.tokens(stage).x.shape[1]:,}.")
     return [site for site in trace.sites() if (site.stage, site.layer) == (stage, layer)]
 
 
@@ -89,3 +79,26 @@ def _fed(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
         n = trace.tokens(inputs.source).x.shape[1]
         return inputs.source, slice(0, n), slice(None)
     return None
+
+
+def pooling(head: Head) -> str | None:
+    """How a head makes one answer of many tokens: by their mean, or by attention; None: it reads one, or each."""
+    if isinstance(head, ClassifyHead):
+        return head.config.gather if head.config.gather != "first" else None
+    return "mean" if isinstance(head, PooledHead) and head.config.pooling == "mean" else None
+
+
+@torch.inference_mode()
+def pooled_row(trace: Trace, head: Head) -> Tensor:
+    """[tokens of the stage that it reads]: how much each counts in the answer."""
+    tokens = trace.run.tokens[head.reads].pad()
+    real = torch.ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.mask is None else tokens.mask
+    skip = head.config.skip if isinstance(head, ClassifyHead) else 0
+    row = torch.zeros(tokens.x.shape[1])
+    if isinstance(head, ClassifyHead) and head.gather is not None:
+        with look(trace.model, "*.gather.weights") as seen:
+            head.gather(Tokens(tokens.x[:, skip:], None if tokens.mask is None else tokens.mask[:, skip:]))
+        row[skip:] = next(iter(seen.values()))[0, 0, 0].float()
+        return row
+    row[skip:] = real[0, skip:].float() / real[0, skip:].sum().clamp(min=1)
+    return row

@@ -67,7 +67,7 @@ def _video(content: bytes) -> Clip:
         ) from None
     frames: list[Any] = []
     try:
-        with av.open(io.BytesIO(content)) as container:
+        with av.open(io.BytesIO(content), "r") as container:
             for frame in container.decode(video=0):
                 scale = min(1.0, FRAME_SIDE / max(frame.width, frame.height))
                 size = {"width": max(1, round(frame.width * scale)), "height": max(1, round(frame.height * scale))}

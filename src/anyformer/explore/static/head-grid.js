@@ -8,6 +8,8 @@ import { rowsOf } from "./view-heads.js";
 
 export function most(value) { return el("output", { class: "most" }, `the most: ${number(value, 4)}`); }
 
+export const peak = (values) => values.reduce((top, value) => Math.max(top, value), 0);
+
 // Nested lists of any depth.
 export function nested(tensor) {
   if (tensor.shape.length === 2) return rowsOf(tensor);
@@ -25,7 +27,7 @@ export function headGrid(context, got, asker, layer, maps, options) {
     const small = { mark: options.mark, axes: options.axes, wide: got.kind === "clip" ? 52 : got.kind === "sound" ? 320 : 140 };
     const mute = asker.plain ? el("button", { type: "button", class: "mute", "aria-pressed": String(off), title: "Silence this head", onclick: () => context.toggleMute(asker.stage, block, asker.part, head) }, off ? "off" : "on") : "";
     heads.append(el("div", { class: off ? "cell muted" : "cell", "data-head": `${layer}.${head}` }, surface.draw(got, one, `head ${head}`, small),
-      el("div", {}, el("b", {}, `head ${head}`), el("span", { class: "top" }, `most ${number(Math.max(...one.values), 3)}`), mute)));
+      el("div", {}, el("b", {}, `head ${head}`), el("span", { class: "top" }, `most ${number(peak(one.values), 3)}`), mute)));
   }
   return figure("Each head of this layer", heads, nested(maps));
 }

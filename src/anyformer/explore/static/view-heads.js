@@ -4,7 +4,7 @@ import { part, unpack } from "./api.js";
 import { choice, el, number, short, visible } from "./dom.js";
 import { bars, colour, figure, heatmap, largest, lines, paint } from "./draw.js";
 import { readable } from "./colours.js";
-import { controls, headOf, layerOf, muteButton, nameOf, sites, where } from "./sites.js";
+import { blockOf, controls, headOf, layerOf, muteButton, nameOf, sites, where } from "./sites.js";
 
 export { sites } from "./sites.js";
 
@@ -32,7 +32,7 @@ export async function grid(context) {
 }
 
 async function layers(context, site, cells, numbers) {
-  const ask = (from, to) => context.ask("heads", { stage: site.stage, part: site.part, layers: [...Array(site.layers).keys()].slice(from, to) });
+  const ask = (from, to) => context.ask("heads", { stage: site.stage, part: site.part, layers: site.layers.slice(from, to) });
   const add = (found) => found.rows.forEach((row) => {
     numbers.push({ layer: row.layer, entropy: row.entropy, distance: row.distance });
     layer(context, site, cells, row);
@@ -40,7 +40,7 @@ async function layers(context, site, cells, numbers) {
   const first = await ask(0, 2);
   add(first);
   const chunk = Math.max(1, Math.floor(200000 / (first.queries * first.keys + 1)));
-  const rest = async () => { for (let i = 2; i < site.layers; i += chunk) add(await ask(i, i + chunk)); };
+  const rest = async () => { for (let i = 2; i < site.layers.length; i += chunk) add(await ask(i, i + chunk)); };
   if (first.queries > LONG) rest().catch(() => {}); // the first layers are on the page; the others follow
   else await rest();
 }
@@ -53,10 +53,10 @@ function layer(context, site, cells, row) {
     const figures = `entropy ${row.entropy[head].toFixed(2)} bits, distance ${row.distance[head].toFixed(1)} tokens`;
     const canvas = el("canvas", { role: "img", "aria-label": `${name}: ${figures}` });
     paint(canvas, one.values, one.shape[0], one.shape[1], Math.min(1, largest(one.values)));
-    const off = context.isMuted(site.stage, row.layer, site.part, head);
+    const block = blockOf(site, row.layer), off = context.isMuted(site.stage, block, site.part, head);
     const open = el("button", { type: "button", class: "open", title: name, onclick: () => context.set({ view: "head", layer: row.layer, head: String(head), site: nameOf(site) }) }, canvas);
     const mute = el("button", { type: "button", class: "mute", "aria-pressed": String(off), "aria-label": `Silence ${name}`, title: "Silence this head",
-      onclick: () => context.toggleMute(site.stage, row.layer, site.part, head) }, off ? "off" : "on");
+      onclick: () => context.toggleMute(site.stage, block, site.part, head) }, off ? "off" : "on");
     cells.append(el("div", { class: off ? "cell muted" : "cell", "data-head": `${row.layer}.${head}` }, open,
       el("div", {}, el("b", {}, `${row.layer}.${head}`), site.plain ? mute : null),
       el("div", {}, el("span", { class: "entropy" }, `H ${row.entropy[head].toFixed(2)}`), el("span", { class: "distance" }, `D ${row.distance[head].toFixed(1)}`))));
@@ -65,7 +65,7 @@ function layer(context, site, cells, row) {
 
 // Each head is silenced in turn; Δ is how far the answer moves, in bits (or as a share, where there are no words).
 async function without(context, site, cells) {
-  for (let layer = 0; layer < site.layers; layer++) {
+  for (const layer of site.layers) {
     const got = await context.ask("without", { stage: site.stage, part: site.part, layer });
     const title = got.bits ? "bits by which the answer moves without it" : "share by which the last vectors move without it";
     got.changes.forEach((change, head) => {

@@ -3,9 +3,11 @@
 import { part, unpack } from "./api.js";
 import { choice, el, number, slider, svg, table, visible } from "./dom.js";
 import { figure, heatmap, sheet, text } from "./draw.js";
-import { headGrid, most } from "./head-grid.js";
+import { headGrid, most, peak } from "./head-grid.js";
 import * as surface from "./surface.js";
 import { rowsOf } from "./view-heads.js";
+
+const filters = new Map(); // of each model: they do not depend on what is read
 
 // `before` tokens stand before the patches; `asked` is the patch that was clicked on.
 export async function patchViews(context, before, asked) {
@@ -17,7 +19,8 @@ export async function patchViews(context, before, asked) {
     const map = unpack(places.map);
     row.append(figure(`How alike the position of patch ${Math.floor(at / map.shape[1])},${at % map.shape[1]} is to the others`, heatmap({ values: map.values, rows: map.shape[0], columns: map.shape[1], scale: 1, label: "positions", pick: (i, j) => context.set({ pos: i * map.shape[1] + j + before }), write: true }), rowsOf(map)));
   }
-  const found = await context.ask("filters").catch((error) => refused(error, row));
+  const found = filters.get(context.id) || (await context.ask("filters").catch((error) => refused(error, row)));
+  if (found) filters.set(context.id, found);
   if (found) row.append(figure("The first principal components of the patch embedding", filterDrawing(found), found.share));
 }
 
@@ -48,12 +51,14 @@ function filterDrawing(found) {
 
 export async function hidden(context) {
   const { state, set, box } = context;
-  const holder = el("div", {});
+  const holder = el("div", {}), three = el("div", { class: "grid" });
+  three.style.gridTemplateColumns = "repeat(auto-fit, minmax(min(18rem, 100%), 1fr))";
   const draw = async () => {
     const got = await context.ask("hidden", { share: state.share, seed: state.seed });
     const one = (name, title) => figure(title, sheet(260, 260, title, svg("image", { href: got[name], width: 260, height: 260, "image-rendering": "pixelated" })), { loss: got.loss });
     holder.replaceChildren(el("p", { class: "loss" }, `${got.hidden} of ${got.patches} patches are hidden; the squared error there is ${number(got.loss, 4)}`),
-      el("div", { class: "pair" }, one("seen", "What it sees"), one("made", "What it makes of it"), one("picture", "The picture")));
+      three);
+    three.replaceChildren(one("seen", "What it sees"), one("made", "What it makes of it"), one("picture", "The picture"));
   };
   let waiting;
   box.append(el("div", { class: "controls" }, slider("Share that is hidden", `share-${context.n}`, { min: 0.05, max: 0.95, step: 0.05, value: state.share, show: (x) => `${Math.round(100 * x)}%` }, (value) => { set({ share: value }, true); clearTimeout(waiting); waiting = setTimeout(() => draw().catch(() => {}), 60); }),
@@ -108,7 +113,7 @@ export async function caption(context) {
     head !== null && plain ? el("button", { type: "button", id: `mute-${n}`, onclick: () => context.toggleMute(stage, block, where, head) }, context.isMuted(stage, block, where, head) ? "Let this head speak" : "Silence this head") : ""),
     el("div", { class: "chips" }, got.words.map((word, i) => el("button", { type: "button", id: `word-${n}-${i}`, class: "chip", "aria-pressed": String(i === at), onclick: () => set({ pos: i }) }, visible(word)))));
   const one = part(maps, at);
-  box.append(figure(`Where it looks as it writes "${visible(got.words[at])}"`, surface.draw(got, one, "attention of a word", {}), rowsOf(one), most(Math.max(...one.values))));
+  box.append(figure(`Where it looks as it writes "${visible(got.words[at])}"`, surface.draw(got, one, "attention of a word", {}), rowsOf(one), most(peak(one.values))));
   const all = el("div", { class: "grid" });
   all.style.gridTemplateColumns = `repeat(auto-fill, minmax(${got.kind === "sound" ? "20rem" : "8rem"}, 1fr))`;
   got.words.slice(0, 40).forEach((word, i) => all.append(el("div", { class: "cell" }, surface.draw(got, part(maps, i), word, { wide: got.kind === "sound" ? 300 : 130 }), el("div", {}, el("b", {}, visible(word))))));

@@ -17,7 +17,8 @@ export async function over(context) {
   if (got.of > 1) box.append(whichRow(context, got.of));
   if (got.wave) box.append(figure("The wave", surface.wave(got), got.wave));
   const asker = got.askers.length ? chosen(got.askers, state.site) : null;
-  if (asker) await attended(context, got, asker);
+  if (got.pooled && (state.site === ANSWER || (!state.site && state.pos < 0))) await answered(context, got, asker);
+  else if (asker) await attended(context, got, asker);
   if (context.info.patches && got.kind === "picture") await patchViews(context, got.before || 0, asker?.cells ? state.pos - asker.before : 0);
 }
 
@@ -31,6 +32,7 @@ function chosen(askers, site) {
   return askers.find((one) => nameOf(one) === site) || askers.find((one) => !one.cells && one.queries === 1 && one.layers.length) || askers.find((one) => one.part !== "time") || askers[0];
 }
 
+const ANSWER = "answer"; // which some heads make of all tokens at once
 const nameOf = (one) => `${one.stage}/${one.part}`;
 
 // The class token, where there is one that looks; else the middle of the input.
@@ -48,7 +50,7 @@ function called(asker, at) {
 function controls(context, got, asker, layer, at) {
   const { set, n } = context;
   const row = el("div", { class: "controls" });
-  if (got.askers.length > 1) row.append(choice("Who asks", `site-${n}`, got.askers.map((one) => [nameOf(one), `${one.stage}: ${one.layers.length ? one.part : "rollout"}`]), nameOf(asker), (value) => set({ site: value, layer: 0, pos: -1 })));
+  whoAsks(context, got, nameOf(asker), row);
   if (asker.layers.length) row.append(choice("Layer", `layer-${n}`, asker.layers.map((i) => [i, i]), layer, (value) => set({ layer: Number(value) })));
   if (!asker.cells && asker.queries > 1) row.append(choice("Asker", `asker-${n}`, [...Array(Math.min(asker.queries, 600)).keys()].map((i) => [i, visible(asker.names[i] ?? String(i))]), at, (value) => set({ pos: Number(value) })));
   if (asker.cells) asker.names.forEach((name, i) => {
@@ -57,6 +59,26 @@ function controls(context, got, asker, layer, at) {
   });
   if (got.kind === "points" && got.numbers > 2) axisControls(context, got.numbers, row);
   return row;
+}
+
+function whoAsks({ set, n }, got, now, row) {
+  const names = got.askers.map((one) => [nameOf(one), `${one.stage}: ${one.layers.length ? one.part : "rollout"}`]);
+  if (got.pooled) names.unshift([ANSWER, "the answer"]);
+  if (names.length > 1) row.append(choice("Who asks", `site-${n}`, names, now, (value) => set({ site: value, layer: 0, pos: -1 })));
+}
+
+// The head itself weighs all tokens: by a query of its own, or evenly.
+async function answered(context, got, asker) {
+  const found = await context.ask("answered");
+  const row = el("div", { class: "controls" });
+  whoAsks(context, got, ANSWER, row);
+  if (got.kind === "points" && got.numbers > 2) axisControls(context, got.numbers, row);
+  const options = { axes: context.state.axes.split(".").map(Number) };
+  if (asker?.cells) options.pick = (i) => context.set({ site: nameOf(asker), pos: i + asker.before });
+  const pair = el("div", { class: got.kind === "clip" || got.kind === "sound" ? "" : "pair" });
+  const own = found.by === "attention" ? [figure("How the answer's query weighs the last layer", surface.draw(got, unpack(found.mean), "attention of the answer", options), nested(unpack(found.mean)), most(found.most))] : [];
+  pair.append(...own, figure("Rollout of the answer through all layers", surface.draw(got, unpack(found.rolled.map), "rollout of the answer", options), nested(unpack(found.rolled.map)), most(found.rolled.most)));
+  context.box.append(row, el("p", {}, `The answer is read off ${found.by === "mean" ? "the mean of all tokens" : "all tokens, weighed by a query of its own"}; click to ask one of them instead.`), pair);
 }
 
 function axisControls({ state, set, n }, numbers, row) {

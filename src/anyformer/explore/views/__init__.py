@@ -8,17 +8,18 @@ from typing import Any
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
-from anyformer.explore.views import flow, heads, masks, pictures, places, poses, sizes, things, words
-from anyformer.explore.views.slot_map import slot_map
+from anyformer.explore.views import flow, heads, masks, pictures, places, poses, sizes, slot_map, things, words
+from anyformer.explore.views.spoken import words_over
 from anyformer.explore.views.steps import steps
 from anyformer.explore.views.without import without
 
 View = Callable[[Opened, Ask, Patience], dict[str, Any]]
 
 VIEWS: dict[str, View] = {
+    "answered": things.answered,
     "beams": words.beam_tree,
     "boxes": pictures.detections,
-    "caption": things.words_over,
+    "caption": words_over,
     "embeddings": places.embeddings,
     "filters": pictures.filters,
     "flow": flow.flow,
@@ -41,7 +42,7 @@ VIEWS: dict[str, View] = {
     "segments": poses.segments,
     "sites": words.sites,
     "sizes": sizes.sizes,
-    "slots": slot_map,
+    "slots": slot_map.slots,
     "steps": steps,
     "tokens": words.tokens,
     "without": without,

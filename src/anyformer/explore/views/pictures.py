@@ -106,14 +106,15 @@ def hidden(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     grey = processor.normalise(torch.full_like(pixels, GREY))["pixel_values"]
     images = {"seen": torch.where(covered, grey, pixels), "made": made, "picture": pixels}
     return {
-        **{name: as_png(_image(processor.denormalise(one)[0])) for name, one in images.items()},
+        **{name: as_png(as_image(processor.denormalise(one)[0])) for name, one in images.items()},
         "loss": float(out.loss),
         "hidden": int(out.mask.sum()),
         "patches": n,
     }
 
 
-def _image(pixels: Tensor) -> Any:
+def as_image(pixels: Tensor) -> Any:
+    """8-bit pixels [channels, rows, columns] as a PIL image."""
     shown = pixels.permute(1, 2, 0).numpy()
     return pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
 

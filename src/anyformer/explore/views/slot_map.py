@@ -3,6 +3,7 @@ a few that are made by formula. A few pictures at a time; the page asks on."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -19,20 +20,31 @@ from anyformer.explore.silence import silenced
 from anyformer.explore.slots import colours
 from anyformer.pictures.open import Picture
 
-AT_ONCE = 8  # pictures of a folder that one question looks at
+AT_ONCE = 8  # pictures that one question looks at, but no more than
+SECONDS = 8.0  # allow; the first is always looked at
 
 
 @torch.inference_mode()
-def slot_map(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
+def slots(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """`boxes` [pictures, slots, 4] (centre x and y, width, height in 0…1) from picture `top` on, their colours, how
     many pictures there are (`of`) and which is the next."""
     if opened.boxes is None or opened.processor is None:
         raise InputError(f"A {opened.model.family} model finds no boxes; a detector such as DETR does.")
     pictures, of, source = _some(opened, ask)
-    found = torch.stack([_boxes(opened, ask, picture, patience) for picture in pictures])
+    found = _until(opened, ask, pictures, patience)
     tints = colours(found[..., 2:].reshape(-1, 2)).view(*found.shape[:2], 3)
     packed = {"boxes": grids.pack(found), "colours": grids.pack(tints)}
-    return {**packed, "of": of, "next": ask.top + len(pictures), "source": source}
+    return {**packed, "of": of, "next": ask.top + len(found), "source": source}
+
+
+def _until(opened: Opened, ask: Ask, pictures: list[Picture], patience: Patience) -> Tensor:
+    """[pictures, slots, 4] of as many as there is time for."""
+    began, boxes = time.monotonic(), [_boxes(opened, ask, pictures[0], patience)]
+    for picture in pictures[1:]:
+        if time.monotonic() - began > SECONDS:
+            break
+        boxes.append(_boxes(opened, ask, picture, patience))
+    return torch.stack(boxes)
 
 
 def _some(opened: Opened, ask: Ask) -> tuple[list[Picture], int, str]:

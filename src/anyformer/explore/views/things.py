@@ -16,10 +16,10 @@ from anyformer.explore.names import cell_names
 from anyformer.explore.opened import Opened, Subject
 from anyformer.explore.patience import Patience
 from anyformer.explore.surface import Layout, attended, key_stage, layout, n_queries
-from anyformer.explore.through import made_of
+from anyformer.explore.through import pooled_row, pooling, reach
 from anyformer.explore.views.heads import labels, pick, place, sides
-from anyformer.explore.views.pictures import as_png
-from anyformer.pictures.open import pillow
+from anyformer.explore.views.pictures import as_image, as_png
+from anyformer.heads.base import Head
 from anyformer.tasks.text import labels_of
 
 WAVE = 400  # columns that a wave is drawn in
@@ -35,6 +35,8 @@ def thing(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
         raise InputError(f"A {opened.model.family} model does not look at pictures, nor at anything else in cells.")
     kind = subject.shown.get("kind", "picture" if subject.image is not None else "words")
     made = {"kind": kind, "askers": askers, "answers": _classes(opened, trace), "of": subject.shown.get("of", 1)}
+    pooled = _pooling(opened)
+    made["pooled"] = None if pooled is None or pooled.reads not in trace.calls else pooling(pooled)
     where = _surface(trace)
     if where is not None:
         made |= {"shape": list(where.shape), "before": where.before}
@@ -54,7 +56,7 @@ def _drawn(subject: Subject, where: Layout | None) -> dict[str, Any]:
     shown = subject.shown
     if shown.get("kind") == "clip":
         frames = shown["frames"]
-        images = [as_png(_frame(one)) for one in frames]
+        images = [as_png(as_image(one)) for one in frames]
         return {
             "images": images,
             "size": list(frames.shape[-2:]),
@@ -71,11 +73,6 @@ def _drawn(subject: Subject, where: Layout | None) -> dict[str, Any]:
         wave: Tensor = shown["wave"]
         made |= {"wave": wave_of(wave), "seconds": len(wave) / shown["rate"]}
     return made
-
-
-def _frame(pixels: Tensor) -> Any:
-    shown = pixels.permute(1, 2, 0).numpy()
-    return pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
 
 
 def wave_of(wave: Tensor) -> Any:
@@ -162,13 +159,38 @@ def rolled(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     stage = ask.stage if ask.stage is not None else next(iter(trace.calls), None)
     if stage is None or stage not in trace.calls:
         raise InputError("This model has no layers of attention to follow.")
-    below, total = made_of(trace, stage, patience)
-    where, own = layout(trace, below), layout(trace, stage)
-    if where is None or total is None:
+    own, length = layout(trace, stage), trace.tokens(stage).x.shape[1]
+    at = place(ask.position, length)
+    row = torch.zeros(length)
+    row[at if own is None else own.token(at)] = 1.0
+    return {**_rolled(trace, stage, row, patience), "position": at}
+
+
+def _rolled(trace: Trace, stage: str, row: Tensor, patience: Patience) -> dict[str, Any]:
+    below, row = reach(trace, stage, row, patience)
+    where = layout(trace, below)
+    if where is None:
         raise InputError("What comes out at the bottom here are not parts of the input.")
-    at = place(ask.position, len(total))
-    row = total[at if own is None else own.token(at)]
-    return {"map": grids.pack(where.over(row)), "position": at, "most": float(where.over(row).max())}
+    return {"map": grids.pack(where.over(row)), "most": float(where.over(row).max())}
+
+
+def answered(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
+    """What an answer that is made of many tokens weighs: the tokens themselves, and through all layers the input."""
+    _, trace = opened.look(ask, patience)
+    head = _pooling(opened)
+    if head is None or head.reads not in trace.calls:
+        raise InputError(f"The answer of a {opened.model.family} model is not read off many tokens at once.")
+    row, where = pooled_row(trace, head), layout(trace, head.reads)
+    made = _rolled(trace, head.reads, row, patience)
+    if where is None or where.apart:
+        raise InputError("What the answer is read off are not parts of the input.")
+    own = where.over(row)
+    return {"by": pooling(head), "mean": grids.pack(own), "most": float(own.max()), "rolled": made}
+
+
+def _pooling(opened: Opened) -> Head | None:
+    heads = [head for head in opened.model.heads.values() if isinstance(head, Head)]
+    return next((head for head in heads if pooling(head) is not None), None)
 
 
 def queries(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
@@ -195,39 +217,3 @@ def _spread(maps: Tensor) -> Any:
     """Bits of each query's attention over the input."""
     flat = maps.flatten(1).float()
     return grids.numbers(grids.entropy(flat.unsqueeze(1)))
-
-
-def words_over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """Captioning, reading and listening: for every word that is written, what it looks at in the picture or sound."""
-    subject, trace = opened.look(ask, patience)
-    found = _speaking(subject, trace)
-    if not found or subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not put pictures into words.")
-    site = next((one for one in found if one.layer == ask.layer), None)
-    if site is None:
-        raise InputError(f"Words look at the input in layers {', '.join(str(one.layer) for one in found)}.")
-    where = layout(trace, key_stage(trace, site))
-    assert where is not None
-    weights = pick(trace.weights(site), ask.head)
-    crosses = trace.sublayer(site).crosses
-    words = subject.answers if crosses and subject.answers else subject.words[site.stage]
-    maps = where.over(weights[-len(words) :])
-    return {
-        "image": as_png(subject.image),
-        "size": [subject.image.size[1], subject.image.size[0]],
-        "words": [word.text for word in words],
-        "maps": grids.pack(maps),
-        "kind": subject.shown.get("kind", "picture"),
-        "site": {"stage": site.stage, "part": site.part, "heads": site.heads, "plain": site.plain},
-        "layers": [one.layer for one in found],
-        "blocks": [trace.calls[one.stage][one.layer].index for one in found],
-    }
-
-
-def _speaking(subject: Subject, trace: Trace) -> list[Site]:
-    """Where words look at the input: across, or at what stands before them in their own stage."""
-    found = [site for site in trace.sites() if site.stage in subject.words]
-    seeing = [site for site in found if layout(trace, key_stage(trace, site)) is not None]
-    crossing = [site for site in seeing if trace.sublayer(site).crosses]
-    chosen = crossing or seeing
-    return [site for site in chosen if (site.stage, site.part) == (chosen[0].stage, chosen[0].part)]

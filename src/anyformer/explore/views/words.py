@@ -40,9 +40,11 @@ def sites(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     kinds: dict[tuple[str, str], dict[str, Any]] = {}
     for site in trace.sites():
         one = kinds.setdefault(
-            (site.stage, site.part), {"stage": site.stage, "part": site.part, "layers": 0, "plain": site.plain}
+            (site.stage, site.part),
+            {"stage": site.stage, "part": site.part, "layers": [], "blocks": [], "plain": site.plain},
         )
-        one["layers"] += 1
+        one["layers"].append(site.layer)
+        one["blocks"].append(trace.calls[site.stage][site.layer].index)  # fewer, where layers are gone through again
         one["heads"] = max(one.get("heads", 0), site.heads)
         one["keys"] = trace.memory_stage(site.stage) if trace.sublayer(site).crosses else site.stage
     return {"sites": list(kinds.values()), "seconds": trace.seconds}

@@ -119,7 +119,7 @@ export function lines({ values, rows, columns, rowNames, columnNames, from, pick
   }
   rowNames.forEach((name, i) => drawing.append(text(wide - 8, i * step + 20, short(name, most), { "text-anchor": "end", class: "pick", fill: i === from ? warm() : ink(),
     "font-weight": i === from ? 700 : 400, tabindex: 0, role: "button", "aria-pressed": String(i === from), onclick: () => pick && pick(i),
-    onkeydown: (event) => event.key === "Enter" && pick && pick(i) })));
+    onkeydown: (event) => [" ", "Enter"].includes(event.key) && pick && (event.preventDefault(), pick(i)) })));
   columnNames.forEach((name, j) => {
     const weight = one ? values[from * columns + j] : 0;
     drawing.append(text(wide + gap + 8, j * step + 20, short(name, most) + (weight >= 0.02 ? `  ${number(weight, 2)}` : ""), { class: "key", "font-weight": weight >= 0.2 ? 700 : 400 }));

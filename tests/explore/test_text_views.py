@@ -128,12 +128,14 @@ def test_rollout_is_the_product_of_half_attention_half_residual(opened: Models) 
     one = opened["encoder"]
     with af.look(one.model, "*.self.weights") as seen:
         one.model(input_ids=ids_of(one))
-    total = torch.eye(ids_of(one).shape[1], dtype=torch.float64)
+    total = product = torch.eye(ids_of(one).shape[1], dtype=torch.float64)
     for layer in (0, 1):
         mean = seen[f"encoder.blocks.{layer}.self.weights"][0].double().mean(0)
         total = (0.5 * mean + 0.5 * torch.eye(len(mean), dtype=torch.float64)) @ total
+        product = mean @ product
     got = view(one, "rollout", text=TEXT)
     torch.testing.assert_close(unpack(got["cells"]), total, atol=3e-5, rtol=0)
+    torch.testing.assert_close(unpack(view(one, "rollout", text=TEXT, raw=True)["cells"]), product, atol=3e-5, rtol=0)
 
 
 def test_flow_is_bounded_by_the_narrowest_pipe() -> None:

@@ -43,7 +43,7 @@ def rollout(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     names = labels(opened, subject, trace, sites[0].stage)
     if len(names) > MOST_ROLLED:
         raise InputError(f"Rollout is for up to {MOST_ROLLED:,} tokens; there are {len(names):,}.")
-    total = roll(mean[None, None] for mean in means(trace, sites, patience))[0]
+    total = roll((mean[None, None] for mean in means(trace, sites, patience)), ask.raw)[0]
     part = grids.tile(total, ask.top, ask.left)
     names_of = {"queries": names[part["top"] :][: grids.SIDE], "keys": names[part["left"] :][: grids.SIDE]}
     at = place(ask.position, len(names))

@@ -225,6 +225,10 @@ def test_models_that_ship_are_listed_where_they_are_here(tmp_path: Path, monkeyp
     assert [(one.name, one.about, one.task, one.group) for one in found] == [
         ("stories", "tells stories", "generate", "shipped")
     ]
+    named = Shelf.of([Path("stories"), here]).entries.values()
+    assert [(one.name, one.group, one.path) for one in named] == [("stories", "given", here), ("one", "given", here)]
+    with pytest.raises(FolderError, match="gone is no model"):
+        Shelf.of([Path("gone")])
 
 
 def test_models_make_room_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,12 +128,14 @@ def test_rollout_is_the_product_of_half_attention_half_residual(opened: Models) 
     one = opened["encoder"]
     with af.look(one.model, "*.self.weights") as seen:
         one.model(input_ids=ids_of(one))
-    total = torch.eye(ids_of(one).shape[1], dtype=torch.float64)
+    total = product = torch.eye(ids_of(one).shape[1], dtype=torch.float64)
     for layer in (0, 1):
         mean = seen[f"encoder.blocks.{layer}.self.weights"][0].double().mean(0)
         total = (0.5 * mean + 0.5 * torch.eye(len(mean), dtype=torch.float64)) @ total
+        product = mean @ product
     got = view(one, "rollout", text=TEXT)
     torch.testing.assert_close(unpack(got["cells"]), total, atol=3e-5, rtol=0)
+    torch.testing.assert_close(unpack(view(one, "rollout", text=TEXT, raw=True)["cells"]), product, atol=3e-5, rtol=0)
 
 
 def test_flow_is_bounded_by_the_narrowest_pipe() -> None:
@@ -200,6 +202,17 @@ def test_sizes_add_up(opened: Models) -> None:
     layer = got["layers"][0]
     assert layer["shape"] == [1, ids_of(one).shape[1], 64] and layer["kernels"]["self"] in KERNELS
     assert got["cache"] == 2 * 2 * 64 * 4  # key and value, two layers, 64 wide, 4 bytes
+
+
+def test_work_and_memory_of_a_layer_by_hand(opened: Models) -> None:
+    """A decoder's layer that looks at 8 source tokens from 3 places: 64 wide, 4 heads, 128 hidden."""
+    got = view(opened["pair"], "sizes", text=TEXT, target="a man")
+    layer = next(one for one in got["layers"] if one["stage"] == "decoder")
+    said, read, width, hidden = layer["shape"][1], ids_of(opened["pair"]).shape[1], 64, 128
+    between = 2 * said * (said + read) * 2 * width  # scores, and values, of both attentions
+    maps = 2 * width * width * (4 * said + 2 * said + 2 * read) + 2 * said * 2 * width * hidden
+    assert layer["flops"] == between + maps
+    assert layer["square"] == 4 * said * (said + read) * 4 and layer["made"] == said * width * 4
 
 
 def test_long_texts_come_in_tiles() -> None:

@@ -51,6 +51,7 @@ class Ask(Settings):
     to: int = 0  # the token that is looked at
     top: int = 0  # the corner of a tile
     left: int = 0
+    raw: bool = False  # rollout without what stays in place
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0

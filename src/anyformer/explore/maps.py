@@ -62,12 +62,14 @@ def rollout(
     path: str | PathLike[str] | None = None,
     *,
     row: int = 0,
+    raw: bool = False,
     title: str = "What each token is made of, through all layers",
 ) -> Figure:
     """Attention rollout (Abnar and Zuidema 2020) of the layers that were seen: a line for each token of the last layer,
     dark where it comes from.
 
-    `seen` is what `af.look(model, "encoder.blocks.*.self.weights")` gives. With `path` the picture is written there.
+    `seen` is what `af.look(model, "encoder.blocks.*.self.weights")` gives; `raw` leaves out what stays in place by the
+    residual. With `path` the picture is written there.
     """
     from matplotlib.figure import Figure
 
@@ -77,7 +79,7 @@ def rollout(
         raise InputError("Rollout wants the self-attention of one stage, all of one length; look at those alone.")
     if tokens is not None and len(tokens) != n:
         raise InputError(f"There are {len(tokens)} tokens, and the weights are of {n}.")
-    total = roll([weights[None] for weights in layers])[0]
+    total = roll([weights[None] for weights in layers], raw)[0]
     side = min(max(0.3 * n, 3.0), 14.0)
     figure = Figure(figsize=(side + 1.6, side + 1.2), layout="constrained", facecolor=PAPER)
     axes = figure.add_subplot()

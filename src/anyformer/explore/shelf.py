@@ -9,7 +9,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -69,11 +69,15 @@ class Shelf:
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> Shelf:
-        """The models that were named; an error says which of them is none."""
+        """The models that were named: by folder or file, or one that ships by its name. An error says which is none."""
+        known = {one.name: one for one in shipped()} if not all(map(_is_model, paths)) else {}
+        found = []
         for path in paths:
-            if not _is_model(path):
+            own = _is_model(path)
+            if not own and str(path) not in known:
                 raise FolderError(f"{path} is no model: give a folder with config.json and weights, or a .gguf file.")
-        return cls(_entries([Found(path.resolve().name, path) for path in paths]))
+            found.append(Found(path.resolve().name, path) if own else replace(known[str(path)], group="given"))
+        return cls(_entries(found))
 
     @classmethod
     def around(cls, folder: Path) -> Shelf:

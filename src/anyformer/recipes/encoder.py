@@ -46,6 +46,7 @@ class Encoder(Settings):
     head: Use = "masked"
     n_labels: int = 2
     problem: Problem | None = None
+    pooling: Literal["first", "mean"] = "first"  # which tokens a class is told from
     tied: bool = True
 
     uses: ClassVar[tuple[Use, ...]] = ("base", "masked", "classify", "tag", "span", "choice")
@@ -148,6 +149,7 @@ def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
         d_model=width,
         n_labels=config.n_labels,
         reads="encoder",
+        gather=config.pooling,
         pool=pool,
         first_dropout=dropout if style.drops_first else 0.0,
         dropout=dropout,

@@ -26,7 +26,7 @@ from anyformer.data.examples import Example, Examples, OnDemand, prepare
 from anyformer.data.examples import Progress as Progress
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
-from anyformer.data.read import Rows, read
+from anyformer.data.read import Joined, Rows, read, side_by_side
 from anyformer.data.settings import DataSettings, TokenizerSettings, pairs
 from anyformer.errors import DataError, InputError
 from anyformer.model import Model
@@ -168,10 +168,22 @@ class Task:
 
     @classmethod
     def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
-        """Files as rows with this task's columns."""
+        """Files as rows with this task's columns. Several sources may each have a form of their own: two parallel files
+        and a TSV, say."""
         names = [name for column in cls.columns for name in (column.name, *column.also)]
-        rows = read(paths, format=data.format, header=_header(data), names=names, sides=cls.sides, default=cls.format)
-        return cls.fit(rows, pairs(data.columns, "data.columns"))
+        chosen = pairs(data.columns, "data.columns")
+
+        def one(source: Paths) -> Rows:
+            found = read(
+                source, format=data.format, header=_header(data), names=names, sides=cls.sides, default=cls.format
+            )
+            return cls.fit(found, chosen)
+
+        if isinstance(paths, (str, PathLike)) or len(paths) == 1:
+            return one(paths)
+        if side_by_side(paths, cls.sides, data.format, cls.format):
+            return one(paths)
+        return Joined([one(source) for source in paths])
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:

@@ -80,6 +80,7 @@ class Engine:
         self.progress = Progress(settings.steps, self.state)
         self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
         self.asked_to_stop: float | None = None  # when
+        self.spent = 0.0  # the share of the minutes that are allowed
 
     # The loop
 
@@ -107,7 +108,7 @@ class Engine:
         state = self.state
         if state.step and self._due(self.settings.eval_every) and state.evaluated != state.step:
             self.evaluate()  # the run was cut off between the step and its evaluation
-        while state.step < self.settings.steps and not self._gave_up():
+        while state.step < self.settings.steps and not self._gave_up() and not self._time_is_up():
             self.step()
             if self._due(self.settings.eval_every):
                 self.evaluate()
@@ -116,12 +117,24 @@ class Engine:
             if self._asked():
                 self._interrupt()
         self._read(everything=True)
+        if self.spent >= 1:
+            self.watcher.note(f"The {self.settings.minutes:g} minutes are up, after step {state.step:,}.")
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.state.step % every == 0
 
     def _gave_up(self) -> bool:
         return 0 < self.settings.patience <= self.state.stale
+
+    def _time_is_up(self) -> bool:
+        """By the clock of the first process; what was spent before a kill counts."""
+        if self.settings.minutes and (not self.devices.many or self._due(self.settings.log_every)):
+            self.spent = self.devices.share(self.state.seconds / 60 / self.settings.minutes)
+        return self.spent >= 1
+
+    def _place(self, number: int) -> int:
+        """Where in the schedule a step stands: further on where the minutes go faster than the steps."""
+        return number if number <= self.settings.warmup else max(number, int(self.spent * self.settings.steps))
 
     def step(self) -> None:
         started = time.perf_counter()
@@ -144,7 +157,7 @@ class Engine:
     def _learn(self, number: int, batches: Sequence[Fed]) -> None:
         sums, parts = self.stepper.gradients(batches)
         norm = self.stepper.clip()
-        lr = rate(number, self.settings)
+        lr = rate(self._place(number), self.settings)
         rows = [row for fed in batches for row in fed.rows]
         self.readout.push(number, rows, lr, torch.cat([sums, norm.reshape(1)]), parts)
         self._read()

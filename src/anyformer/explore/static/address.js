@@ -9,7 +9,7 @@ export const EXAMPLES = {
 export const START = {
   models: "", view: "", stop: 0, see: "",
   text: EXAMPLES["it, tired"], pair: "", target: "", row: 0,
-  site: "", layer: 0, head: "", pos: -1, to: -1, top: 0, left: 0, mode: "matrix", mute: "",
+  site: "", layer: 0, head: "", pos: -1, to: -1, top: 0, left: 0, mode: "matrix", raw: 0, mute: "",
   pad: 0, side: "right", softness: 1,
   temp: 1, k: 0, p: 1, sample: 0, seed: 0, n: 20, beams: 3, step: 0,
   share: 0.75, threshold: 0.5, axes: "0.1",

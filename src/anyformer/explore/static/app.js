@@ -10,6 +10,7 @@ import { readSound, threeTones } from "./sounds.js";
 import * as things from "./things.js";
 import { VIEWS } from "./views.js";
 
+const ORDER = ["first", "second", "third", "fourth"];
 const $ = (id) => document.getElementById(id);
 let state = { ...address.START };
 let list = [];
@@ -153,11 +154,12 @@ function showTabs(infos) {
     "aria-selected": String(name === state.view), tabindex: name === state.view ? 0 : -1,
     onclick: () => set({ view: name, site: "", top: 0, left: 0, see: "" }) }, view.title);
   keepFocus(() => $("views").replaceChildren(...fitting.map(tab)));
+  const here = $(`tab-${state.view}`); // in sight where the row is wider than a phone
+  $("views").scrollLeft = here.offsetLeft - $("views").offsetLeft - ($("views").clientWidth - here.offsetWidth) / 2;
   $("main").setAttribute("aria-label", VIEWS[state.view].title);
-  const names = chosen().map((id) => list.find((one) => one.id === id).name);
   $("muted").replaceChildren(...address.mutes(state).map(({ n, stage, layer, part, head }) =>
     el("button", { type: "button", title: "Let it speak again", onclick: () => set({ mute: address.toggled(state, n, stage, layer, part, head) }) },
-      `silenced: ${n ? `${names[n] ?? n} ` : ""}${stage} ${part} ${layer}.${head} ✕`)));
+      `silenced: ${n ? `${ORDER[n]}, ` : ""}${stage} ${part} ${layer}.${head} ✕`)));
 }
 
 // Arrow keys go from tab to tab, as everywhere.

@@ -35,6 +35,8 @@ export function sheet(width, height, label, ...children) {
     "font-family": "system-ui, DejaVu Sans, sans-serif", "font-size": 11 }, children);
 }
 
+const phone = () => innerWidth < 640; // drawings that can be narrower are
+
 export function text(x, y, words, more) { return svg("text", { x, y, fill: ink(), ...more }, words); }
 
 // A matrix. `readout` is told the cell under the pointer or the arrow keys; `pick` the one that is clicked; `write`
@@ -106,7 +108,7 @@ function cursor({ size, left, top, rows, columns }, label, told, pick, start) {
 
 // Two columns of words with a line for every weight, as thick as it is large; `from` draws one row alone.
 export function lines({ values, rows, columns, rowNames, columnNames, from, pick, label }) {
-  const step = 20, wide = 150, gap = 230;
+  const step = 20, [wide, gap, most] = phone() ? [106, 110, 13] : [150, 230, 20];
   const drawing = sheet(2 * wide + gap, Math.max(rows, columns) * step + 16, label || "attention lines");
   const one = from >= 0 && from < rows;
   for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
@@ -115,24 +117,24 @@ export function lines({ values, rows, columns, rowNames, columnNames, from, pick
     drawing.append(svg("line", { x1: wide, y1: i * step + 16, x2: wide + gap, y2: j * step + 16, stroke: blue(), "stroke-width": 0.5 + 4 * weight, "stroke-opacity": 0.15 + 0.85 * Math.min(weight, 1) },
       svg("title", {}, `${rowNames[i]} → ${columnNames[j]}: ${number(weight)}`)));
   }
-  rowNames.forEach((name, i) => drawing.append(text(wide - 8, i * step + 20, short(name, 20), { "text-anchor": "end", class: "pick", fill: i === from ? warm() : ink(),
+  rowNames.forEach((name, i) => drawing.append(text(wide - 8, i * step + 20, short(name, most), { "text-anchor": "end", class: "pick", fill: i === from ? warm() : ink(),
     "font-weight": i === from ? 700 : 400, tabindex: 0, role: "button", "aria-pressed": String(i === from), onclick: () => pick && pick(i),
-    onkeydown: (event) => event.key === "Enter" && pick && pick(i) })));
+    onkeydown: (event) => [" ", "Enter"].includes(event.key) && pick && (event.preventDefault(), pick(i)) })));
   columnNames.forEach((name, j) => {
     const weight = one ? values[from * columns + j] : 0;
-    drawing.append(text(wide + gap + 8, j * step + 20, short(name, 20) + (weight >= 0.02 ? `  ${number(weight, 2)}` : ""), { class: "key", "font-weight": weight >= 0.2 ? 700 : 400 }));
+    drawing.append(text(wide + gap + 8, j * step + 20, short(name, most) + (weight >= 0.02 ? `  ${number(weight, 2)}` : ""), { class: "key", "font-weight": weight >= 0.2 ? 700 : 400 }));
   });
   return drawing;
 }
 
 // Horizontal bars: `values`, and behind them `before` where there is something to compare with.
 export function bars({ names, values, before, scale, digits = 3, label, notes }) {
-  const step = 20, left = 150, wide = 330;
+  const step = 20, [left, wide, right] = phone() ? [100, 130, 95] : [150, 330, 150];
   const most = scale || Math.max(largest(values), before ? largest(before) : 0);
-  const drawing = sheet(left + wide + 150, names.length * step + 8, label || "bars");
+  const drawing = sheet(left + wide + right, names.length * step + 8, label || "bars");
   names.forEach((name, i) => {
     const y = i * step + 4;
-    drawing.append(text(left - 8, y + 13, short(name, 20), { "text-anchor": "end" }));
+    drawing.append(text(left - 8, y + 13, short(name, left > 120 ? 20 : 13), { "text-anchor": "end" }));
     if (before) drawing.append(svg("rect", { x: left, y, width: Math.max(0, wide * before[i] / most), height: 15, fill: soft(), "fill-opacity": 0.3 }));
     drawing.append(svg("rect", { x: left, y: y + (before ? 3 : 0), width: Math.max(0, wide * values[i] / most), height: before ? 9 : 15, fill: blue() }));
     const end = left + wide * Math.max(values[i], before ? before[i] : 0) / most;
@@ -143,7 +145,7 @@ export function bars({ names, values, before, scale, digits = 3, label, notes })
 
 // One or more curves over 0, 1, 2, …
 export function curve({ rows, label, names }) {
-  const left = 46, top = 8, wide = 420, high = 150;
+  const left = 46, top = 8, wide = phone() ? 250 : 420, high = 150;
   const all = rows.flat().filter((value) => value !== null);
   const low = Math.min(0, ...all), up = Math.max(0, ...all), span = up - low || 1, n = Math.max(...rows.map((row) => row.length));
   const drawing = sheet(left + wide + 20, top + high + 26, label);

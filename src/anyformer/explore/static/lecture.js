@@ -46,7 +46,7 @@ export const STOPS = [
 
 const TRIED = 12; // models that are opened in search of one that fits
 const KEPT = ["view", "text", "see", "mode", "layer", "head", "softness", "pad", "temp", "k", "n"];
-const PLAIN = { see: "", mode: "matrix", layer: 0, head: "", softness: 1, pad: 0, temp: 1, k: 0, p: 1, n: 20, side: "right", site: "", pos: -1, to: -1, top: 0, left: 0, step: 0, mute: "", pair: "", target: "" };
+const PLAIN = { raw: 0, see: "", mode: "matrix", layer: 0, head: "", softness: 1, pad: 0, temp: 1, k: 0, p: 1, n: 20, side: "right", site: "", pos: -1, to: -1, top: 0, left: 0, step: 0, mute: "", pair: "", target: "" };
 
 // What a stop sets: its view and the state that goes with it.
 export function changes(number) {

@@ -170,9 +170,11 @@ export async function flow(context) {
   const own = all.filter((one) => one.part === "self");
   if (!own.length) return context.box.append(el("p", {}, "This model has no layers of self-attention to follow attention through."));
   const site = own.find((one) => nameOf(one) === context.state.site) || own[0];
-  context.box.append(controls(context, own, site, { layers: false, heads: false }));
+  const row = controls(context, own, site, { layers: false, heads: false });
+  row.append(choice("Each layer passes on", `raw-${context.n}`, [["0", "half, and keeps half"], ["1", "everything (the raw product)"]], String(context.state.raw), (value) => context.set({ raw: Number(value) })));
+  context.box.append(row);
   const asked = { stage: site.stage, position: context.state.pos };
-  const got = await context.ask("rollout", { ...asked, top: context.state.top, left: context.state.left });
+  const got = await context.ask("rollout", { ...asked, raw: Boolean(context.state.raw), top: context.state.top, left: context.state.left });
   drawMatrix(context, got, "matrix", "Rollout through all layers");
   const names = got.row.places.map((place, i) => `${place} ${short(got.row.keys[i])}`);
   context.box.append(figure(`Rollout of token ${got.position}`, bars({ names: names.slice(0, 40), values: got.row.values.slice(0, 40), label: "rollout" }), got.row));

@@ -3,9 +3,6 @@
 import { el, number, slider, table, visible } from "./dom.js";
 import { bars, curve, figure } from "./draw.js";
 
-const LISTED = 300; // tokens in a table
-const OFFERED = 400; // and to choose a place from
-
 export async function tokens(context) {
   const found = await context.ask("tokens");
   const heads = ["#", "id", "text", "as stored", "bytes", "characters"];
@@ -13,14 +10,14 @@ export async function tokens(context) {
   for (const [stage, words] of Object.entries(found.words)) {
     const chips = words.map((word, i) => el("button", { type: "button", class: "chip", "aria-pressed": String(i === context.state.pos), onclick: () => context.set({ pos: i }) }, visible(word.text), el("small", {}, word.id)));
     context.box.append(figure(`${words.length} tokens of the ${stage}`, el("div", { class: "chips" }, chips), words),
-      figure(`Tokens of the ${stage}, one by one`, table(heads, words.slice(0, LISTED).map(line)), words));
+      figure(`Tokens of the ${stage}, one by one`, table(heads, words.map(line)), words));
   }
   context.box.append(el("p", {}, `One pass took ${(1000 * found.seconds).toFixed(0)} ms.`));
 }
 
 function place(context, words) {
   const at = context.state.pos < 0 ? words.length - 1 : Math.min(context.state.pos, words.length - 1);
-  return el("div", { class: "chips", role: "group", "aria-label": "Place in the text" }, words.slice(0, OFFERED).map((word, i) =>
+  return el("div", { class: "chips", role: "group", "aria-label": "Place in the text" }, words.map((word, i) =>
     el("button", { type: "button", id: `at-${context.n}-${i}`, class: "chip", "aria-pressed": String(i === at), onclick: () => context.set({ pos: i }) }, visible(word.text))));
 }
 

@@ -121,10 +121,10 @@ TABLE = Table(
         "BertModel": {"head": "base"},
         "BertForPreTraining": {"head": "pretraining"},
         "BertForMaskedLM": {"head": "masked"},
-        "BertForSequenceClassification": {"head": "classify"},
+        "BertForSequenceClassification": {"head": "classify", "pooling": "first"},
         "BertForTokenClassification": {"head": "tag"},
         "BertForQuestionAnswering": {"head": "span"},
-        "BertForMultipleChoice": {"head": "choice"},
+        "BertForMultipleChoice": {"head": "choice", "pooling": "first"},
     },
     fields=(
         *FIELDS,

@@ -67,10 +67,10 @@ TABLE = Table(
     architectures={
         "DistilBertModel": {"head": "base"},
         "DistilBertForMaskedLM": {"head": "masked"},
-        "DistilBertForSequenceClassification": {"head": "classify"},
+        "DistilBertForSequenceClassification": {"head": "classify", "pooling": "first"},
         "DistilBertForTokenClassification": {"head": "tag"},
         "DistilBertForQuestionAnswering": {"head": "span"},
-        "DistilBertForMultipleChoice": {"head": "choice"},
+        "DistilBertForMultipleChoice": {"head": "choice", "pooling": "first"},
     },
     fields=(
         Field("n_layers", "n_layers", 6),

@@ -68,10 +68,10 @@ TABLE = Table(
         "ElectraModel": {"head": "base"},
         "ElectraForPreTraining": {"head": "discriminate"},
         "ElectraForMaskedLM": {"head": "masked"},
-        "ElectraForSequenceClassification": {"head": "classify"},
+        "ElectraForSequenceClassification": {"head": "classify", "pooling": "first"},
         "ElectraForTokenClassification": {"head": "tag"},
         "ElectraForQuestionAnswering": {"head": "span"},
-        "ElectraForMultipleChoice": {"head": "choice"},
+        "ElectraForMultipleChoice": {"head": "choice", "pooling": "first"},
     },
     fields=(
         *(field for field in FIELDS if field.ours not in ("d_model", "n_heads", "d_hidden")),

@@ -46,10 +46,10 @@ TABLE = Table(
     architectures={
         "MPNetModel": {"head": "base"},
         "MPNetForMaskedLM": {"head": "masked"},
-        "MPNetForSequenceClassification": {"head": "classify"},
+        "MPNetForSequenceClassification": {"head": "classify", "pooling": "first"},
         "MPNetForTokenClassification": {"head": "tag"},
         "MPNetForQuestionAnswering": {"head": "span"},
-        "MPNetForMultipleChoice": {"head": "choice"},
+        "MPNetForMultipleChoice": {"head": "choice", "pooling": "first"},
     },
     fields=(*FIELDS, Field("vocab_size", "vocab_size", 30527), Field("padding", "pad_token_id", 1)),
     keys=keys,

@@ -52,10 +52,10 @@ TABLE = Table(
     architectures={
         "RobertaModel": {"head": "base"},
         "RobertaForMaskedLM": {"head": "masked"},
-        "RobertaForSequenceClassification": {"head": "classify"},
+        "RobertaForSequenceClassification": {"head": "classify", "pooling": "first"},
         "RobertaForTokenClassification": {"head": "tag"},
         "RobertaForQuestionAnswering": {"head": "span"},
-        "RobertaForMultipleChoice": {"head": "choice"},
+        "RobertaForMultipleChoice": {"head": "choice", "pooling": "first"},
     },
     fields=(
         *FIELDS,

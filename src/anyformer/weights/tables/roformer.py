@@ -54,7 +54,7 @@ TABLE = Table(
     architectures={
         "RoFormerModel": {"head": "base"},
         "RoFormerForMaskedLM": {"head": "masked"},
-        "RoFormerForSequenceClassification": {"head": "classify"},
+        "RoFormerForSequenceClassification": {"head": "classify", "pooling": "first"},
         "RoFormerForTokenClassification": {"head": "tag"},
         "RoFormerForQuestionAnswering": {"head": "span"},
     },

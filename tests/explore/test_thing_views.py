@@ -130,6 +130,42 @@ def test_an_answer_read_off_all_tokens(things: Models) -> None:
         view(things["vit"], "answered", picture=picture())
 
 
+def test_hidden_tubes_of_a_clip(things: Models) -> None:
+    """As many as the share says, the loss as the model gives it, and what was not hidden as it was."""
+    import base64
+    import io
+
+    from PIL import Image
+
+    one = things["tubes"]
+    got = view(one, "hidden", share=0.5, seed=2)
+    assert (got["hidden"], got["patches"]) == (16, 32)
+    batch = one.subject(Ask(seed=2), Patience(60)).batch
+    mask = torch.zeros(1, 32, dtype=torch.bool)
+    seen_image, made, whole = (
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(got["images"][name][0].partition(",")[2])))).astype(int)
+        for name in ("seen", "made", "picture")
+    )
+    for cell in range(16):  # 8 x 8 pixels each; a hidden one is all grey
+        row, column = divmod(cell, 4)
+        part = (slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8))
+        mask[0, [cell, 16 + cell]] = bool((seen_image[part] == 128).all())
+        if not mask[0, cell]:
+            assert np.abs(made[part] - whole[part]).max() <= 1
+    assert int(mask.sum()) == 16
+    with torch.no_grad():
+        out = one.model(pixel_values=batch["pixel_values"], bool_masked_pos=mask)
+    assert got["loss"] == pytest.approx(out.loss.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tubes", "mae"])
+def test_what_is_hidden_is_the_same_in_every_pass(things: Models, name: str) -> None:
+    """Else a silenced head could not be told from other patches."""
+    asked = {"picture": picture()} if name == "mae" else {}
+    one, other = (view(things[name], "heads", **asked, target=target) for target in ("a", "b"))  # two passes
+    assert one == other
+
+
 def test_points_and_the_query_that_pools_them(things: Models) -> None:
     one = things["points"]
     found = seen(one, "*.weights")
@@ -203,6 +239,24 @@ def test_words_of_a_model_whose_text_follows_the_picture(things: Models) -> None
     )
     alone = view(one, "caption", picture=picture(), new_tokens=4)
     assert alone["words"] == [str(number) for number in made[0, 1:].tolist()]
+
+
+def test_words_among_which_a_picture_stands(things: Models) -> None:
+    """A place is kept for each of the picture's tokens; what a word looks at there it looks at in the picture."""
+    one = things["docked"]
+    asked = {"text": "3 4 5", "picture": picture()}
+    n = len([1 for name in view(one, "head", **asked, stage="decoder")["queries"] if name not in "345"])
+    weights = seen(one, "decoder.blocks.0.self.weights", **asked)["decoder.blocks.0.self.weights"][0]
+    assert weights.shape[-1] == n + 3
+    rows, columns = view(one, "picture", **asked)["shape"]
+    got = view(one, "over", **asked, stage="decoder", position=n + 2)
+    close(got["maps"], weights[:, -1, n - rows * columns : n].unflatten(-1, (rows, columns)))
+    assert got["query"] == "5"
+    spoken = view(one, "caption", **asked, target="6 7", layer=0)
+    longer = seen(one, "decoder.blocks.0.self.weights", text="3 4 5 6", picture=picture())
+    rows_of = longer["decoder.blocks.0.self.weights"][0].mean(0)[-2:, n - rows * columns : n]
+    assert spoken["words"] == ["6", "7"]
+    close(spoken["maps"], rows_of.unflatten(-1, (rows, columns)))
 
 
 def test_joints_by_queries(things: Models) -> None:

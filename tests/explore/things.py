@@ -24,6 +24,7 @@ def save_things(root: Path) -> None:
         "detr": "detr-tiny",
         "captioner": "vision-encoder-decoder-tiny",
         "git": "git-tiny",
+        "docked": "metalm-tiny",
         "ast": "ast-tiny",
         "videomae": "videomae-tiny",
         "timesformer": "timesformer-tiny",
@@ -33,6 +34,8 @@ def save_things(root: Path) -> None:
         "segmenter": "segmenter-tiny",
     }.items():
         save(root / name, recipe)
+    decoder = {"n_decoder_layers": 1, "d_decoder": 32, "n_decoder_heads": 4, "d_decoder_hidden": 64}
+    save(root / "tubes", "videomae-tiny", head="pixels", **decoder)
     save(root / "pool", "vit-tiny", pooling="attention", class_token=False)
     small = {"n_latents": 6, "d_latents": 32, "n_layers": 2, "n_heads": 4, "d_model": 24, "n_labels": 4}
     save(root / "perceiver-picture", "perceiver-cifar", **{**small, "image_size": 8, "resolution": 8, "bands": 4})

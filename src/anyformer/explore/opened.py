@@ -19,7 +19,7 @@ from anyformer.explore.ask import Ask
 from anyformer.explore.capture import Trace, trace, watched
 from anyformer.explore.gallery import Gallery
 from anyformer.explore.patience import Patience
-from anyformer.explore.senses import Shown, find_reader, place_picture, read_thing, told
+from anyformer.explore.senses import Shown, find_reader, place_picture, places_kept, read_thing, told
 from anyformer.explore.silence import silenced
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.language import LanguageHead
@@ -142,11 +142,15 @@ class Opened:
         key = ask.key()
         if key not in self.passes:
             subject = self.subject(ask, patience)
-            self.passes[key] = subject, trace(self.model, subject.batch, ask.silence, patience)
-            while len(self.passes) > 1 and self._too_much():
-                self.passes.popitem(last=False)
+            self.keep(key, subject, trace(self.model, subject.batch, ask.silence, patience))
         self.passes.move_to_end(key)
         return self.passes[key]
+
+    def keep(self, key: tuple[object, ...], subject: Subject, seen: Trace) -> None:
+        """Remember a pass; those that were not asked about for longest make room."""
+        self.passes[key] = subject, seen
+        while len(self.passes) > 1 and self._too_much():
+            self.passes.popitem(last=False)
 
     def _too_much(self) -> bool:
         return len(self.passes) > KEPT or sum(one.size() for _, one in self.passes.values()) > KEPT_BYTES
@@ -160,6 +164,7 @@ class Opened:
         shown: Shown = {}
         if self.reader is not None:
             batch, shown = read_thing(self.reader, ask)
+            batch |= told(self, ask, batch, patience)
         if self.reads_pictures:
             batch, image = self._picture(ask)
             batch |= told(self, ask, batch, patience)
@@ -182,6 +187,7 @@ class Opened:
         words, types = self.cut(ask.text, ask.pair)
         if not words:
             raise InputError("There is no text to read; write some.")
+        words = [*(Word(number, "▢", "▢") for number in places_kept(self.model)), *words]
         limit = min(stage.limit or MOST_TOKENS for stage in self.stages if "input_ids" in stage.names)
         if len(words) > min(limit, MOST_TOKENS):
             raise InputError(f"The text has {len(words):,} tokens; the most is {min(limit, MOST_TOKENS):,}.")

@@ -21,6 +21,9 @@ from anyformer.heads.base import Head
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.keypoints import PoseHead
 from anyformer.heads.segment import SegmentHead
+from anyformer.heads.tubes import TubesHead
+from anyformer.inputs.docked import DockedInput
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import JoinedQueries, Queries, QueriesInTurn
 from anyformer.inputs.sets import SetInput, TableInput
 from anyformer.inputs.video import VideoInput
@@ -103,12 +106,43 @@ def place_picture(opened: Opened, image: Any) -> Any:
 
 @torch.inference_mode()
 def told(opened: Opened, ask: Ask, batch: dict[str, Any], patience: Patience) -> dict[str, Any]:
-    """What a model must be told besides: where its joints are, in case it places them one after another."""
+    """What a model must be told besides: where its joints are, in case it places them one after another; what is
+    hidden from it, in case it would hide anything, which is then the same in every pass."""
+    patience.check()
+    clips, patches = _inputs(opened.model, VideoInput), opened.patches
+    if patches is not None and opened.pixels is not None:
+        rows, columns = patches.config.grid
+        return {"noise": torch.rand(1, rows * columns, generator=seeded(ask))}
+    if isinstance(clips, VideoInput) and clips.config.mask_ratio is not None:
+        return {"bool_masked_pos": hidden_tubes(clips, clips.config.mask_ratio, ask)}
     if _inputs(opened.model, QueriesInTurn) is None:
         return {}
-    patience.check()
     with silenced(opened.model, ask.silence):
         return {"places": place_joints(opened.model, batch["pixel_values"]).keypoints}
+
+
+def places_kept(model: Model) -> list[int]:
+    """The ids that a text must begin with where a picture stands in it: one for each of the picture's tokens."""
+    docked = _inputs(model, DockedInput)
+    found: list[int] = []
+    for name, token in docked.places.items() if isinstance(docked, DockedInput) else ():
+        inputs = cast("Stage", model.stages[name]).inputs
+        if isinstance(inputs, ImageInput):
+            rows, columns = inputs.config.grid
+            found += [token] * (rows * columns + int(inputs.config.class_token))
+    return found
+
+
+def seeded(ask: Ask) -> torch.Generator:
+    return torch.Generator().manual_seed(ask.seed)
+
+
+def hidden_tubes(inputs: VideoInput, share: float, ask: Ask) -> Tensor:
+    """[1, tokens], True = hidden: a share of the cells, one at least and not all, through all frames."""
+    times, rows, columns = inputs.config.grid
+    cells = rows * columns
+    ranks = torch.rand(cells, generator=seeded(ask)).argsort().argsort()
+    return (ranks < min(max(round(share * cells), 1), cells - 1)).repeat(times)[None]
 
 
 def abilities(opened: Opened) -> dict[str, Any]:
@@ -118,6 +152,7 @@ def abilities(opened: Opened) -> dict[str, Any]:
         "clips": isinstance(reader, ClipReader),
         "sets": isinstance(reader, SetReader),
         "tables": isinstance(reader, TableReader),
+        "hides": opened.pixels is not None or head_of(model, TubesHead) is not None,
         "poses": head_of(model, PoseHead) is not None,
         "segments": head_of(model, SegmentHead) is not None,
         "queries": _inputs(model, Queries, QueriesInTurn, JoinedQueries) is not None or _anchored(model),

@@ -13,6 +13,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.explore.capture import Site, Trace
 from anyformer.inputs.audio import FramesInput
+from anyformer.inputs.docked import DockedInput
 from anyformer.inputs.latents import JoinedQueries
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.sets import SetInput, TableInput
@@ -73,8 +74,9 @@ def layout(trace: Trace, stage: str) -> Layout | None:
     length = tokens.x.shape[1]
     if isinstance(inputs, VideoInput):
         return _clip(inputs, tokens)
-    if isinstance(inputs, PrefixedTextInput):
-        inner = layout(trace, inputs.source) if inputs.source in trace.run.tokens else None
+    if isinstance(inputs, (PrefixedTextInput, DockedInput)):  # a picture, then the text
+        source = inputs.source if isinstance(inputs, PrefixedTextInput) else next(iter(inputs.places))
+        inner = layout(trace, source) if source in trace.run.tokens else None
         fits = inner is not None and inner.positions <= length
         return replace(inner, after=length - inner.before - inner.cells) if inner is not None and fits else None
     if isinstance(inputs, TableInput):

@@ -24,6 +24,7 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyHead
 from anyformer.heads.pooled import PooledHead
 from anyformer.inputs.bridge import BridgeInput
+from anyformer.inputs.docked import DockedInput
 from anyformer.inputs.latents import JoinedQueries
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.model import Stage
@@ -75,9 +76,9 @@ def _fed(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
         return None
     if isinstance(inputs, JoinedQueries):
         return inputs.config.source, slice(0, where.cells), slice(-where.cells, None)
-    if isinstance(inputs, PrefixedTextInput):
-        n = trace.tokens(inputs.source).x.shape[1]
-        return inputs.source, slice(0, n), slice(None)
+    if isinstance(inputs, (PrefixedTextInput, DockedInput)):
+        source = inputs.source if isinstance(inputs, PrefixedTextInput) else next(iter(inputs.places))
+        return source, slice(0, trace.tokens(source).x.shape[1]), slice(None)
     return None
 
 

@@ -94,6 +94,10 @@ class Task:
     reads: ClassVar[str] = "texts"  # what `run` is given: "texts" (or files that hold one), or "files" as they are
     options_class: ClassVar[type[Options]] = Options
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
+    # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
+    steady: bool = False
+    # What may be appended to rows of tokens [rows, tokens], and as whole rows, without changing the loss, by name.
+    fills: ClassVar[Mapping[str, int]] = MappingProxyType({})
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box
@@ -147,6 +151,10 @@ class Task:
         """What is left to do on the model's device: pictures are augmented, by draws from `generator`, a generator of
         that device, and normalised. None: nothing is drawn, for evaluation."""
         return batch
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        """From now on batches of so many rows go on from one another (see `train.work.Work`)."""
+        return {}
 
     def loss(self, batch: Batch) -> Loss:
         raise NotImplementedError

@@ -60,6 +60,7 @@ class ClassifyImage(PictureTask):
     columns = (Column("image"), Column("label", ("labels", "class", "category", "target", "y")))
     options_class = ClassifyImageOptions
     metric = "accuracy"
+    steady = True
     wanted = "an encoder of pictures that can have a head for classes"
 
     @classmethod
@@ -187,7 +188,6 @@ class ClassifyImage(PictureTask):
             "weight_decay": 0.05,
             "label_smoothing": 0.1,
             "ema": 0.999 if steps > 5000 else 0.0,
-            "compile": steps > 5000 and torch.cuda.is_available(),
             "eval_every": max(steps // 40, 1),
             "save_every": max(steps // 10, 1),
         }

@@ -6,6 +6,13 @@ import { blue, ink, largest, sheet, soft, text, warm } from "./draw.js";
 
 export const WIDE = 340;
 const FRAME = 112; // pixels of a clip's frame
+// As wide as it is, or as the page.
+export function fit(drawing) {
+  drawing.style.maxWidth = "100%";
+  drawing.style.height = "auto";
+  return drawing;
+}
+
 const NOTHING = "transparent";
 
 export function draw(got, map, title, options = {}) {
@@ -26,7 +33,7 @@ export function picture(image, size, map, title, { pick, mark = -1, most, wide =
   const [w, h] = [wide / columns, high / rows];
   if (pick) for (let i = 0; i < rows * columns; i++) whole.append(button((i % columns) * w, Math.floor(i / columns) * h, w, h, rows === 1 ? `frame ${i}` : `patch ${Math.floor(i / columns)}, ${i % columns}`, map.values[i], () => pick(i), rows * columns <= 256));
   if (mark >= 0) whole.append(frame((mark % columns) * w, Math.floor(mark / columns) * h, w, h));
-  return sheet(wide, high, title, whole);
+  return fit(sheet(wide, high, title, whole));
 }
 
 function button(x, y, width, height, name, value, act, reachable) {
@@ -56,7 +63,7 @@ function clip(got, map, title, { pick, mark = -1, most, wide = FRAME } = {}) {
   const [times, rows, columns] = map.shape;
   const high = Math.round((wide * got.size[0]) / got.size[1]), gap = 6, line = 14;
   const across = Math.min(times, Math.max(1, Math.floor(960 / (wide + gap))));
-  const drawing = sheet(across * (wide + gap), Math.ceil(times / across) * (high + gap + line), title);
+  const drawing = fit(sheet(across * (wide + gap), Math.ceil(times / across) * (high + gap + line), title));
   const top = most || brightest(map.values), n = rows * columns;
   for (let t = 0; t < times; t++) {
     const [x, y] = [(t % across) * (wide + gap), Math.floor(t / across) * (high + gap + line)];
@@ -83,7 +90,7 @@ function points(got, map, title, { pick, mark = -1, most, wide = WIDE, axes = [0
   };
   const [x, y] = [place(xs), place(ys)];
   const top = most || brightest(map.values);
-  const drawing = sheet(size, size, title);
+  const drawing = fit(sheet(size, size, title));
   if (edge > 20) drawing.append(text(size / 2, size - 6, `number ${a}`, { "text-anchor": "middle", fill: soft() }), text(0, 0, b < 0 ? "item" : `number ${b}`, { transform: `translate(11,${size / 2}) rotate(-90)`, "text-anchor": "middle", fill: soft() }));
   got.points.forEach((_, i) => {
     const share = Math.min(1, map.values[i] / top);
@@ -117,6 +124,6 @@ function rows(got, map, title, { pick, mark = -1, most, wide = WIDE } = {}) {
 export function wave(got, wide = 2 * WIDE, high = 90) {
   const top = Math.max(...got.wave.flat().map(Math.abs), 1e-6), step = wide / got.wave.length;
   const y = (value) => high / 2 - (value / top) * (high / 2 - 3);
-  return sheet(wide, high + 16, "wave", got.wave.map(([low, up], i) => svg("rect", { x: i * step, y: y(up), width: Math.max(step, 0.8), height: Math.max(y(low) - y(up), 0.8), fill: blue() })),
-    text(0, high + 13, "0 s", { fill: soft() }), text(wide, high + 13, `${number(got.seconds, 2)} s`, { "text-anchor": "end", fill: soft() }));
+  return fit(sheet(wide, high + 16, "wave", got.wave.map(([low, up], i) => svg("rect", { x: i * step, y: y(up), width: Math.max(step, 0.8), height: Math.max(y(low) - y(up), 0.8), fill: blue() })),
+    text(0, high + 13, "0 s", { fill: soft() }), text(wide, high + 13, `${number(got.seconds, 2)} s`, { "text-anchor": "end", fill: soft() })));
 }

@@ -40,7 +40,7 @@ async function looks(context, got, joint) {
 
 function joints(context, got, chosen) {
   const wide = 420, high = Math.round((wide * got.size[0]) / got.size[1]);
-  const drawing = sheet(wide, high, "joints", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" }));
+  const drawing = surface.fit(sheet(wide, high, "joints", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" })));
   const place = (i) => [got.joints[i][0] * wide, got.joints[i][1] * high];
   for (const [a, b] of got.bones) drawing.append(svg("line", { x1: place(a)[0], y1: place(a)[1], x2: place(b)[0], y2: place(b)[1], stroke: hue(a), "stroke-width": 2.5 }));
   got.names.forEach((name, i) => {
@@ -62,7 +62,7 @@ export async function segments(context) {
   const got = await context.ask("segments");
   const wide = 420, high = Math.round((wide * got.size[0]) / got.size[1]);
   const mask = svg("image", { href: got.mask, width: wide, height: high, preserveAspectRatio: "none", opacity: state.share, "image-rendering": "pixelated" });
-  const drawing = sheet(wide, high, "classes of pixels", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" }), mask);
+  const drawing = surface.fit(sheet(wide, high, "classes of pixels", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" }), mask));
   const colours = got.classes.map((one) => el("span", { class: "chip" }, swatch(one.colour), ` ${visible(one.text)}`));
   box.append(el("div", { class: "controls" }, slider("How much of the mask is seen", `share-${n}`, { min: 0, max: 1, step: 0.05, value: state.share, show: (x) => `${Math.round(100 * x)}%` }, (value) => { set({ share: value }, true); mask.setAttribute("opacity", value); })),
     el("div", { class: "pair" }, figure("The class of each pixel", drawing, got.classes, el("div", { class: "chips" }, colours)),

@@ -55,7 +55,7 @@ export async function hidden(context) {
   three.style.gridTemplateColumns = "repeat(auto-fit, minmax(min(18rem, 100%), 1fr))";
   const draw = async () => {
     const got = await context.ask("hidden", { share: state.share, seed: state.seed });
-    const one = (name, title) => figure(title, sheet(260, 260, title, svg("image", { href: got[name], width: 260, height: 260, "image-rendering": "pixelated" })), { loss: got.loss });
+    const one = (name, title) => figure(title, got.images ? frames(got.images[name], title) : sheet(260, 260, title, svg("image", { href: got[name], width: 260, height: 260, "image-rendering": "pixelated" })), { loss: got.loss });
     holder.replaceChildren(el("p", { class: "loss" }, `${got.hidden} of ${got.patches} patches are hidden; the squared error there is ${number(got.loss, 4)}`),
       three);
     three.replaceChildren(one("seen", "What it sees"), one("made", "What it makes of it"), one("picture", "The picture"));
@@ -64,7 +64,12 @@ export async function hidden(context) {
   box.append(el("div", { class: "controls" }, slider("Share that is hidden", `share-${context.n}`, { min: 0.05, max: 0.95, step: 0.05, value: state.share, show: (x) => `${Math.round(100 * x)}%` }, (value) => { set({ share: value }, true); clearTimeout(waiting); waiting = setTimeout(() => draw().catch(() => {}), 60); }),
     el("button", { type: "button", onclick: () => set({ seed: state.seed + 1 }) }, "Hide others")), holder);
   await draw();
-  await patchViews(context, 0, state.pos);
+  if (context.info.patches) await patchViews(context, 0, state.pos);
+}
+
+function frames(images, title) {
+  const side = 84, gap = 4, across = Math.min(images.length, 8);
+  return surface.fit(sheet(across * (side + gap), Math.ceil(images.length / across) * (side + gap), title, images.map((href, i) => svg("image", { href, x: (i % across) * (side + gap), y: Math.floor(i / across) * (side + gap), width: side, height: side, preserveAspectRatio: "none", "image-rendering": "pixelated" }))));
 }
 
 export async function boxes(context) {
@@ -88,7 +93,7 @@ export async function boxes(context) {
 
 function boxDrawing(context, got, size, slot) {
   const wide = 420, high = Math.round((wide * size[0]) / size[1]);
-  const drawing = sheet(wide, high, "boxes", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" }));
+  const drawing = surface.fit(sheet(wide, high, "boxes", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" })));
   for (const one of got.things.slice(0, 60)) {
     const [left, top, right, bottom] = one.box;
     const chosen = one.slot === slot;

@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
-from anyformer.explore.views import flow, heads, masks, pictures, places, poses, sizes, slot_map, things, words
+from anyformer.explore.views import flow, heads, hidden, masks, pictures, places, poses, sizes, slot_map, things, words
 from anyformer.explore.views.spoken import words_over
 from anyformer.explore.views.steps import steps
 from anyformer.explore.views.without import without
@@ -26,7 +26,7 @@ VIEWS: dict[str, View] = {
     "generation": words.generation,
     "head": heads.head,
     "heads": heads.heads,
-    "hidden": pictures.hidden,
+    "hidden": hidden.hidden,
     "lens": words.lens,
     "mask": masks.mask,
     "next": words.next_words,

@@ -1,11 +1,9 @@
-"""Pictures: filters and places of their patches; masked autoencoders; detectors."""
+"""Pictures: filters and places of their patches; detectors."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,10 +14,8 @@ from anyformer.decode.slots import pick as pick_slots
 from anyformer.errors import InputError
 from anyformer.explore import grids
 from anyformer.explore.ask import Ask
-from anyformer.explore.capture import watched
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
-from anyformer.explore.silence import silenced
 from anyformer.explore.views.heads import place
 from anyformer.inputs.image import ImageInput
 from anyformer.pictures.open import pillow
@@ -39,7 +35,7 @@ def as_png(image: Any) -> str:
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def _patches(opened: Opened) -> ImageInput:
+def patches_of(opened: Opened) -> ImageInput:
     inputs = opened.patches
     if inputs is None:
         raise InputError(f"A {opened.model.family} model does not cut pictures into patches.")
@@ -49,7 +45,7 @@ def _patches(opened: Opened) -> ImageInput:
 @torch.inference_mode()
 def filters(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """The first principal components of the patch embedding, each as a small picture of its own range."""
-    inputs = _patches(opened)
+    inputs = patches_of(opened)
     if inputs.resnet is not None:
         raise InputError("Patches are cut from a network's features here, so their filters are no pictures.")
     weight = inputs.patches.weight.float()
@@ -66,7 +62,7 @@ def filters(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
 @torch.inference_mode()
 def places(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """How alike the position of one patch is to those of all others (cosine), [rows, columns]."""
-    inputs = _patches(opened)
+    inputs = patches_of(opened)
     if inputs.positions is None:
         raise InputError("This model adds no positions to its patches.")
     rows, columns = inputs.config.grid
@@ -74,43 +70,6 @@ def places(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     at = place(ask.position, rows * columns)
     unit = F.normalize(table, dim=-1)
     return {"map": grids.pack((unit @ unit[at]).view(rows, columns)), "position": at}
-
-
-@contextmanager
-def hiding(inputs: ImageInput, share: float) -> Iterator[None]:
-    """Inside, another share of the patches is dropped."""
-    before = inputs.config
-    inputs.config = before.replace(mask_ratio=share)
-    try:
-        yield
-    finally:
-        inputs.config = before
-
-
-@torch.inference_mode()
-def hidden(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """A masked autoencoder: what it saw, what it made of it, and the picture."""
-    head, processor = opened.pixels, opened.processor
-    if head is None or processor is None:
-        raise InputError(f"A {opened.model.family} model does not fill in what is hidden; a masked autoencoder does.")
-    inputs, subject = _patches(opened), opened.subject(ask, patience)
-    pixels = subject.batch["pixel_values"]
-    n = inputs.config.grid[0] * inputs.config.grid[1]
-    share = min(max(ask.share, 1 / n), (n - 1) / n)  # one patch at least is hidden, and one is seen
-    noise = torch.rand(1, n, generator=torch.Generator().manual_seed(ask.seed))
-    with watched(opened.model, None, [], patience), silenced(opened.model, ask.silence), hiding(inputs, share):
-        out = opened.model(pixel_values=pixels, noise=noise)
-    made = head.picture(out.logits, pixels, out.mask)
-    grid = inputs.config.grid
-    covered = F.interpolate(out.mask.view(1, 1, *grid), size=made.shape[2:]) > 0
-    grey = processor.normalise(torch.full_like(pixels, GREY))["pixel_values"]
-    images = {"seen": torch.where(covered, grey, pixels), "made": made, "picture": pixels}
-    return {
-        **{name: as_png(as_image(processor.denormalise(one)[0])) for name, one in images.items()},
-        "loss": float(out.loss),
-        "hidden": int(out.mask.sum()),
-        "patches": n,
-    }
 
 
 def as_image(pixels: Tensor) -> Any:

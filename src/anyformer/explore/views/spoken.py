@@ -16,6 +16,7 @@ from anyformer.explore.patience import Patience
 from anyformer.explore.surface import key_stage, layout
 from anyformer.explore.views.heads import pick
 from anyformer.explore.views.pictures import as_png
+from anyformer.inputs.docked import DockedInput
 from anyformer.inputs.prefix import PrefixedTextInput
 
 
@@ -52,22 +53,24 @@ def _speaking(subject: Subject, seen: Trace) -> list[Site]:
 
 
 def _written(opened: Opened, ask: Ask, patience: Patience) -> tuple[Subject, Trace]:
-    """A pass over what is written. Where picture and text stand in one sequence (GIT), that begins with a word of its
-    own, whatever text is given besides."""
-    stage = next((one for one in opened.stages if isinstance(one.inputs, PrefixedTextInput)), None)
-    begin = opened.model.config.to_json().get("begin")
-    if stage is None or begin is None:
+    """A pass over what is written. Where picture and text stand in one sequence, that goes on from the text (a language
+    model with a picture docked to it), or from a word that begins, whatever text is given besides (GIT)."""
+    stage = next((one for one in opened.stages if isinstance(one.inputs, (PrefixedTextInput, DockedInput))), None)
+    if stage is None:
         return opened.look(ask, patience)
     key = (*ask.key(), "written")
     if key not in opened.passes:
-        subject = opened.subject(replace(ask, text=ask.text if ask.text.strip() else str(begin)), patience)
-        given = {**subject.batch, "input_ids": torch.tensor([[begin]])}
+        begin = opened.model.config.to_json().get("begin")
+        asked = ask if ask.text.strip() or begin is None else replace(ask, text=str(begin))
+        subject = opened.subject(asked, patience)
+        given = dict(subject.batch) if begin is None else {**subject.batch, "input_ids": torch.tensor([[begin]])}
+        prompt = given["input_ids"][0].tolist()
         if ask.target is None:
             ids = opened.generate(ask, given, patience)
         else:
-            ids = [begin, *(word.id for word in opened.cut(ask.target, special=False)[0])]
+            ids = prompt + [word.id for word in opened.cut(ask.target, special=False)[0]]
         words = opened.words(ids)
         batch = {**given, "input_ids": torch.tensor([ids[:-1]])}
-        made = replace(subject, batch=batch, words={stage.name: words[:-1]}, answers=words[1:])
-        opened.passes[key] = made, trace(opened.model, batch, ask.silence, patience)
+        made = replace(subject, batch=batch, words={stage.name: words[:-1]}, answers=words[len(prompt) :])
+        opened.keep(key, made, trace(opened.model, batch, ask.silence, patience))
     return opened.passes[key]

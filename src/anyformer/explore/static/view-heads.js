@@ -149,7 +149,14 @@ async function painted(context, site, one) {
     if (value / most > 0.55) chip.style.color = readable(1);
     return chip;
   });
+  if (!own && words[site.stage]) askers(context, words[site.stage], got.position);
   context.box.append(figure(`What "${visible(got.query)}" looks at`, el("div", { class: "chips" }, chips), got));
+}
+
+// Of cross-attention the tokens that ask are others than those that are painted.
+function askers(context, words, at) {
+  const chips = words.map((word, i) => el("button", { type: "button", class: "chip", "aria-pressed": String(i === at), onclick: () => context.set({ pos: i }) }, visible(word.text)));
+  context.box.append(el("div", { class: "chips askers", role: "group", "aria-label": "Who asks" }, chips));
 }
 
 export async function alignment(context) {

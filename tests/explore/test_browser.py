@@ -157,6 +157,14 @@ def test_alignment_beside_a_recurrent_model(page: Page, opened: Models) -> None:
         assert page.number(f"#readout-{n}") == pytest.approx(float(weights[1, 0]), abs=6e-5)
 
 
+def test_cross_attention_is_painted_on_the_source(page: Page, opened: Models) -> None:
+    page.open("pair", "head", site="decoder/cross", target="a man", mode="painted")
+    page.act(lambda: page.tab.locator(".askers .chip").nth(1).click())
+    got = view(opened["pair"], "head", text=TEXT, target="a man", stage="decoder", part="cross")
+    drawn = page.tab.locator("figure .chip").evaluate_all("all => all.map((one) => Number(one.dataset.weight))")
+    assert drawn == pytest.approx(unpack(got["cells"])[1].tolist(), abs=1e-4)
+
+
 def test_writing_and_the_tree(page: Page, opened: Models) -> None:
     page.open("decoder", "generation", n=5, beams=3)
     got = view(opened["decoder"], "generation", text=TEXT, new_tokens=5)

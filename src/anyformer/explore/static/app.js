@@ -10,6 +10,7 @@ import { readSound, threeTones } from "./sounds.js";
 import * as things from "./things.js";
 import { VIEWS } from "./views.js";
 
+const EARLY = 800; // milliseconds after which a panel is shown half drawn
 const ORDER = ["first", "second", "third", "fourth"];
 const $ = (id) => document.getElementById(id);
 let state = { ...address.START };
@@ -78,13 +79,30 @@ async function draw(signal) {
   if (infos.some((info) => info.pictures) && !picture) picture = await samplePicture();
   if (infos.some((info) => info.sounds) && !sound) sound = threeTones();
   showPicture();
-  const panels = await Promise.all(ids.map((id, n) => panel(id, known.get(id), n, signal)));
-  if (signal.aborted) return;
-  keepFocus(() => { $("main").replaceChildren(...panels); $("main").className = ids.length > 1 ? "two" : ""; });
-  pointOut();
+  const panels = ids.map((id, n) => panel(id, known.get(id), n, signal));
+  await placed(panels, signal);
+  if (!signal.aborted) pointOut();
 }
 
-async function panel(id, info, n, signal) {
+// Onto the page when all is drawn, or with what there is so far where that takes long.
+async function placed(panels, signal) {
+  let done = false;
+  const place = () => {
+    if (done || signal.aborted) return;
+    done = true;
+    keepFocus(() => { $("main").replaceChildren(...panels.map((one) => one.box)); $("main").className = panels.length > 1 ? "two" : ""; });
+  };
+  const early = setTimeout(place, EARLY);
+  try {
+    await Promise.all(panels.map((one) => one.drawn));
+  } finally {
+    clearTimeout(early);
+  }
+  place();
+}
+
+// A box with a model's name on it, and when its view is drawn.
+function panel(id, info, n, signal) {
   const { name } = list.find((one) => one.id === id);
   const box = el("section", { class: "panel", "data-model": id, "aria-label": name });
   const size = `${info.family}, ${(info.parameters / 1e6).toFixed(info.parameters > 1e7 ? 0 : 2)}M parameters`;
@@ -94,17 +112,18 @@ async function panel(id, info, n, signal) {
     toggleMute: (...place) => set({ mute: address.toggled(state, n, ...place) }),
     isMuted: (...place) => address.isMuted(state, n, ...place),
     ask: (view, more) => api.ask(id, view, question(more, n), signal) };
-  if (!VIEWS[state.view].fits(info)) {
-    box.append(el("p", {}, `This view is not for a ${info.family} model.`));
-    return box;
-  }
+  return { box, drawn: fill(context) };
+}
+
+async function fill(context) {
+  const { box, info } = context;
+  if (!VIEWS[state.view].fits(info)) return box.append(el("p", {}, `This view is not for a ${info.family} model.`));
   try {
     await VIEWS[state.view].draw(context);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     box.append(el("p", { class: "bad", role: "alert" }, error.message));
   }
-  return box;
 }
 
 // Whoever had the focus keeps it, by its name or by its place in its drawing.

@@ -53,7 +53,10 @@ export function heatmap({ values, rows, columns, rowNames, columnNames, scale, s
   drawing.append(svg("image", { x: left, y: top, width: size * columns, height: size * rows, preserveAspectRatio: "none",
     "image-rendering": "pixelated", href: cellsImage(shade || values, rows, columns, most) }));
   if (write && size >= 24) written(drawing, place, values, most);
-  if (selected >= 0 && selected < rows) drawing.append(svg("rect", { x: left, y: top + selected * size, width: size * columns, height: size, fill: "none", stroke: warm(), "stroke-width": 1.5 }));
+  if (selected >= 0 && selected < rows) {
+    const row = { x: left, y: top + selected * size, width: size * columns, height: size };
+    drawing.append(svg("rect", { ...row, fill: "none", stroke: warm(), "stroke-width": 1.5 }));
+  }
   drawing.append(...cursor(place, label || "matrix", (i, j) => readout && readout(i, j, values[i * columns + j]), pick, selected));
   return drawing;
 }
@@ -114,15 +117,20 @@ export function lines({ values, rows, columns, rowNames, columnNames, from, pick
   for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
     const weight = values[i * columns + j];
     if (weight < 0.02 || (one && i !== from)) continue;
-    drawing.append(svg("line", { x1: wide, y1: i * step + 16, x2: wide + gap, y2: j * step + 16, stroke: blue(), "stroke-width": 0.5 + 4 * weight, "stroke-opacity": 0.15 + 0.85 * Math.min(weight, 1) },
+    const ends = { x1: wide, y1: i * step + 16, x2: wide + gap, y2: j * step + 16 };
+    drawing.append(svg("line", { ...ends, stroke: blue(), "stroke-width": 0.5 + 4 * weight, "stroke-opacity": 0.15 + 0.85 * Math.min(weight, 1) },
       svg("title", {}, `${rowNames[i]} → ${columnNames[j]}: ${number(weight)}`)));
   }
-  rowNames.forEach((name, i) => drawing.append(text(wide - 8, i * step + 20, short(name, most), { "text-anchor": "end", class: "pick", fill: i === from ? warm() : ink(),
-    "font-weight": i === from ? 700 : 400, tabindex: 0, role: "button", "aria-pressed": String(i === from), onclick: () => pick && pick(i),
-    onkeydown: (event) => [" ", "Enter"].includes(event.key) && pick && (event.preventDefault(), pick(i)) })));
+  rowNames.forEach((name, i) => {
+    const chosen = i === from;
+    const press = (event) => { if (pick && [" ", "Enter"].includes(event.key)) { event.preventDefault(); pick(i); } };
+    drawing.append(text(wide - 8, i * step + 20, short(name, most), { "text-anchor": "end", class: "pick", tabindex: 0, role: "button", "aria-pressed": String(chosen),
+      fill: chosen ? warm() : ink(), "font-weight": chosen ? 700 : 400, onclick: () => pick && pick(i), onkeydown: press }));
+  });
   columnNames.forEach((name, j) => {
     const weight = one ? values[from * columns + j] : 0;
-    drawing.append(text(wide + gap + 8, j * step + 20, short(name, most) + (weight >= 0.02 ? `  ${number(weight, 2)}` : ""), { class: "key", "font-weight": weight >= 0.2 ? 700 : 400 }));
+    const words = short(name, most) + (weight >= 0.02 ? `  ${number(weight, 2)}` : "");
+    drawing.append(text(wide + gap + 8, j * step + 20, words, { class: "key", "font-weight": weight >= 0.2 ? 700 : 400 }));
   });
   return drawing;
 }

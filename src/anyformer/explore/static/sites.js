@@ -11,7 +11,10 @@ export async function sites(context, wanted) {
 
 export const nameOf = (site) => `${site.stage}/${site.part}`;
 // Layers count in the order of the pass; those of one kind need not begin at 0 (a Perceiver's first looks at its input).
-export const layerOf = (context, site) => (site.layers.includes(context.state.layer) ? context.state.layer : context.state.layer < site.layers[0] ? site.layers[0] : site.layers.at(-1));
+export function layerOf({ state: { layer } }, site) {
+  if (site.layers.includes(layer)) return layer;
+  return layer < site.layers[0] ? site.layers[0] : site.layers.at(-1);
+}
 export const blockOf = (site, layer) => site.blocks[site.layers.indexOf(layer)];
 export const where = (context, site) => ({ stage: site.stage, part: site.part, layer: layerOf(context, site) });
 
@@ -25,9 +28,13 @@ const numbered = (n) => [...Array(n).keys()].map((i) => [i, i]);
 export function controls(context, all, site, { layers = true, heads = true, mean = true } = {}) {
   const { set, n } = context;
   const row = el("div", { class: "controls" });
-  if (all.length > 1) row.append(choice("Attention", `site-${n}`, all.map((one) => [nameOf(one), `${one.stage} ${one.part}`]), nameOf(site), (value) => set({ site: value, layer: 0, head: "", pos: -1 })));
-  if (layers) row.append(choice("Layer", `layer-${n}`, site.layers.map((i) => [i, i]), layerOf(context, site), (value) => set({ layer: Number(value) })));
-  if (heads) row.append(choice("Head", `head-${n}`, [...(mean ? [["", "mean of all"]] : []), ...numbered(site.heads)], headOf(context, site, mean) ?? "", (value) => set({ head: value })));
+  const places = all.map((one) => [nameOf(one), `${one.stage} ${one.part}`]);
+  const move = (value) => set({ site: value, layer: 0, head: "", pos: -1 });
+  if (all.length > 1) row.append(choice("Attention", `site-${n}`, places, nameOf(site), move));
+  const numbers = site.layers.map((i) => [i, i]);
+  if (layers) row.append(choice("Layer", `layer-${n}`, numbers, layerOf(context, site), (value) => set({ layer: Number(value) })));
+  const offered = [...(mean ? [["", "mean of all"]] : []), ...numbered(site.heads)];
+  if (heads) row.append(choice("Head", `head-${n}`, offered, headOf(context, site, mean) ?? "", (value) => set({ head: value })));
   return row;
 }
 
@@ -35,5 +42,6 @@ export function muteButton(context, site, head) {
   if (head === null || !site.plain) return null;
   const { stage, part, layer } = where(context, site);
   const block = blockOf(site, layer), off = context.isMuted(stage, block, part, head);
-  return el("button", { type: "button", id: `mute-${context.n}`, "aria-pressed": String(off), onclick: () => context.toggleMute(stage, block, part, head) }, off ? "Let this head speak" : "Silence this head");
+  const press = () => context.toggleMute(stage, block, part, head);
+  return el("button", { type: "button", id: `mute-${context.n}`, "aria-pressed": String(off), onclick: press }, off ? "Let this head speak" : "Silence this head");
 }

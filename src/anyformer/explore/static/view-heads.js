@@ -26,7 +26,8 @@ export async function grid(context) {
   const cells = el("div", { class: "grid" });
   cells.style.gridTemplateColumns = `repeat(${Math.min(site.heads, 16)}, minmax(3.6rem, 8rem))`;
   const numbers = [];
-  const measure = el("button", { type: "button", id: `measure-${context.n}`, onclick: () => without(context, site, cells).catch(() => {}) }, "Measure what is lost without each head");
+  const press = () => without(context, site, cells).catch(() => {});
+  const measure = el("button", { type: "button", id: `measure-${context.n}`, onclick: press }, "Measure what is lost without each head");
   context.box.append(el("div", { class: "controls" }, site.plain ? measure : ""), figure("All heads", cells, numbers));
   await layers(context, site, cells, numbers);
 }
@@ -54,7 +55,8 @@ function layer(context, site, cells, row) {
     const canvas = el("canvas", { role: "img", "aria-label": `${name}: ${figures}` });
     paint(canvas, one.values, one.shape[0], one.shape[1], Math.min(1, largest(one.values)));
     const block = blockOf(site, row.layer), off = context.isMuted(site.stage, block, site.part, head);
-    const open = el("button", { type: "button", class: "open", title: name, onclick: () => context.set({ view: "head", layer: row.layer, head: String(head), site: nameOf(site) }) }, canvas);
+    const enlarge = () => context.set({ view: "head", layer: row.layer, head: String(head), site: nameOf(site) });
+    const open = el("button", { type: "button", class: "open", title: name, onclick: enlarge }, canvas);
     const mute = el("button", { type: "button", class: "mute", "aria-pressed": String(off), "aria-label": `Silence ${name}`, title: "Silence this head",
       onclick: () => context.toggleMute(site.stage, block, site.part, head) }, off ? "off" : "on");
     cells.append(el("div", { class: off ? "cell muted" : "cell", "data-head": `${row.layer}.${head}` }, open,
@@ -101,8 +103,9 @@ async function sought(context, site) {
   if (state.pos < 0 || state.to < 0) return;
   const got = await context.ask("seek", { stage: site.stage, part: site.part, position: state.pos, to: state.to });
   const go = (one) => set({ layer: one.layer, head: String(one.head) });
-  const chips = got.heads.map((one) => el("button", { type: "button", class: "chip", "aria-pressed": String(one.layer === layerOf(context, site) && one.head === headOf(context, site)),
-    onclick: () => go(one) }, `${one.layer}.${one.head}`, el("small", {}, number(one.weight, 3))));
+  const here = (one) => one.layer === layerOf(context, site) && one.head === headOf(context, site);
+  const chips = got.heads.map((one) => el("button", { type: "button", class: "chip", "aria-pressed": String(here(one)), onclick: () => go(one) },
+    `${one.layer}.${one.head}`, el("small", {}, number(one.weight, 3))));
   box.append(figure(`Heads in which "${visible(got.query)}" looks most at "${visible(got.key)}", of ${got.of}`, el("div", { class: "chips sought" }, chips), got.heads));
 }
 
@@ -146,7 +149,14 @@ async function painted(context, site, one) {
     if (value / most > 0.55) chip.style.color = readable(1);
     return chip;
   });
+  if (!own && words[site.stage]) askers(context, words[site.stage], got.position);
   context.box.append(figure(`What "${visible(got.query)}" looks at`, el("div", { class: "chips" }, chips), got));
+}
+
+// Of cross-attention the tokens that ask are others than those that are painted.
+function askers(context, words, at) {
+  const chips = words.map((word, i) => el("button", { type: "button", class: "chip", "aria-pressed": String(i === at), onclick: () => context.set({ pos: i }) }, visible(word.text)));
+  context.box.append(el("div", { class: "chips askers", role: "group", "aria-label": "Who asks" }, chips));
 }
 
 export async function alignment(context) {
@@ -171,7 +181,8 @@ export async function flow(context) {
   if (!own.length) return context.box.append(el("p", {}, "This model has no layers of self-attention to follow attention through."));
   const site = own.find((one) => nameOf(one) === context.state.site) || own[0];
   const row = controls(context, own, site, { layers: false, heads: false });
-  row.append(choice("Each layer passes on", `raw-${context.n}`, [["0", "half, and keeps half"], ["1", "everything (the raw product)"]], String(context.state.raw), (value) => context.set({ raw: Number(value) })));
+  const shares = [["0", "half, and keeps half"], ["1", "everything (the raw product)"]];
+  row.append(choice("Each layer passes on", `raw-${context.n}`, shares, String(context.state.raw), (value) => context.set({ raw: Number(value) })));
   context.box.append(row);
   const asked = { stage: site.stage, position: context.state.pos };
   const got = await context.ask("rollout", { ...asked, raw: Boolean(context.state.raw), top: context.state.top, left: context.state.left });

@@ -11,13 +11,15 @@ function map(title, tensor, rowNames, columnNames, more) {
   const said = el("output", {}, "Point at a cell.");
   const nameOf = (names, i) => (names ? visible(names[i]) : i);
   const readout = (i, j, value) => { said.textContent = `${nameOf(rowNames, i)} · ${nameOf(columnNames, j)}: ${number(value, 4)}`; };
-  return figure(title, heatmap({ values: tensor.values, rows, columns, rowNames, columnNames, readout, label: title, ...more }), () => ({ ...(rowNames ? { names: rowNames } : {}), values: rowsOf(tensor) }), said);
+  const drawing = heatmap({ values: tensor.values, rows, columns, rowNames, columnNames, readout, label: title, ...more });
+  return figure(title, drawing, () => ({ ...(rowNames ? { names: rowNames } : {}), values: rowsOf(tensor) }), said);
 }
 
 export async function embeddings(context) {
   const { box, info, set, state, n } = context;
   const got = await context.ask("embeddings", state.site ? { stage: state.site.split("/")[0] } : {});
-  if (info.stages.length > 1) box.append(el("div", { class: "controls" }, choice("Stage", `stage-${n}`, info.stages.map((name) => [name, name]), got.stage, (value) => set({ site: `${value}/self` }))));
+  const stages = choice("Stage", `stage-${n}`, info.stages.map((name) => [name, name]), got.stage, (value) => set({ site: `${value}/self` }));
+  if (info.stages.length > 1) box.append(el("div", { class: "controls" }, stages));
   const alike = unpack(got.alike);
   box.append(map(`What goes into the ${got.stage}: ${got.of[0]} vectors of ${got.of[1]} numbers`, unpack(got.vectors), got.names),
     map("How alike they are (cosine)", alike, got.names, got.names, { scale: 1, write: true }));
@@ -35,7 +37,8 @@ function positions(box, got) {
 
 function toy(rows) {
   const values = Float64Array.from(rows.flat());
-  const drawing = el("div", { class: "pair" }, table(["position", "sin 1", "cos 1", "sin 2", "cos 2"], rows.map((row, i) => [String(i), ...row.map((value) => number(value, 3))])),
+  const written = rows.map((row, i) => [String(i), ...row.map((value) => number(value, 3))]);
+  const drawing = el("div", { class: "pair" }, table(["position", "sin 1", "cos 1", "sin 2", "cos 2"], written),
     heatmap({ values, rows: rows.length, columns: 4, rowNames: rows.map((_, i) => String(i)), write: true, scale: 1, label: "toy positions" }));
   return figure("Sines and cosines at a toy width of 4", drawing, rows);
 }

@@ -9,7 +9,8 @@ export async function sizes(context) {
   const flops = got.layers.reduce((sum, one) => sum + one.flops, 0);
   const cache = got.cache ? `; each token adds ${bytes(got.cache)} to the cache` : "";
   context.box.append(
-    el("p", { class: "total" }, `${count(got.total)} parameters, ${bytes(got.bytes)} as ${got.dtype}. This input: ${giga(flops).toFixed(3)} GFLOP in the layers, ${number(got.milliseconds, 1)} ms${cache}.`),
+    el("p", { class: "total" }, `${count(got.total)} parameters, ${bytes(got.bytes)} as ${got.dtype}. `,
+      `This input: ${giga(flops).toFixed(3)} GFLOP in the layers, ${number(got.milliseconds, 1)} ms${cache}.`),
     layers(got.layers),
     figure("Time of each layer (ms)", bars({ names: got.layers.map(nameOf), values: got.layers.map((one) => one.milliseconds), digits: 2, label: "time" }), got.layers),
     parameters(got));
@@ -27,5 +28,7 @@ function layers(all) {
 
 function parameters(got) {
   const share = (one) => `${((100 * one.parameters) / got.total).toFixed(1)}%`;
-  return figure("Parameters of each part", bars({ names: got.parameters.map((one) => one.part), values: got.parameters.map((one) => one.parameters), digits: 0, label: "parameters", notes: got.parameters.map(share) }), got.parameters);
+  const all = got.parameters;
+  const drawing = bars({ names: all.map((one) => one.part), values: all.map((one) => one.parameters), digits: 0, label: "parameters", notes: all.map(share) });
+  return figure("Parameters of each part", drawing, all);
 }

@@ -19,7 +19,9 @@ export async function steps(context) {
   const token = el("input", { id: `pos-${context.n}`, type: "number", min: 0, value: got.position, onchange: () => context.set({ pos: Number(token.value) }) });
   row.append(el("label", {}, "Token", token), muteButton(context, here, one) || "");
   const cut = got.width > DRAWN ? `, of which the first ${DRAWN} are drawn` : "";
-  context.box.append(row, el("p", {}, `Token ${got.position}, "${visible(got.word)}", in head ${one} of ${here.stage} ${here.part} layer ${layerOf(context, here)}; its vectors are ${got.width} numbers wide${cut}. Point at a cell to read its number.`));
+  const place = `head ${one} of ${here.stage} ${here.part} layer ${layerOf(context, here)}`;
+  context.box.append(row, el("p", {}, `Token ${got.position}, "${visible(got.word)}", in ${place}; its vectors are ${got.width} numbers wide${cut}. `,
+    "Point at a cell to read its number."));
   before(context, got);
   scores(context, got);
 }
@@ -29,7 +31,9 @@ function strip(title, rows, names, more) {
   const said = el("output", {}, more || "");
   const readout = (i, j, value) => { said.textContent = `${visible(names[i])}, number ${j}: ${number(value, 4)}`; };
   const columns = rows[0].length;
-  return figure(title, heatmap({ values: Float64Array.from(rows.flat()), rows: rows.length, columns, rowNames: names, readout, write: columns <= 24, label: title }), { names, vectors: rows }, said);
+  const values = Float64Array.from(rows.flat());
+  const drawing = heatmap({ values, rows: rows.length, columns, rowNames: names, readout, write: columns <= 24, label: title });
+  return figure(title, drawing, { names, vectors: rows }, said);
 }
 
 function before({ box }, got) {
@@ -62,8 +66,8 @@ function scoreTable(got, weights, softness) {
   const heads = ["#", "key", "q·k", `× ${number(got.scale, 3)}`, ...biased("+ bias"), "mask", softness === 1 ? "softmax" : "softmax at this temperature"];
   const rows = got.names.map((name, i) => [String(got.places[i]), visible(name), number(got.scores[i], 3), number(got.scores[i] * got.scale, 3),
     ...biased(got.bias && number(got.bias[i], 3)), got.allowed[i] ? "may" : "−∞", number(weights[i], 4)]);
-  const rest = got.of > got.names.length ? el("p", {}, `The ${got.names.length} of ${got.of} keys with the largest weights; the others have ${number(got.rest, 4)} together.`) : null;
-  return figure("4. Scores, scale, mask and softmax", table(heads, rows), got, rest);
+  const rest = `The ${got.names.length} of ${got.of} keys with the largest weights; the others have ${number(got.rest, 4)} together.`;
+  return figure("4. Scores, scale, mask and softmax", table(heads, rows), got, got.of > got.names.length ? el("p", {}, rest) : null);
 }
 
 // Softmax of what is shown; keys that are not drawn keep their share.
@@ -122,21 +126,33 @@ export async function mask(context) {
 }
 
 function drawMask(got, one) {
-  const cells = unpack(got.cells), weights = unpack(got.weights);
-  const [rows, columns] = cells.shape;
-  const codes = Float64Array.from(cells.values, Math.round);
-  const said = el("output", { class: "verdict" }, "Point at a cell.");
+  const named = { queries: got.queries, keys: got.keys };
+  const shape = { rows: got.queries.length, columns: got.keys.length, rowNames: got.queries, columnNames: got.keys, scale: 1 };
   const pairOf = (i, j) => `${visible(got.queries[i])} → ${visible(got.keys[j])}`;
-  const verdict = (i, j) => { const code = codes[i * columns + j]; said.textContent = `${pairOf(i, j)}: ${code ? `forbidden, ${got.parts[code - 1].says}` : "allowed"}`; };
-  const shape = { rows, columns, rowNames: got.queries, columnNames: got.keys, scale: 1 };
-  const parts = got.parts.map((part) => `${part.says}: ${part.forbids} of ${got.of[0] * got.of[1]} pairs`);
-  const read = el("output", {}, "Forbidden weights are exactly zero.");
+  const moved = got.moved === 0 ? "0" : got.moved?.toExponential(1);
   return [
-    figure("The mask: blue where a query (row) may look at a key (column)", heatmap({ ...shape, values: codes, shade: codes.map((code) => SHADES[Math.min(code, 4)]), readout: verdict, label: "mask" }),
-      () => ({ queries: got.queries, keys: got.keys, forbidden_by: rowsOf({ shape: cells.shape, values: codes }), parts: got.parts }),
-      el("div", {}, said, el("ul", { class: "parts" }, (parts.length ? parts : ["nothing is forbidden here"]).map((words) => el("li", {}, words))))),
-    got.moved === null ? "" : el("p", { class: "moved" }, `With this padding no number of the real tokens moves by more than ${got.moved === 0 ? "0" : got.moved.toExponential(1)} of the largest.`),
-    figure(`The weights under it, ${one === null ? "mean of heads" : `head ${one}`}`, heatmap({ ...shape, values: weights.values, write: true, label: "weights", readout: (i, j, value) => { read.textContent = `${pairOf(i, j)}: ${number(value, 4)}`; } }),
-      () => ({ queries: got.queries, keys: got.keys, weights: rowsOf(weights) }), read),
+    forbidden(got, named, shape, pairOf),
+    got.moved === null ? "" : el("p", { class: "moved" }, `With this padding no number of the real tokens moves by more than ${moved} of the largest.`),
+    under(got, named, shape, pairOf, one === null ? "mean of heads" : `head ${one}`),
   ];
+}
+
+function forbidden(got, named, shape, pairOf) {
+  const codes = Float64Array.from(unpack(got.cells).values, Math.round);
+  const shade = codes.map((code) => SHADES[Math.min(code, SHADES.length - 1)]);
+  const said = el("output", { class: "verdict" }, "Point at a cell.");
+  const readout = (i, j, code) => { said.textContent = `${pairOf(i, j)}: ${code ? `forbidden, ${got.parts[code - 1].says}` : "allowed"}`; };
+  const parts = got.parts.map((part) => `${part.says}: ${part.forbids} of ${got.of[0] * got.of[1]} pairs`);
+  const list = el("ul", { class: "parts" }, (parts.length ? parts : ["nothing is forbidden here"]).map((words) => el("li", {}, words)));
+  const numbers = () => ({ ...named, forbidden_by: rowsOf({ shape: [shape.rows, shape.columns], values: codes }), parts: got.parts });
+  const drawing = heatmap({ ...shape, values: codes, shade, readout, label: "mask" });
+  return figure("The mask: blue where a query (row) may look at a key (column)", drawing, numbers, el("div", {}, said, list));
+}
+
+function under(got, named, shape, pairOf, whose) {
+  const weights = unpack(got.weights);
+  const said = el("output", {}, "Forbidden weights are exactly zero.");
+  const readout = (i, j, value) => { said.textContent = `${pairOf(i, j)}: ${number(value, 4)}`; };
+  const drawing = heatmap({ ...shape, values: weights.values, write: true, label: "weights", readout });
+  return figure(`The weights under it, ${whose}`, drawing, () => ({ ...named, weights: rowsOf(weights) }), said);
 }

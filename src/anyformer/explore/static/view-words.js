@@ -8,7 +8,8 @@ export async function tokens(context) {
   const heads = ["#", "id", "text", "as stored", "bytes", "characters"];
   const line = (word, i) => [String(i), String(word.id), visible(word.text), word.raw, word.bytes, word.end > word.start ? `${word.start}–${word.end}` : "added"];
   for (const [stage, words] of Object.entries(found.words)) {
-    const chips = words.map((word, i) => el("button", { type: "button", class: "chip", "aria-pressed": String(i === context.state.pos), onclick: () => context.set({ pos: i }) }, visible(word.text), el("small", {}, word.id)));
+    const chips = words.map((word, i) => el("button", { type: "button", class: "chip", "aria-pressed": String(i === context.state.pos),
+      onclick: () => context.set({ pos: i }) }, visible(word.text), el("small", {}, word.id)));
     context.box.append(figure(`${words.length} tokens of the ${stage}`, el("div", { class: "chips" }, chips), words),
       figure(`Tokens of the ${stage}, one by one`, table(heads, words.map(line)), words));
   }
@@ -28,7 +29,8 @@ export async function next(context) {
   const draw = async () => {
     const got = await context.ask("next", { position: state.pos, temperature: state.temp, top_k: state.k, top_p: state.p });
     const title = `After token ${got.position}: ${got.left.toLocaleString("en")} of ${got.vocabulary.toLocaleString("en")} words are left`;
-    const drawing = bars({ names: got.words.map((word) => word.text), values: got.words.map((word) => word.chance), before: got.words.map((word) => word.model), digits: 4, label: "next words" });
+    const all = (name) => got.words.map((word) => word[name]);
+    const drawing = bars({ names: all("text"), values: all("chance"), before: all("model"), digits: 4, label: "next words" });
     holder.replaceChildren(figure(title, drawing, got, el("p", {}, `Blue: with these settings. Grey: as the model says, ${got.entropy.toFixed(2)} bits.`)));
   };
   let waiting;
@@ -44,9 +46,11 @@ export async function next(context) {
 async function lens(context) {
   const got = await context.ask("lens", { position: context.state.pos });
   const share = (word, chance) => `${visible(word)} ${(100 * chance).toFixed(1)}%`;
-  const rows = got.rows.map((row) => [row.layer ? `after ${row.layer}` : "input", ...row.words.map((word, i) => share(word, row.chances[i])), number(row.answer, 4), String(row.rank + 1), row.bits.toFixed(2)]);
+  const rows = got.rows.map((row) => [row.layer ? `after ${row.layer}` : "input", ...row.words.map((word, i) => share(word, row.chances[i])),
+    number(row.answer, 4), String(row.rank + 1), row.bits.toFixed(2)]);
   const best = got.rows[0].words.map((_, i) => `${i + 1}.`);
   const answers = got.rows.map((row) => row.answer);
-  context.box.append(figure(`The logit lens: every layer read through the output head; the answer is "${visible(got.answer)}"`, table(["layer", ...best, "the answer", "its rank", "bits"], rows), got),
+  const title = `The logit lens: every layer read through the output head; the answer is "${visible(got.answer)}"`;
+  context.box.append(figure(title, table(["layer", ...best, "the answer", "its rank", "bits"], rows), got),
     figure("How likely each layer finds the answer", curve({ rows: [answers], label: "the answer by layer" }), answers));
 }

@@ -14,10 +14,12 @@ export async function generation(context) {
     choice("New tokens", `new-${n}`, some([5, 10, 20, 40, 80]), state.n, (value) => set({ n: Number(value) })),
     choice("Beams", `beams-${n}`, some([2, 3, 4, 5]), state.beams, (value) => set({ beams: Number(value) })),
     state.sample ? el("button", { type: "button", onclick: () => set({ seed: state.seed + 1 }) }, "Draw again") : ""));
-  const got = await context.ask("generation", { new_tokens: state.n, temperature: state.temp, top_k: state.k, top_p: state.p, sample: Boolean(state.sample), seed: state.seed });
+  const taste = { temperature: state.temp, top_k: state.k, top_p: state.p, sample: Boolean(state.sample), seed: state.seed };
+  const got = await context.ask("generation", { new_tokens: state.n, ...taste });
   written(context, got);
   const tree = await context.ask("beams", { beams: state.beams, new_tokens: Math.min(state.n, DEEPEST) });
-  box.append(figure(`Beam search with ${tree.beams} beams: the best is "${tree.result.map(visible).join(" ")}" at ${number(tree.score)}`, drawTree(tree), tree,
+  const title = `Beam search with ${tree.beams} beams: the best is "${tree.result.map(visible).join(" ")}" at ${number(tree.score)}`;
+  box.append(figure(title, drawTree(tree), tree,
     el("p", {}, "Scores are summed log-probabilities. Lines lead from what goes on to what it continues; what is dropped is pale; ■ is an end; the best is bold.")));
 }
 
@@ -47,12 +49,15 @@ function written(context, got) {
 
 function oneStep(got, n) {
   const at = got.steps[n];
-  const said = got.steps.slice(0, n + 1).map((one, i) => el("span", { class: i === n ? "chip new" : "chip" }, visible(one.text), el("small", {}, number(one.chance, 3))));
+  const said = got.steps.slice(0, n + 1).map((one, i) =>
+    el("span", { class: i === n ? "chip new" : "chip" }, visible(one.text), el("small", {}, number(one.chance, 3))));
   const chips = [...got.read.slice(-60).map((word) => el("span", { class: "chip" }, visible(word))), ...said];
   return [
     figure(`Step ${n + 1} of ${got.steps.length}`, el("div", { class: "chips" }, chips), got),
-    figure("What could come at this step", bars({ names: at.best.map((one) => one.text), values: at.best.map((one) => one.chance), scale: 1, digits: 4, label: "candidates" }), at.best),
-    figure("The cache so far", cache(got, n), got.steps.map((one) => one.cache), el("p", { class: "cache" }, `${at.cache.tokens} tokens remembered, ${bytes(at.cache.bytes)}`)),
+    figure("What could come at this step",
+      bars({ names: at.best.map((one) => one.text), values: at.best.map((one) => one.chance), scale: 1, digits: 4, label: "candidates" }), at.best),
+    figure("The cache so far", cache(got, n), got.steps.map((one) => one.cache),
+      el("p", { class: "cache" }, `${at.cache.tokens} tokens remembered, ${bytes(at.cache.bytes)}`)),
   ];
 }
 
@@ -66,8 +71,10 @@ function cache(got, n) {
   for (let i = 0; i < all; i++) {
     const shade = { fill: i === now - 1 && n ? warm() : i < first ? soft() : blue(), "fill-opacity": i < now ? 0.9 : 0.12 };
     const x = 44 + i * wide;
-    drawing.append(svg("rect", { x, y: 4, width: wide - 1, height: high, ...shade }), svg("rect", { x, y: 6 + high, width: wide - 1, height: high, ...shade }));
-    if (wide >= 12 && names.length >= all) drawing.append(text(0, 0, short(names[i], 9), { transform: `translate(${x + wide / 2},${2 * high + 18}) rotate(50)`, "fill-opacity": i < now ? 1 : 0.35 }));
+    for (const y of [4, 6 + high]) drawing.append(svg("rect", { x, y, width: wide - 1, height: high, ...shade }));
+    if (wide < 12 || names.length < all) continue; // no room for names
+    const turn = `translate(${x + wide / 2},${2 * high + 18}) rotate(50)`;
+    drawing.append(text(0, 0, short(names[i], 9), { transform: turn, "fill-opacity": i < now ? 1 : 0.35 }));
   }
   return drawing;
 }
@@ -84,8 +91,10 @@ function drawTree(tree) {
     const now = new Map(), best = level.filter((one) => path.has(one.from) && one.id === tree.ids[n]);
     level.forEach((one, i) => {
       const y = 20 + i * step, kept = one.beam !== null || one.ended, from = before.get(one.from);
-      if (from) drawing.append(svg("line", { x1: from[0], y1: from[1] - 4, x2: left - 4, y2: y - 4, stroke: kept ? blue() : soft(), "stroke-opacity": kept ? 0.9 : 0.2, "stroke-width": kept ? 1.6 : 1 }));
-      drawing.append(text(left, y, label(one), { fill: kept ? ink() : soft(), "fill-opacity": kept ? 1 : 0.6, "font-weight": best.includes(one) ? 700 : 400, class: best.includes(one) ? "candidate best" : "candidate" }));
+      const line = kept ? { stroke: blue(), "stroke-opacity": 0.9, "stroke-width": 1.6 } : { stroke: soft(), "stroke-opacity": 0.2, "stroke-width": 1 };
+      if (from) drawing.append(svg("line", { x1: from[0], y1: from[1] - 4, x2: left - 4, y2: y - 4, ...line }));
+      const bold = best.includes(one) ? { "font-weight": 700, class: "candidate best" } : { class: "candidate" };
+      drawing.append(text(left, y, label(one), { fill: kept ? ink() : soft(), "fill-opacity": kept ? 1 : 0.6, ...bold }));
       if (one.beam !== null) now.set(one.beam, [left + 6.4 * label(one).length + 4, y]);
     });
     before = now;

@@ -306,6 +306,9 @@ def explore(
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen at; by default the first free one.")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder of pictures, for the map of a detector's query slots.")
+    ] = None,
 ) -> None:
     """Look inside a model in the browser, with your own input. Without --model: whatever models lie around.
 
@@ -316,7 +319,7 @@ def explore(
     """
     from anyformer.explore.server import serve
 
-    serve(model or [], port, browser=not no_open)
+    serve(model or [], port, browser=not no_open, pictures=pictures)
 
 
 @app.command()

@@ -448,6 +448,19 @@ def test_what_would_unpack_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatc
             read(content, 0)
 
 
+def test_an_array_that_promises_more_than_it_holds(things: Models) -> None:
+    """The header of an array says its shape; here a terabyte of it, in a file of a few bytes."""
+    import io
+    import zipfile
+
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000, 16)}".ljust(117) + b"\n"
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\x00" * 64)
+    with pytest.raises(af.Error, match="damaged"):
+        view(things["points"], "picture", items=as_text(stream.getvalue()))
+
+
 def test_arrays_are_never_unpickled(things: Models) -> None:
     with pytest.raises(af.Error, match="no array"):
         view(things["points"], "picture", items=as_text(npz(x=np.array([{"a": 1}], dtype=object))))

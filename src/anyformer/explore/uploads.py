@@ -23,6 +23,7 @@ UNPACKED = 128 * 2**20  # bytes that a packed file may become
 MOST_FRAMES = 600  # of a clip that are read
 MOST_ITEMS = 2048  # of a set, which all look at one another
 MOST_ROWS = 10_000
+MOST_PIXELS = 4096 * 4096  # of a video's frame
 FRAME_SIDE = 256  # pixels of a video's frames that are kept
 
 CLIPS = ("x", "clips", "videos", "frames", "data")
@@ -68,10 +69,13 @@ def _video(content: bytes) -> Clip:
     frames: list[Any] = []
     try:
         with av.open(io.BytesIO(content), "r") as container:
+            size = container.streams.video[0].codec_context
+            if size.width * size.height > MOST_PIXELS:
+                raise InputError(f"The video has {size.width} x {size.height} pixels; the most is 4096 x 4096.")
             for frame in container.decode(video=0):
                 scale = min(1.0, FRAME_SIDE / max(frame.width, frame.height))
-                size = {"width": max(1, round(frame.width * scale)), "height": max(1, round(frame.height * scale))}
-                frames.append(frame.reformat(format="rgb24", **size).to_ndarray())
+                wide, high = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
+                frames.append(frame.reformat(format="rgb24", width=wide, height=high).to_ndarray())
                 if len(frames) == MOST_FRAMES:
                     break
     except (av.FFmpegError, IndexError, ValueError):
@@ -156,7 +160,7 @@ def _arrays(content: bytes) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             return {name.lower(): stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, MemoryError, zipfile.BadZipFile):  # a header may promise any size
         raise InputError("The npz is damaged, or holds something that is no array.") from None
 
 

@@ -248,8 +248,8 @@ async function placesOf(id, stop, asked) {
 
 async function takeFile(file) {
   try {
-    if (await things.take(file, [...known.values()])) set({ row: 0, pos: -1 }, true);
-    else if (file.type.startsWith("audio/")) sound = await readSound(file);
+    if (await things.take(file, chosen().map((id) => known.get(id)).filter(Boolean))) set({ row: 0, pos: -1 }, true);
+    else if (file.type.startsWith("audio/") || /\.(wav|flac|ogg|mp3|m4a)$/i.test(file.name)) sound = await readSound(file);
     else picture = await shrink(file);
     show();
   } catch (error) {

@@ -43,6 +43,7 @@ class Page:
     def __init__(self, tab: Any, address: str, ids: dict[str, str]) -> None:
         self.tab, self.address, self.ids = tab, address, ids
         self.mistakes: list[str] = []
+        self.kept: set[str] = set()
         tab.set_default_timeout(SLOW)
         tab.on("pageerror", lambda error: self.mistakes.append(str(error)))
 
@@ -57,7 +58,10 @@ class Page:
         self.keep(f"{models.replace(',', '_')}-{name}")
 
     def keep(self, name: str) -> None:
-        """A screenshot, for whoever wants to look."""
+        """A screenshot, for whoever wants to look; one of each."""
+        if name in self.kept:
+            return
+        self.kept.add(name)
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.tab.screenshot(path=SHOTS / f"{name}.png", full_page=True)
 

@@ -230,9 +230,12 @@ def test_long_texts_come_in_tiles() -> None:
     torch.testing.assert_close(unpack(low["cells"]), weights[472:600, 40:168], atol=2e-5, rtol=0)
     small = unpack(low["overview"])
     assert small.shape == (128, 128) and small.max().item() == pytest.approx(weights.max().item(), abs=2e-5)
+    assert unpack(view(one, "rollout", text=text, top=400)["overview"]).shape == (128, 128)
+    mask = view(one, "mask", text=text, layer=1, head=0, top=300, left=200)
+    assert torch.equal(unpack(mask["cells"]) == 0, torch.ones(600, 600).tril()[300:428, 200:328].bool())
     row = view(one, "row", text=text, layer=1, head=0, position=599)
     assert len(row["places"]) == 512 and sum(row["values"]) + row["rest"] == pytest.approx(1.0, abs=1e-3)
-    for name in ("heads", "head", "row", "next", "lens", "steps", "sizes", "rollout"):
+    for name in ("heads", "head", "row", "next", "lens", "steps", "sizes", "rollout", "mask", "seek"):
         assert len(json.dumps(view(one, name, text=text))) < 150_000, name
     with pytest.raises(Error, match="the most is"):
         view(one, "tokens", text=" ".join(["5"] * 3000))

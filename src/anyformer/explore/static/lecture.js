@@ -76,7 +76,7 @@ async function first(ids, need, describe) {
 // By its task and family, before it is opened.
 function likely(one, need) {
   const about = `${one.task || ""} ${one.family || ""} ${one.name}`.toLowerCase();
-  const hints = new Map([[both, /embed|bert|minilm|fill-mask|classify-text/], [pair, /translate|transformer|t5|pair/], [recurrent, /bahdanau|luong|recurrent|rnn/], [speaks, /generate|gpt|llama|smol|stor/], [causal, /generate|gpt|llama|smol/], [looks, /classify-image|vit|cifar/], [reads, /embed|bert|minilm|generate|smol/]]);
+  const hints = new Map([[both, /embed|bert|minilm|fill-mask|classify-text/], [pair, /translate|transformer|t5|pair/], [recurrent, /bahdanau|luong|recurrent|rnn/], [speaks, /generate|gpt|llama|smol|stor/], [causal, /generate|gpt|llama|smol/], [looks, /classify-image|vit|cifar/], [reads, /embed|bert|minilm/]]);
   return Number(hints.get(need).test(about));
 }
 

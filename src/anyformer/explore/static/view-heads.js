@@ -125,12 +125,12 @@ export function drawMatrix(context, got, mode, title) {
 }
 
 // Of a long text the whole is drawn small; a click on it chooses the part that is drawn in full.
-function overview(context, got) {
+export function overview(context, got, box = context.box) {
   const cells = unpack(got.overview);
   const [rows, columns] = cells.shape;
   const corner = (i, n, size) => Math.max(0, Math.round((i / n) * size - 64));
   const pick = (i, j) => context.set({ top: corner(i, rows, got.of[0]), left: corner(j, columns, got.of[1]) });
-  context.box.append(figure(`The whole ${got.of[0]} × ${got.of[1]}: click to see a part`,
+  box.append(figure(`The whole ${got.of[0]} × ${got.of[1]}: click to see a part`,
     heatmap({ values: cells.values, rows, columns, pick, label: "overview" }), () => ({ weights: rowsOf(cells) })));
 }
 
@@ -174,22 +174,29 @@ export async function alignment(context) {
 // Through all layers.
 
 const FLOWS = 48; // tokens up to which flow is worked out
+const BARS = 40;
 
 export async function flow(context) {
   const { all } = await sites(context);
   const own = all.filter((one) => one.part === "self");
   if (!own.length) return context.box.append(el("p", {}, "This model has no layers of self-attention to follow attention through."));
   const site = own.find((one) => nameOf(one) === context.state.site) || own[0];
-  const row = controls(context, own, site, { layers: false, heads: false });
+  const chosen = controls(context, own, site, { layers: false, heads: false });
   const shares = [["0", "half, and keeps half"], ["1", "everything (the raw product)"]];
-  row.append(choice("Each layer passes on", `raw-${context.n}`, shares, String(context.state.raw), (value) => context.set({ raw: Number(value) })));
-  context.box.append(row);
+  chosen.append(choice("Each layer passes on", `raw-${context.n}`, shares, String(context.state.raw), (value) => context.set({ raw: Number(value) })));
+  context.box.append(chosen);
   const asked = { stage: site.stage, position: context.state.pos };
   const got = await context.ask("rollout", { ...asked, raw: Boolean(context.state.raw), top: context.state.top, left: context.state.left });
   drawMatrix(context, got, "matrix", "Rollout through all layers");
-  const names = got.row.places.map((place, i) => `${place} ${short(got.row.keys[i])}`);
-  context.box.append(figure(`Rollout of token ${got.position}`, bars({ names: names.slice(0, 40), values: got.row.values.slice(0, 40), label: "rollout" }), got.row));
+  const row = strongest(got.row);
+  context.box.append(figure(`Rollout of token ${got.position}`, bars({ names: row.map((one) => one.name), values: row.map((one) => one.value), label: "rollout" }), got.row));
   if (got.of[0] > FLOWS) return context.box.append(el("p", {}, `Flow is worked out for up to ${FLOWS} tokens.`));
   const flowed = await context.ask("flow", asked);
   context.box.append(figure(`Flow into token ${flowed.position}`, bars({ names: flowed.keys, values: flowed.flow, label: "flow" }), flowed));
+}
+
+// All in their order, or of many the largest first.
+function strongest(row) {
+  const all = row.places.map((place, i) => ({ name: `${place} ${short(row.keys[i])}`, value: row.values[i] }));
+  return all.length > BARS ? all.sort((a, b) => b.value - a.value).slice(0, BARS) : all;
 }

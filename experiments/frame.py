@@ -88,9 +88,11 @@ def show(value: object) -> str:
     if not math.isfinite(value):
         return "–"
     size = abs(value)
+    if not value:
+        return "0"
     if size >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if size < 0.001 and value else f"{value:.{1 if size >= 10 else 2 if size >= 1 else 3}f}"
+    return f"{value:.3g}" if size < 0.001 else f"{value:.{1 if size >= 10 else 2 if size >= 1 else 3}f}"
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ def plot(columns: int = 1, width: float = 4.2, height: float = 3.2) -> Iterator[
     panels = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
     yield figure, panels
     for axes in panels:
+        if axes.images:
+            continue
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if axes.get_legend_handles_labels()[1]:

@@ -1,6 +1,6 @@
 """What dividing the scores by √d_k is for.
 
-    python experiments/01_scale.py
+python experiments/01_scale.py
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def judge(widths: Sequence[int], limit: int, starts: Starts, courses: Courses) -
     words = (
         f"Without the scale the entropy of fresh weights at d_k = {wide:,} is {starts[wide, False][0].mean:.1%} of the"
         f" largest possible, and {starts[wide, True][0].mean:.0%} with it, whatever d_k is. To the same loss it takes"
-        f" {took(wide, True):,.0f} steps with and {took(wide, False):,.0f} without at d_k = {wide:,} (rate {lr:g}; a run"
-        f" that never got there counts as {limit:,}), and {took(narrow, True):,.0f} with and {took(narrow, False):,.0f}"
+        f" {took(wide, True):,.0f} steps with and {took(wide, False):,.0f} without at d_k = {wide:,} (rate {lr:g}; a"
+        f" run that never got there counts as {limit:,}), and {took(narrow, True):,.0f} with and {took(narrow, False):,.0f}"
         f" without at d_k = {narrow}."
     )
     if saturates and slower and not everywhere:

@@ -1,6 +1,6 @@
 """What positions are good for, what the sines are like, and which kinds of them reach past the length of training.
 
-    python experiments/03_positions.py
+python experiments/03_positions.py
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from anyformer.core.positions import (
     RelativeXL,
     Rotary,
     Sinusoidal,
-    Table as Learned,
     sinusoids,
+)
+from anyformer.core.positions import (
+    Table as Learned,
 )
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Table, main, plot, spread
@@ -35,8 +37,8 @@ CLAIM = Claim(
     title="Positions: what sines can do, and who reads past the length of training",
     says="""Attention alone does not know the order of its words: "She prefers cats to dogs" and "She prefers dogs to
 cats" are one set. Sines and cosines tell it: they are bounded, no two positions are alike, PE(t + k) is a linear
-function of PE(t), so that distances are easy to learn, and they go on for sentences longer than any in training, which a
-learned table does not.""",
+function of PE(t), so that distances are easy to learn, and they go on for sentences longer than any in
+training, which a learned table does not.""",
     did="""The sines (64 features): PE(t + k) against PE(t) turned by the angles of k, for 10,000 positions and eight
 distances; the largest entry; the least distance between any two of the 10,000 positions. The sentence and its swap:
 through two fresh blocks without positions, and with sines, and the largest difference between the one's outputs and the
@@ -49,6 +51,7 @@ never trained.""",
 WIDTH, N_HEADS, LETTERS, BACK = 64, 4, 16, 3
 SHORT, LONG = 32, 64
 D_HEAD = WIDTH // N_HEADS
+CAUSAL = Causal()
 
 # Each kind: what is added to the words, and what every attention is told.
 KINDS: dict[str, Callable[[], tuple[Positions | None, Positions | None]]] = {
@@ -62,7 +65,7 @@ KINDS: dict[str, Callable[[], tuple[Positions | None, Positions | None]]] = {
 }
 
 
-def make(kind: str, seed: int, mask: Mask = Causal(), vocab_size: int = LETTERS) -> Model:
+def make(kind: str, seed: int, mask: Mask = CAUSAL, vocab_size: int = LETTERS) -> Model:
     attention = AttentionConfig(d_query=WIDTH, n_heads=N_HEADS, mask=mask)
     parts = ("self", attention), ("feedforward", FeedForwardConfig(d_model=WIDTH, d_hidden=2 * WIDTH))
     config = Reader(vocab_size=vocab_size, n_labels=LETTERS, d_model=WIDTH, blocks=(block(*parts),) * 2)
@@ -180,7 +183,9 @@ def judge(beyond: dict[str, float], exact: Sequence[bool]) -> tuple[str, str]:
     listed = ", ".join(f"{kind} {beyond[kind]:.0%}" for kind in ranked)
     sines = beyond["sinusoidal"] > 0.9
     verdict = "does not hold here" if not all(exact) else "holds" if sines else "holds partly"
-    words = f"What is said of the sines as formulas is exact. On places beyond those of training, right letters: {listed}."
+    words = (
+        f"What is said of the sines as formulas is exact. On places beyond those of training, right letters: {listed}."
+    )
     if not sines:
         words += """ So sines *can* be computed for longer sentences, but that alone does not make the model that was
 trained on them read those: it has never seen the rows beyond, much as with the learned table. What reaches further are

@@ -1,6 +1,6 @@
 """How far apart two words are in five ways of mixing places, and what that does to gradients and to copying.
 
-    python experiments/05_paths.py
+python experiments/05_paths.py
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ CLAIM = Claim(
 n/k layers, a dilated one about log n, a fully connected layer and attention one. Signals and gradients fade along the
 way, so long dependencies are hard for recurrent networks and convolutions and easy for attention.""",
     did="""A model reads n + 1 random letters (out of 8) and must say at the last place what the first one was. Five
-causal mixers of width 32: fully connected over places (two blocks), an LSTM (one layer), convolutions of width 3 with as
-many blocks as it takes to reach n places back, dilated convolutions (1, 2, 4, …, as many as it takes), attention with
-sines (two blocks). All but the LSTM have skip connections and layer norms, as their recipes do. Path lengths were
-measured, not looked up: the least number of layers (for the LSTM, of steps) after which a gradient gets from the last
-place to the first. The gradient of a fresh model is that of the last place's output with respect to the first word's
-vector, as a share of that with respect to the last word's own. Then each was trained (AdamW, rate 0.003, batches of 32,
-at most 250 steps, ended where the mean loss of ten is below 0.05; chance is 2.08).""",
+causal mixers of width 32: fully connected over places (two blocks), an LSTM (one layer), convolutions of
+width 3 with as many blocks as it takes to reach n places back, dilated convolutions (1, 2, 4, …, as many as
+it takes), attention with sines (two blocks). All but the LSTM have skip connections and layer norms, as
+their recipes do. Path lengths were measured, not looked up: the least number of layers (for the LSTM, of
+steps) after which a gradient gets from the last place to the first. The gradient of a fresh model is that of
+the last place's output with respect to the first word's vector, as a share of that with respect to the last
+word's own. Then each was trained (AdamW, rate 0.003, batches of 32, at most 250 steps, ended where the mean
+loss of ten is below 0.05; chance is 2.08).""",
 )
 
 WIDTH, LETTERS, KERNEL = 32, 8, 3

@@ -1,6 +1,6 @@
 """What helps a transformer to learn: heads, warm-up, the place of the norm and its kind, label smoothing.
 
-    python experiments/06_training.py
+python experiments/06_training.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What skip connections carry, and what becomes of attention without them.
 
-    python experiments/07_skips.py
+python experiments/07_skips.py
 """
 
 from __future__ import annotations
@@ -167,9 +167,7 @@ def alive(runs: list[list[float]]) -> Spread:
     return spread([float(sum(value > ALIKE for value in one[1:])) for one in runs])
 
 
-def judge(
-    places: Probes, right: dict[bool, Spread], left: dict[str, list[list[float]]]
-) -> tuple[Verdict, str]:
+def judge(places: Probes, right: dict[bool, Spread], left: dict[str, list[list[float]]]) -> tuple[Verdict, str]:
     fresh, without = (at(places["fresh", skips], N_PROBED).mean for skips in (True, False))
     after, after_without = (at(places["trained", skips], N_PROBED).mean for skips in (True, False))
     alone, both = (at(left[name], N_RANKED).mean for name in ("attention alone", "+ both"))
@@ -199,7 +197,9 @@ def picture(places: Probes, names: Sequence[str], left: dict[str, list[list[floa
             rank_axes.plot([at(runs, n).mean for n in range(N_RANKED + 1)], marker=".", label=name)
         probe_axes.set(xlabel="layer", ylabel="places found", ylim=(0, 1.04))
         rank_axes.set(xlabel="layer", ylabel="‖X − mean‖ / ‖X‖", yscale="log")
-    return Picture(figure, "Left: how often a linear probe finds a token's place. Right: how different tokens still are.")
+    return Picture(
+        figure, "Left: how often a linear probe finds a token's place. Right: how different tokens still are."
+    )
 
 
 if __name__ == "__main__":

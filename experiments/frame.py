@@ -14,6 +14,7 @@ import platform
 import re
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -172,15 +173,19 @@ def write_page(
     return "\n\n".join(
         [
             f"# {claim.number}. {claim.title}",
-            f"**The claim.** {claim.says}",
-            f"**What was done.** {claim.did}",
+            wrap(f"**The claim.** {claim.says}"),
+            wrap(f"**What was done.** {claim.did}"),
             f"    {command(claim, options)}",
             *(table.markdown() for table in found.tables),
             *(f"![{one.caption}]({name})\n\n{one.caption}" for name, one in zip(pictures, found.pictures, strict=True)),
-            f"**Verdict: {found.verdict}.** {found.words}",
-            f"{seeds}{spreads}It took {took(seconds)} on one thread of {machine()}.\n",
+            wrap(f"**Verdict: {found.verdict}.** {found.words}"),
+            wrap(f"{seeds}{spreads}It took {took(seconds)} on one thread of {machine()}.") + "\n",
         ]
     )
+
+
+def wrap(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def command(claim: Claim, options: Options) -> str:

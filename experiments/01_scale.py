@@ -158,8 +158,8 @@ def judge(widths: Sequence[int], limit: int, starts: Starts, courses: Courses) -
         f"Without the scale the entropy of fresh weights at d_k = {wide:,} is {starts[wide, False][0].mean:.1%} of the"
         f" largest possible, and {starts[wide, True][0].mean:.0%} with it, whatever d_k is. To the same loss it takes"
         f" {took(wide, True):,.0f} steps with and {took(wide, False):,.0f} without at d_k = {wide:,} (rate {lr:g}; a"
-        f" run that never got there counts as {limit:,}), and {took(narrow, True):,.0f} with and {took(narrow, False):,.0f}"
-        f" without at d_k = {narrow}."
+        f" run that never got there counts as {limit:,}), and {took(narrow, True):,.0f} with and"
+        f" {took(narrow, False):,.0f} without at d_k = {narrow}."
     )
     if saturates and slower and not everywhere:
         words += " So the scale matters where heads are wide; in the narrowest ones it costs a little here."

@@ -25,15 +25,17 @@ CLAIM = Claim(
     name="bottleneck",
     title="The bottleneck: one vector for a whole sentence",
     says="""An encoder and a decoder that are joined by one vector alone lose quality as sentences grow, since
-everything must fit into it. Attention (Bahdanau, Luong) removes the bottleneck: quality no longer falls with the length. The
-Transformer is better still, and faster to train, since it has no steps that must wait for one another.""",
-    did="""English number words into German ones, 1 to 9 digits (up to 18 words; "twenty one thousand" → "ein und zwanzig
-tausend"): two real languages, a made-up domain, every length. Four recipes at about 150,000 parameters each:
-`sutskever-tiny` (an LSTM that hands over its last state), `bahdanau-tiny`, `luong-tiny`, `transformer-tiny`. 4,000
-numbers to learn from, the same batches of 32 for all, AdamW at a rate of 0.003 with a warm-up of 50 steps. BLEU
-(sacrebleu on the split words, greedy decoding) of 300 numbers that were not learned from, by the number of English
-words; and after every quarter of the training, against the processor time it took by then. Real sentences
-(Multi30k, full sizes, on a GPU) are in [results.md](../results.md).""",
+everything must fit into it. Attention (Bahdanau, Luong) removes the bottleneck: quality no longer falls
+with the length. The Transformer is better still, and faster to train, since it has no steps that must wait
+for one another.""",
+    did="""English number words into German ones, 1 to 9 digits (up to 18 words; "twenty one thousand" → "ein und
+zwanzig tausend"): two real languages, a made-up domain, every length. Four recipes at about 150,000
+parameters each: `sutskever-tiny` (an LSTM that hands over its last state), `bahdanau-tiny`, `luong-tiny`,
+`transformer-tiny`. 4,000 numbers to learn from, the same batches of 32 for all, AdamW at a rate of 0.003
+with a warm-up of 50 steps. BLEU (sacrebleu on the split words, greedy decoding) of 300 numbers that were
+not learned from, by the number of English words; and after every quarter of the training, against the
+processor time it took by then. Real sentences (Multi30k, full sizes, on a GPU) are in
+[results.md](../results.md).""",
 )
 
 DIGITS = 9

@@ -74,7 +74,13 @@ class Spread:
     def __str__(self) -> str:
         if self.n < 2 or not math.isfinite(self.mean):
             return show(self.mean)
-        return f"{show(self.mean)} ± {show(self.deviation)}"
+        mean = show(self.mean)
+        return f"{mean} ± {show(self.deviation) if 'e' in mean else f'{self.deviation:,.{decimals(mean)}f}'}"
+
+
+def decimals(number: str) -> int:
+    """0.12 -> 2; 1,234 -> 0"""
+    return len(number.partition(".")[2])
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -254,7 +260,10 @@ def plot(columns: int = 1, width: float = 4.2, height: float = 3.2) -> Iterator[
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if axes.get_legend_handles_labels()[1]:
-            axes.legend(frameon=False, fontsize=8)
+            many = len(axes.get_legend_handles_labels()[1]) > 5  # beside the lines, not on them
+            axes.legend(
+                frameon=False, fontsize=8, **({"loc": "center left", "bbox_to_anchor": (1, 0.5)} if many else {})
+            )
 
 
 class Pace:

@@ -195,8 +195,9 @@ def judge(cells: dict[tuple[str, int], Cell], distances: Sequence[int], limit: i
     lost = [mixer for mixer in short if not learned[mixer]]
     if not kept and not lost:
         return "holds", words + "."
-    words += f". Against the claim: {', '.join([*kept, *lost])}."
-    return "holds partly", words
+    against = [f"learned in spite of a long path: {', '.join(kept)}"] if kept else []
+    against += [f"not learned in spite of a short one: {', '.join(lost)}"] if lost else []
+    return "holds partly", f"{words}. Against the claim, {'; '.join(against)}."
 
 
 def picture(cells: dict[tuple[str, int], Cell], distances: Sequence[int], limit: int) -> Picture:

@@ -160,7 +160,7 @@ def reach(options: Options) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 def report(found: dict[str, list[tuple[Tensor, Tensor]]]) -> tuple[Table, Picture, dict[str, float], dict[str, float]]:
     rows, within, beyond = [], {}, {}
-    with plot(1, width=7.5) as (figure, (axes,)):
+    with plot(1, width=7.5, beside=True) as (figure, (axes,)):
         for kind, runs in found.items():
             inside = [short.mean().item() for short, _ in runs]
             first, rest = (

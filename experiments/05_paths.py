@@ -166,7 +166,9 @@ def run(options: Options) -> Found:
 
 def taken(cell: Cell, limit: int) -> Spread | str:
     reached = [course for course in cell.courses if course.steps_to(GOAL) is not None]
-    return cell.taken(limit) if len(reached) == len(cell.courses) else f"{len(reached)} of {len(cell.courses)} learn it"
+    if len(reached) == len(cell.courses):
+        return cell.taken(limit)
+    return f"not in {limit} ({len(reached)} of {len(cell.courses)} did)"
 
 
 def exact(cells: dict[tuple[str, int], Cell], distances: Sequence[int]) -> dict[str, bool]:

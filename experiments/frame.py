@@ -247,8 +247,11 @@ One command a claim; each page is written by its script from what it measured, a
 
 
 @contextmanager
-def plot(columns: int = 1, width: float = 4.2, height: float = 3.2) -> Iterator[tuple[Figure, list[Any]]]:
-    """A figure of `columns` panels side by side, in the house's look; legends are drawn where lines have names."""
+def plot(
+    columns: int = 1, width: float = 4.2, height: float = 3.2, beside: bool = False
+) -> Iterator[tuple[Figure, list[Any]]]:
+    """A figure of `columns` panels side by side, in the house's look; legends are drawn where lines have names, on the
+    panel or `beside` it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height), layout="constrained")
@@ -260,10 +263,8 @@ def plot(columns: int = 1, width: float = 4.2, height: float = 3.2) -> Iterator[
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if axes.get_legend_handles_labels()[1]:
-            many = len(axes.get_legend_handles_labels()[1]) > 5  # beside the lines, not on them
-            axes.legend(
-                frameon=False, fontsize=8, **({"loc": "center left", "bbox_to_anchor": (1, 0.5)} if many else {})
-            )
+            place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if beside else {}
+            axes.legend(frameon=False, fontsize=8, **place)
 
 
 class Pace:

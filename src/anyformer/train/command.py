@@ -22,6 +22,7 @@ from anyformer.train.energy import Meter
 from anyformer.train.engine import Engine
 from anyformer.train.folder import START, begin_folder, check_folder, check_same
 from anyformer.train.keys import Sections, flatten, resolve, show
+from anyformer.train.record import can_record
 from anyformer.train.report import MetricsFile, summary, write_report
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
@@ -31,6 +32,7 @@ from anyformer.train.watch import Progress, Watcher, Watchers
 from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder
 
+LONG = 5000  # steps
 LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
 
 
@@ -129,6 +131,7 @@ def run(order: Order) -> Trained:
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
         with devices.first_one_first():
             job = prepare(chosen, devices)
+            can_record(job, chosen.train, devices)  # an error is one before anything is written
             if devices.first and not order.resume:
                 begin_folder(order.out, settings, chosen.fingerprints)
                 keep_tokenizer(job.task, order.out)
@@ -145,7 +148,10 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
     seed_everything(chosen.train.seed)
     setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"])  # type: ignore[arg-type]
     task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
-    task.smoothing, task.compiled = chosen.train.label_smoothing, chosen.train.compile
+    task.smoothing = chosen.train.label_smoothing
+    # What is done to pictures before the step is hundreds of small kernels, which a long run soon gets back.
+    long = devices.device.type == "cuda" and chosen.train.steps > LONG
+    task.compiled = chosen.train.compile or long
     said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
     task.model.origin.settings.update(said)
     batch = BatchSettings(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)

@@ -17,7 +17,7 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.positions import Sinusoidal
 from anyformer.model import Model
-from frame import Claim, Found, Options, Pace, Picture, Spread, Table, main, plot, spread
+from frame import Claim, Found, Options, Pace, Picture, Spread, Table, Verdict, main, plot, spread
 from learn import Course, learn
 from models import Reader, block, read_with
 
@@ -147,22 +147,30 @@ def judge(widths: Sequence[int], limit: int, starts: Starts, courses: Courses) -
     """Saturated at the start, and slower (or never there) in the widest heads; what happens in narrow ones is said."""
     wide, narrow, lr = max(widths), min(widths), min(lr for _, _, lr in courses)
 
-    def took(d_k: int, scaled: bool) -> float:
-        return spread([float(course.steps_to(GOAL) or limit) for course in courses[d_k, scaled, lr]]).mean
+    def took(d_k: int, scaled: bool) -> Spread:
+        return spread([float(course.steps_to(GOAL) or limit) for course in courses[d_k, scaled, lr]])
+
+    def gain(d_k: int) -> int:
+        """1: the scale clearly saves steps, by more than both spreads together; -1: it clearly costs some."""
+        one, other = took(d_k, False), took(d_k, True)
+        gap, margin = one.mean - other.mean, one.deviation + other.deviation
+        return (gap > margin) - (gap < -margin)
 
     saturates = starts[wide, False][0].mean < 0.5 * starts[wide, True][0].mean
-    slower = took(wide, False) > 1.2 * took(wide, True)
-    everywhere = all(took(d_k, False) > took(d_k, True) for d_k in widths)
-    verdict = "holds" if saturates and slower and everywhere else "holds partly" if saturates else "does not hold here"
+    helps = saturates and gain(wide) > 0
+    against = [d_k for d_k in widths if gain(d_k) < 0]
+    verdict: Verdict = "does not hold here" if not helps else "holds partly" if against else "holds"
     words = (
         f"Without the scale the entropy of fresh weights at d_k = {wide:,} is {starts[wide, False][0].mean:.1%} of the"
         f" largest possible, and {starts[wide, True][0].mean:.0%} with it, whatever d_k is. To the same loss it takes"
-        f" {took(wide, True):,.0f} steps with and {took(wide, False):,.0f} without at d_k = {wide:,} (rate {lr:g}; a"
-        f" run that never got there counts as {limit:,}), and {took(narrow, True):,.0f} with and"
-        f" {took(narrow, False):,.0f} without at d_k = {narrow}."
+        f" {took(wide, True).mean:,.0f} steps with and {took(wide, False).mean:,.0f} without at d_k = {wide:,} (rate {lr:g}; a"
+        f" run that never got there counts as {limit:,}), and {took(narrow, True).mean:,.0f} with and"
+        f" {took(narrow, False).mean:,.0f} without at d_k = {narrow}."
     )
-    if saturates and slower and not everywhere:
-        words += " So the scale matters where heads are wide; in the narrowest ones it costs a little here."
+    if not gain(narrow):
+        words += f" So the scale matters where heads are wide; at {narrow} there is no clear difference."
+    elif against:
+        words += f" So the scale matters where heads are wide; at {', '.join(map(str, against))} it costs steps."
     return {"verdict": verdict, "words": words}
 
 

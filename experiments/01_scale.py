@@ -163,8 +163,8 @@ def judge(widths: Sequence[int], limit: int, starts: Starts, courses: Courses) -
     words = (
         f"Without the scale the entropy of fresh weights at d_k = {wide:,} is {starts[wide, False][0].mean:.1%} of the"
         f" largest possible, and {starts[wide, True][0].mean:.0%} with it, whatever d_k is. To the same loss it takes"
-        f" {took(wide, True).mean:,.0f} steps with and {took(wide, False).mean:,.0f} without at d_k = {wide:,} (rate {lr:g}; a"
-        f" run that never got there counts as {limit:,}), and {took(narrow, True).mean:,.0f} with and"
+        f" {took(wide, True).mean:,.0f} steps with and {took(wide, False).mean:,.0f} without at d_k = {wide:,} (rate"
+        f" {lr:g}; a run that never got there counts as {limit:,}), and {took(narrow, True).mean:,.0f} with and"
         f" {took(narrow, False).mean:,.0f} without at d_k = {narrow}."
     )
     if not gain(narrow):

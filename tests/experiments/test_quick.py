@@ -37,7 +37,10 @@ def test_a_quick_run_is_exact_where_it_must_be_and_writes_a_whole_page(script: P
     module = load(script)
     frame = sys.modules["frame"]
     options = frame.read_options(module.CLAIM, ["--quick", "--out", str(tmp_path)])
-    found = frame.publish(module.CLAIM, module.run, options)
+    try:
+        found = frame.publish(module.CLAIM, module.run, options)
+    except sys.modules["frame"].AbsentError as error:
+        pytest.skip(str(error))
     assert all(found.exact.values()), found.exact
     page = (tmp_path / f"{module.CLAIM.stem}.md").read_text(encoding="utf-8")
     check_page(page, tmp_path, module.CLAIM)

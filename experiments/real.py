@@ -1,4 +1,4 @@
-"""Real data and real weights for experiments, and the library's own tasks trained on them, without a folder left behind."""
+"""Real data and real weights for experiments, and the library's own tasks trained on them; no folder is left behind."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def teach(
     chosen = plan(Order(task, recipe, files, Path("nowhere"), valid, {**usual, **given}))
     course = Course()
     pace.next(label)
-    with open_devices(chosen.train.device, chosen.train.parallel) as devices:
-        with redirect_stderr(StringIO()), redirect_stdout(StringIO()):  # its bar; `pace` says how far it is
-            job = prepare(chosen, devices)
+    quiet = redirect_stderr(StringIO()), redirect_stdout(StringIO())  # its bar; `pace` says how far it is
+    with open_devices(chosen.train.device, chosen.train.parallel) as devices, quiet[0], quiet[1]:
+        job = prepare(chosen, devices)
     train(job, chosen.train, watcher=Follower(course, lambda text: pace.note(f"{label}, {text}"), None))
     return Taught(job.task, course)

@@ -31,8 +31,10 @@ CLAIM = Claim(
     " words and as ELECTRA's discriminator with a generator half as wide, for the same number of multiplications"
     " (counted, the generator's with them; of the scores of words, those at the gaps); then both, and one that was not"
     " pre-trained, fine-tuned on the 6,885 sentences of SST-2 for one epoch. Tokens: vocabularies of words (8,000),"
-    " characters and byte-level BPE (8,000) learned from the same sentences, counted on the 872 of the dev set; the same"
-    " small classifier on each, then the dev set with a typo (two letters swapped, one lost, doubled or replaced) in one"
+    " characters and byte-level BPE (8,000) learned from the same sentences, counted on the 872 of the dev set; the"
+    " same"
+    " small classifier on each, then the dev set with a typo (two letters swapped, one lost, doubled or replaced) in"
+    " one"
     " of five words that have four letters or more.",
 )
 SIZE: dict[str, Any] = {"n_layers": 2, "d_model": 64, "d_embedding": 64, "n_heads": 4, "d_hidden": 256}

@@ -31,7 +31,7 @@ CLAIM = Claim(
     " network; a hybrid stands between. In return one layer of attention already reaches every pixel, where a"
     " convolution reaches its neighbours and needs many layers for the rest.",
     did="Small ones of the three, from nothing, on 1%, 10% and 100% of CIFAR-10's 50,000 training pictures, brought to"
-    " 16 x 16 so that a run takes seconds: the same 400 steps of 32 pictures (mirrored by chance) at every share, the"
+    " 16 x 16 so that a run takes seconds: the same 200 steps of 32 pictures (mirrored by chance) at every share, the"
     " same rate (0.002, falling), accuracy on 2,000 others. So short a run does not show what many epochs would;"
     " `--device cuda --full` trains the recipes at 32 x 32 for their 200 epochs. Then, with fresh weights and in"
     " float64: the gradient of one output in the middle of a 32 x 32 picture with respect to every pixel, and how many"
@@ -108,7 +108,7 @@ def small(options: Options) -> tuple[dict[tuple[str, float], list[float]], dict[
             for name, make in MODELS.items():
                 torch.manual_seed(seed)
                 model = make()
-                steps = options.pick(400, 2)
+                steps = options.pick(200, 2)
                 learn(
                     model, draw, steps=steps, seed=seed, pace=pace, label=f"{name} on {share:.0%}", lr=2e-3,
                     warmup=steps // 10, schedule="cosine", weight_decay=0.05,

@@ -30,15 +30,16 @@ CLAIM = Claim(
     name="decoding",
     title="Joints at once or in turn, DETR's slots, and four captioners",
     says="Joints can be decoded all at once by learned queries, without the wait of one after another and without"
-    " losing accuracy. DETR's query slots specialise: each looks after some places and sizes of boxes. And captioners get"
+    " losing accuracy. DETR's query slots specialise: each looks after some places and sizes of boxes. And captioners"
+    " get"
     " better from one vector (Show and Tell) to attention (Show, Attend and Tell) to transformers.",
     did="Joints: 68 landmarks of 1,500 faces at 48 x 48, the same small model (1 encoder and 2 decoder layers, 48 wide)"
     " with all queries at once or each told where the one before was placed (the truth in training, its own answer"
     " later); error on 300 faces of other people, as a share of what the mean face gives, and the time for one picture."
     " Slots: `--model` is a detector's folder; without it a small DETR (boxes as queries, 16 slots) learns blood cells"
-    " at 96 x 128 for 300 steps, and we ask how much of the variation of all boxes' middles the slot alone"
+    " at 96 x 128 for 200 steps, and we ask how much of the variation of all boxes' middles the slot alone"
     " explains. Captioners: `--captioners` are four folders; without it the four tiny recipes learn from Flickr8k at 32"
-    " x 32 for 80 steps, one seed, which is far too short for captions: only the loss is worth a look.",
+    " x 32 for 50 steps, one seed, which is far too short for captions: only the loss is worth a look.",
     seeds=(1, 2),
     takes={"model": "a folder with a detector", "captioners": "folders of captioners, with commas between"},
 )
@@ -87,7 +88,7 @@ def joints(options: Options) -> dict[str, dict[str, Any]]:
 
 
 def learn_faces(in_turn: bool, seed: int, options: Options, pace: Pace, label: str) -> Any:
-    steps = options.pick(400, 2)
+    steps = options.pick(250, 2)
     net = ResNetConfig(kind="basic", n_channels=1, d_stem=16, widths=(16, 32), depths=(1, 1), norm="batch")
     size = {"n_layers": 1, "n_decoder_layers": 2, "d_model": 48, "n_heads": 4, "d_hidden": 96, "image_size": (48, 48)}
     given = {
@@ -129,7 +130,7 @@ def slots(options: Options) -> tuple[Tensor, dict[str, object]]:
         assert found.slots is not None
         name = Path(options.own["model"]).name
         return found.slots, {"model": name, "AP": found.figures["ap"], "AP50": found.figures["ap50"]}
-    steps = options.pick(300, 2)
+    steps = options.pick(200, 2)
     stem = StemConfig(widths=(16, 32, 48, 64), depths=(0, 1, 1, 1))
     size = {
         "image_size": (96, 128), "n_queries": 16, "d_model": 64, "n_heads": 4, "n_decoder_heads": 4, "n_layers": 1,
@@ -174,7 +175,7 @@ def captioners(options: Options) -> dict[str, dict[str, object]]:
     pace = Pace(len(CAPTIONERS))
     found = {}
     for name, recipe in CAPTIONERS.items():
-        steps = options.pick(80, 1)
+        steps = options.pick(50, 1)
         given = {
             "train.steps": steps, "train.batch_size": 32, "train.lr": 2e-3, "train.warmup": max(steps // 10, 1),
             "data.share": options.pick(0.5, 0.05), "data.held_out": options.pick(0.03, 0.002),
@@ -204,7 +205,8 @@ def judge(
     words = (
         f"All at once is {better} ({once} of the mean face's error against {turn}) and {times[1] / times[0]:.0f} times"
         f" faster. The slot explains {middle:.0%} of where boxes lie (AP50 of this detector:"
-        f" {float(str(detector['AP50'])):.2f}). Of the captioners {best} has the lowest loss ({losses[best]:.2f}); after"
+        f" {float(str(detector['AP50'])):.2f}). Of the captioners {best} has the lowest loss ({losses[best]:.2f});"
+        f" after"
         " runs this short that ranks how fast they start, not the four ideas."
     )
     return ("holds partly" if better == "no worse" else "does not hold here"), words

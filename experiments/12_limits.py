@@ -34,14 +34,19 @@ CLAIM = Claim(
     name="limits",
     title="Examples in the prompt, and languages that must be counted",
     says="A large language model does a task that it is shown a few examples of, better with more of them (GPT-3). And"
-    " what a transformer computes has limits that a recurrent network has not: parity and nested brackets, which an LSTM"
+    " what a transformer computes has limits that a recurrent network has not: parity and nested brackets, which an"
+    " LSTM"
     " can keep in its state, it cannot compute for any length.",
-    did="Shots: SmolLM2-135M-Instruct (real weights) says whether 150 sentences of SST-2's dev set are positive or negative,"
-    " after 0, 1, 4 and 16 examples drawn from the training sentences by the seed (as many of either kind): the likelier of"
+    did="Shots: SmolLM2-135M-Instruct (real weights) says whether 150 sentences of SST-2's dev set are positive or"
+    " negative,"
+    " after 0, 1, 4 and 16 examples drawn from the training sentences by the seed (as many of either kind): the"
+    " likelier of"
     ' " positive" and " negative" counts as its answer, as it is, and with the bias taken off that it has for a review'
-    ' that reads "N/A". Languages: at each token of a string, the parity of the ones so far, or the innermost open bracket'
+    ' that reads "N/A". Languages: at each token of a string, the parity of the ones so far, or the innermost open'
+    " bracket"
     " (two kinds, at most four deep). An LSTM of one layer and causal transformers of two, with sines for positions or"
-    " none, learn from strings of 32 tokens until the loss is 0.02 or for 500 steps, and are tested by place up to 256.",
+    " none, learn from strings of 32 tokens until the loss is 0.02 or for 500 steps, and are tested by place up to"
+    " 256.",
 )
 SHOTS = (0, 1, 4, 16)
 WORDS = (" negative", " positive")
@@ -136,7 +141,8 @@ class Asker:
         return [self.tokenizer.encode(word, special=False)[0] for word in WORDS]
 
     def leads(self, prompt: Callable[[str], str], cases: Sequence[str]) -> Tensor:
-        """How much likelier " positive" is than " negative" after each case. What all prompts begin with is read once."""
+        """How much likelier " positive" is than " negative" after each case. What all prompts begin with is read"
+        " once."""
         before = shared(prompt)
         begun, rest = self._shared(before), [self.tokenizer.encode(prompt(case)[len(before) :]) for case in cases]
         order, found = sorted(range(len(cases)), key=lambda i: len(rest[i])), torch.zeros(len(cases))
@@ -256,10 +262,13 @@ def judge(shown: Shown, counted: Counted) -> tuple[str, str]:
     means = {n: spread(values).mean for n, values in shown.raw.items()}
     fair = {n: spread(values).mean for n, values in shown.calibrated.items()}
     better, fairer = means[most] > means[0], fair[most] > fair[0]
+    helped = (
+        "help" if better and fairer else "help only once the bias is taken off" if fairer else "do not help this one"
+    )
     first = (
-        f"Shots: {means[0]:.3f} with none and {means[most]:.3f} with {most}, {fair[0]:.3f} and {fair[most]:.3f} without the"
-        f" bias: more examples {'help' if better and fairer else 'help only once the bias is taken off' if fairer else 'do not help this model of 135 million parameters'}."
-    )  # fmt: skip
+        f"Shots: {means[0]:.3f} with none and {means[most]:.3f} with {most}, {fair[0]:.3f} and {fair[most]:.3f} without"
+        f" the bias: more examples {helped}, a model of 135 million parameters."
+    )
     ends = {key: spread([bands[-1] for bands in values]).mean for key, values in counted.items()}
     short = {key: spread([bands[0] for bands in values]).mean for key, values in counted.items()}
     parts = []

@@ -226,7 +226,9 @@ def draw(looked: dict[str, Looked]) -> Picture:
             axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
             axes.axvline(0.5, color="grey", linestyle=":", linewidth=0.8)
             axes.axhline(0.5, color="grey", linestyle=":", linewidth=0.8)
-            axes.scatter(one.lecture[0].flatten(), one.lecture[1].flatten(), s=10, alpha=0.6, linewidths=0)
+            axes.scatter(
+                one.lecture[0].flatten(), one.lecture[1].flatten(), s=10, alpha=0.6, linewidths=0, rasterized=True
+            )
             layer, head = one.best
             if one.does.any():
                 axes.scatter(*one.lecture[:, layer, head].tolist(), s=40, facecolors="none", edgecolors="crimson")

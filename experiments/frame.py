@@ -14,6 +14,7 @@ import platform
 import re
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,9 +98,11 @@ def show(value: object) -> str:
     if not math.isfinite(value):
         return "–"
     size = abs(value)
+    if not value:
+        return "0"
     if size >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if size < 0.001 and value else f"{value:.{1 if size >= 10 else 2 if size >= 1 else 3}f}"
+    return f"{value:.3g}" if size < 0.001 else f"{value:.{1 if size >= 10 else 2 if size >= 1 else 3}f}"
 
 
 @dataclass(frozen=True)
@@ -188,15 +191,19 @@ def write_page(
     return "\n\n".join(
         [
             f"# {claim.number}. {claim.title}",
-            f"**The claim.** {claim.says}",
-            f"**What was done.** {claim.did}",
+            wrap(f"**The claim.** {claim.says}"),
+            wrap(f"**What was done.** {claim.did}"),
             f"    {command(claim, options)}",
             *(table.markdown() for table in found.tables),
             *(f"![{one.caption}]({name})\n\n{one.caption}" for name, one in zip(pictures, found.pictures, strict=True)),
-            f"**Verdict: {found.verdict}.** {found.words}",
-            f"{seeds}{spreads}It took {took(seconds)} on one thread of {machine()}.\n",
+            wrap(f"**Verdict: {found.verdict}.** {found.words}"),
+            wrap(f"{seeds}{spreads}It took {took(seconds)} on one thread of {machine()}.") + "\n",
         ]
     )
+
+
+def wrap(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def command(claim: Claim, options: Options) -> str:
@@ -261,6 +268,8 @@ def plot(columns: int = 1, width: float = 4.2, height: float = 3.2) -> Iterator[
     panels = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
     yield figure, panels
     for axes in panels:
+        if axes.images:
+            continue
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if axes.get_legend_handles_labels()[1]:

@@ -97,10 +97,9 @@ class Looked:
 
 
 def run(options: Options) -> Found:
-    looked = {}
-    for name, (package, asks) in READERS.items():
-        path = weights(package)
-        looked[name] = look(af.load(path).eval(), af.Tokenizer.load(path), asks)
+    paths = {package: weights(package) for package, _ in READERS.values()}
+    models = {package: (af.load(path).eval(), af.Tokenizer.load(path)) for package, path in paths.items()}
+    looked = {name: look(*models[package], asks) for name, (package, asks) in READERS.items()}
     verdict, words = judge(looked)
     pictures = [draw(looked)]
     words += " No translation model was given, so the alignment is not drawn."

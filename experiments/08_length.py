@@ -31,13 +31,12 @@ CLAIM = Claim(
     title="Attention's time and memory from 1k to 64k tokens",
     says="Every token looks at every other, so time and memory grow with the square of the length. Flash attention"
     " saves the memory and not the operations; a window and a state space grow in a straight line.",
-    did="One row of tokens, 4 heads of 64, causal, forwards and backwards: full attention that writes its weights down"
-    " (our reference kernel), flash attention (PyTorch's, which we call), a window of 256 tokens (our blocks of it),"
-    " and"
-    " a selective state-space mixer of the same width with its projections (256 channels, 16 numbers each). Time is the"
-    " processor's; memory is what the pass takes beyond its inputs. A length is left out where the one before promises"
-    " more than 10 seconds or 3,000 MiB: nothing is extrapolated. The growth is from the last doubling: 1 is a straight"
-    " line, 2 a square.",
+    did="One row of tokens, 4 heads of 64, causal, forwards and backwards: full attention that writes its weights"
+    " down (our reference kernel), flash attention (PyTorch's, which we call), a window of 256 tokens (our blocks of"
+    " it), and a selective state-space mixer of the same width with its projections (256 channels, 16 numbers each)."
+    " Time is the processor's; memory is what the pass takes beyond its inputs. A length is left out where the one"
+    " before promises more than 10 seconds or 3,000 MiB: nothing is extrapolated. The growth is from the last"
+    " doubling: 1 is a straight line, 2 a square.",
     seeds=(0,),
     takes={"device": "cpu or cuda"},
 )
@@ -178,12 +177,8 @@ def judge(grown: dict[str, Grown]) -> tuple[str, str]:
     )
     words = (
         f"Powers of time and memory: {said}. At {shared // 1024}k tokens full attention takes {saved:.0f} times the"
-        f" memory"
-        f" of flash attention; at {last // 1024}k flash attention takes {times:.1f} times as long as the window. The"
-        f" state"
-        f" space, written in plain PyTorch, is {when}: a straight line with a steep start, and most of its memory is"
-        f" the"
-        " states that the backward pass keeps."
+        f" memory of flash attention; at {last // 1024}k flash attention takes {times:.1f} times as long as the"
+        f" window. The state space, written in plain PyTorch, is {when}: a straight line with a steep start."
     )
     return ("holds" if square and straight else "holds partly"), words
 
@@ -202,7 +197,7 @@ def draw(grown: dict[str, Grown]) -> Picture:
                 [n / 1024 for n in one.mib], [max(size, 0.1) for size in one.mib.values()], marker="o", label=name
             )
         for axes, label in ((left, "seconds"), (right, "MiB")):
-            axes.set(xscale="log", yscale="log", xlabel="thousand tokens", ylabel=label)
+            axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
             axes.set_xticks([n // 1024 for n in LENGTHS], [f"{n // 1024}k" for n in LENGTHS])
             axes.minorticks_off()
     return Picture(

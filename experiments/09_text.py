@@ -25,15 +25,15 @@ CLAIM = Claim(
     name="text",
     title="Masked words against replaced words at equal compute, and how to cut a text",
     says="ELECTRA learns from every token and not only from the 15% that are masked, so at equal compute it gets"
-    " further than BERT's masked words. Words are short sequences with many unknowns, characters long ones without any,"
-    " and BPE stands between: few tokens, nothing unknown, and it survives typos better than words do.",
+    " further than BERT's masked words. Words are short sequences with many unknowns, characters long ones without"
+    " any, and BPE stands between: few tokens, nothing unknown, and it survives typos better than words do.",
     did="Pre-training: one encoder (2 layers, 64 wide, 2,000 pieces, 32 tokens) on 2 MB of classic stories by masked"
     " words and as ELECTRA's discriminator with a generator half as wide, for the same number of multiplications"
-    " (counted, the generator's with them; of the scores of words, those at the gaps); then both, and one that was not"
-    " pre-trained, fine-tuned on 4,800 sentences of SST-2, each seen once. Tokens: vocabularies of words (8,000),"
+    " (counted, the generator's with them; of the scores of words, those at the gaps); then both, and one that was"
+    " not pre-trained, fine-tuned on 4,800 sentences of SST-2, each seen once. Tokens: vocabularies of words (8,000),"
     " characters and byte-level BPE (8,000) learned from the same sentences, counted on the 872 of the dev set; the"
-    " same small classifier on each, then the dev set with a typo (two letters swapped, one lost, doubled or replaced) in"
-    " one of five words that have four letters or more.",
+    " same small classifier on each, then the dev set with a typo (two letters swapped, one lost, doubled or"
+    " replaced) in one of five words that have four letters or more.",
     seeds=(1, 2),
 )
 LENGTH, ROWS, RATE = 32, 32, 3e-3

@@ -30,12 +30,12 @@ CLAIM = Claim(
     says="A vision transformer knows nothing about pictures beforehand, so it needs more of them than a convolutional"
     " network; a hybrid stands between. In return one layer of attention already reaches every pixel, where a"
     " convolution reaches its neighbours and needs many layers for the rest.",
-    did="Small ones of the three, from nothing, on 1%, 10% and 100% of CIFAR-10's 50,000 training pictures, brought to"
-    " 16 x 16 so that a run takes seconds: the same 200 steps of 32 pictures (mirrored by chance) at every share, the"
-    " same rate (0.002, falling), accuracy on 2,000 others. So short a run does not show what many epochs would;"
+    did="Small ones of the three, from nothing, on 1%, 10% and 100% of CIFAR-10's 50,000 training pictures, brought"
+    " to 16 x 16 so that a run takes seconds: the same 200 steps of 32 pictures (mirrored by chance) at every share,"
+    " the same rate (0.002, falling), accuracy on 2,000 others. So short a run does not show what many epochs would;"
     " `--device cuda --full` trains the recipes at 32 x 32 for their 200 epochs. Then, with fresh weights and in"
-    " float64: the gradient of one output in the middle of a 32 x 32 picture with respect to every pixel, and how many"
-    " pixels have one, after one layer of self-attention on single pixels and after 3 x 3 convolutions.",
+    " float64: the gradient of one output in the middle of a 32 x 32 picture with respect to every pixel, and how"
+    " many pixels have one, after one layer of self-attention on single pixels and after 3 x 3 convolutions.",
     takes={"device": "of the full version: cpu or cuda"},
     switches={"full": "the recipes vit-cifar, hybrid-cifar and resnet-cifar as they are, hours on a processor"},
 )

@@ -31,15 +31,14 @@ CLAIM = Claim(
     title="Joints at once or in turn, DETR's slots, and four captioners",
     says="Joints can be decoded all at once by learned queries, without the wait of one after another and without"
     " losing accuracy. DETR's query slots specialise: each looks after some places and sizes of boxes. And captioners"
-    " get"
-    " better from one vector (Show and Tell) to attention (Show, Attend and Tell) to transformers.",
-    did="Joints: 68 landmarks of 1,500 faces at 48 x 48, the same small model (1 encoder and 2 decoder layers, 48 wide)"
-    " with all queries at once or each told where the one before was placed (the truth in training, its own answer"
-    " later); error on 300 faces of other people, as a share of what the mean face gives, and the time for one picture."
-    " Slots: `--model` is a detector's folder; without it a small DETR (boxes as queries, 16 slots) learns blood cells"
-    " at 96 x 128 for 200 steps, and we ask how much of the variation of all boxes' middles the slot alone"
-    " explains. Captioners: `--captioners` are four folders; without it the four tiny recipes learn from Flickr8k at 32"
-    " x 32 for 50 steps, one seed, which is far too short for captions: only the loss is worth a look.",
+    " get better from one vector (Show and Tell) to attention (Show, Attend and Tell) to transformers.",
+    did="Joints: 68 landmarks of 1,500 faces at 48 x 48, the same small model (1 encoder and 2 decoder layers, 48"
+    " wide) with all queries at once or each told where the one before was placed (the truth in training, its own"
+    " answer later); error on 300 faces of other people, as a share of what the mean face gives, and the time for one"
+    " picture. Slots: `--model` is a detector's folder; without it a small DETR (boxes as queries, 16 slots) learns"
+    " blood cells at 96 x 128 for 200 steps, and we ask how much of the variation of all boxes' middles the slot"
+    " alone explains. Captioners: `--captioners` are four folders; without it the four tiny recipes learn from"
+    " Flickr8k at 32 x 32 for 50 steps, one seed, which is far too short for captions: only the loss is worth a look.",
     seeds=(1, 2),
     takes={"model": "a folder with a detector", "captioners": "folders of captioners, with commas between"},
 )
@@ -206,8 +205,7 @@ def judge(
         f"All at once is {better} ({once} of the mean face's error against {turn}) and {times[1] / times[0]:.0f} times"
         f" faster. The slot explains {middle:.0%} of where boxes lie (AP50 of this detector:"
         f" {float(str(detector['AP50'])):.2f}). Of the captioners {best} has the lowest loss ({losses[best]:.2f});"
-        f" after"
-        " runs this short that ranks how fast they start, not the four ideas."
+        " after runs this short that ranks how fast they start, not the four ideas."
     )
     return ("holds partly" if better == "no worse" else "does not hold here"), words
 

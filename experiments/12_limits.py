@@ -33,20 +33,17 @@ CLAIM = Claim(
     number=12,
     name="limits",
     title="Examples in the prompt, and languages that must be counted",
-    says="A large language model does a task that it is shown a few examples of, better with more of them (GPT-3). And"
-    " what a transformer computes has limits that a recurrent network has not: parity and nested brackets, which an"
-    " LSTM"
-    " can keep in its state, it cannot compute for any length.",
+    says="A large language model does a task that it is shown a few examples of, better with more of them (GPT-3)."
+    " And what a transformer computes has limits that a recurrent network has not: parity and nested brackets, which"
+    " an LSTM can keep in its state, it cannot compute for any length.",
     did="Shots: SmolLM2-135M-Instruct (real weights) says whether 150 sentences of SST-2's dev set are positive or"
-    " negative,"
-    " after 0, 1, 4 and 16 examples drawn from the training sentences by the seed (as many of either kind): the"
-    " likelier of"
+    " negative, after 0, 1, 4 and 16 examples drawn from the training sentences by the seed (as many of either kind):"
+    " the likelier of"
     ' " positive" and " negative" counts as its answer, as it is, and with the bias taken off that it has for a review'
     ' that reads "N/A". Languages: at each token of a string, the parity of the ones so far, or the innermost open'
-    " bracket"
-    " (two kinds, at most four deep). An LSTM of one layer and causal transformers of two, with sines for positions or"
-    " none, learn from strings of 32 tokens until the loss is 0.02 or for 500 steps, and are tested by place up to"
-    " 256.",
+    " bracket (two kinds, at most four deep). An LSTM of one layer and causal transformers of two, with sines for"
+    " positions or none, learn from strings of 32 tokens until the loss is 0.02 or for 500 steps, and are tested by"
+    " place up to 256.",
 )
 SHOTS = (0, 1, 4, 16)
 WORDS = (" negative", " positive")
@@ -266,8 +263,8 @@ def judge(shown: Shown, counted: Counted) -> tuple[str, str]:
         "help" if better and fairer else "help only once the bias is taken off" if fairer else "do not help this one"
     )
     first = (
-        f"Shots: {means[0]:.3f} with none and {means[most]:.3f} with {most}, {fair[0]:.3f} and {fair[most]:.3f} without"
-        f" the bias: more examples {helped}, a model of 135 million parameters."
+        f"Shots: {means[0]:.3f} with none and {means[most]:.3f} with {most}, {fair[0]:.3f} and {fair[most]:.3f}"
+        f" without the bias: more examples {helped}, a model of 135 million parameters."
     )
     ends = {key: spread([bands[-1] for bands in values]).mean for key, values in counted.items()}
     short = {key: spread([bands[0] for bands in values]).mean for key, values in counted.items()}

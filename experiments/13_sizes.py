@@ -21,12 +21,9 @@ CLAIM = Claim(
     says="BERT has 110 and 340 million parameters, GPT 117 million, GPT-2 1.5 billion, GPT-3 175 billion, DETR 41"
     " million.",
     did="Each recipe is built on PyTorch's meta device, where a tensor has a shape and no memory, and every parameter"
-    " is"
-    " counted once, shared ones too. In the blocks: attention and feed-forward networks with their norms, which the"
-    " rule"
-    " of 12 d² a layer estimates (4 d² and 8 d²). BERT has 12 and 24 layers; where fewer are drawn, the parameters do"
-    " not"
-    " go with them, so half as many are counted too.",
+    " is counted once, shared ones too. In the blocks: attention and feed-forward networks with their norms, which"
+    " the rule of 12 d² a layer estimates (4 d² and 8 d²). BERT has 12 and 24 layers; where fewer are drawn, the"
+    " parameters do not go with them, so half as many are counted too.",
     seeds=(0,),
 )
 
@@ -67,12 +64,9 @@ def run(options: Options) -> Found:
         pictures=[draw({name: counted[name] for name in models})],
         verdict="holds",
         words=f"All but {', '.join(off) if off else 'none'} are within {NEAR:.0%} of what is said. The smallest GPT-2"
-        f" has"
-        f" {counted['GPT-2, smallest']:.0f} million and not 117, a slip of the paper that its authors' code page"
-        f" corrects."
-        f" With half its layers BERT would have {half} million: 12 and 24 layers it must be. The rule of 12 d² a layer"
-        f" is"
-        f" within {rule:.1%} of what is in the blocks; the rest is embeddings and heads.",
+        f" has {counted['GPT-2, smallest']:.0f} million and not 117, a slip of the paper that its authors' code page"
+        f" corrects. With half its layers BERT would have {half} million: 12 and 24 layers it must be. The rule of 12"
+        f" d² a layer is within {rule:.1%} of what is in the blocks; the rest is embeddings and heads.",
         exact={
             "BERT base, as Google's own checkpoint with its heads": round(counted["BERT base"] * 1e6) == 110_106_428,
             "GPT-2 124M, as OpenAI's checkpoint": round(counted["GPT-2, smallest"] * 1e6) == 124_439_808,

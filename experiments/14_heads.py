@@ -29,12 +29,12 @@ CLAIM = Claim(
     did="MiniLM-L6 (an encoder) and SmolLM2-135M (a decoder), real weights, every head: how much of the weight that"
     " goes"
     ' from "it" to the two nouns goes to the animal, with "tired" and with "wide"; a head does what is claimed where it'
-    " is above one half with the first and below with the second. Since one head among many does so by chance, the head"
-    " that does it most is tested on eight other pairs of sentences of the same kind, and so is the mean of all heads."
-    " A"
+    " is above one half with the first and below with the second. Since one head among many does so by chance, the"
+    " head that does it most is tested on eight other pairs of sentences of the same kind, and so is the mean of all"
+    " heads. A"
     ' decoder cannot look ahead, so its "it" is the same in both sentences; the same is measured from the adjective,'
-    " which comes after. The alignment needs a translation model, given by `--model`; none comes with the packages that"
-    " are used here.",
+    " which comes after. The alignment needs a translation model, given by `--model`; none comes with the packages"
+    " that are used here.",
     seeds=(0,),
     takes={"model": "a folder with an English-French translation model, for the alignment"},
 )
@@ -102,10 +102,10 @@ def run(options: Options) -> Found:
     looked = {name: look(*models[package], asks) for name, (package, asks) in READERS.items()}
     verdict, words = judge(looked)
     pictures = [draw(looked)]
-    words += " No translation model was given, so the alignment is not drawn."
     if "model" in options.own:
         pictures.append(align(options.own["model"]))
-        words = words.rpartition(" No translation")[0]
+    else:
+        words += " No translation model was given, so the alignment is not drawn."
     return Found(
         tables=[head_table(looked), lecture_table(looked)],
         pictures=pictures,
@@ -149,16 +149,16 @@ def last(pieces: Sequence[str], word: str) -> int:
 
 
 def align(folder: str) -> Picture:
-    """Cross-attention of the last layer, mean of its heads, on what the model itself says."""
+    """The last layer's cross-attention, the mean of its heads, while the model writes its own translation."""
     translate = af.task("translate", folder)
-    tokenizer, model = translate.tokenizer, translate.model
-    ids = tokenizer.encode(AGREEMENT)
-    made = model.generate(input_ids=torch.tensor([ids]), num_beams=5, max_new_tokens=60)[0].tolist()
-    with af.look(model, "decoder.blocks.*.cross.weights") as seen, torch.inference_mode():
-        model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([made]))
-    grid = list(seen.values())[-1][0].mean(dim=0)[: len(made) - 1]
-    names = tokenizer.pieces(made[1:]) if hasattr(tokenizer, "pieces") else [str(i) for i in made[1:]]
-    return Picture(af.plot.alignment(grid, tokenizer.pieces(ids), names), "Cross-attention on the other sentence.")
+    source = translate.tokenizer.encode(AGREEMENT)
+    ids = torch.tensor([source])
+    made = translate.model.generate(input_ids=ids, num_beams=5, max_new_tokens=60, alignment=True)
+    target = made.sequences[0, -made.alignment.shape[1] :]
+    real = [i for i, token in enumerate(target.tolist()) if token not in (translate.tokenizer.pad_id, None)]
+    names = [translate.tokenizer.pieces(some) for some in (source, target[real].tolist())]
+    figure = af.plot.alignment(made.alignment[0, real], *names)
+    return Picture(figure, "What each word of the translation looked at while it was written.")
 
 
 # What is said of it
@@ -175,8 +175,7 @@ def judge(looked: dict[str, Looked]) -> tuple[str, str]:
         fresh = one.right(one.others[:, :, layer, head])
         parts.append(
             f"{name}: {n} of {total} heads do it; the one that does it most (layer {layer + 1}, head {head + 1}) is"
-            f" right"
-            f" in {fresh:.0%} of the other 16 sentences, where a coin is in 50%"
+            f" right in {fresh:.0%} of the other 16 sentences, where a coin is in 50%"
         )
     encoder = looked["MiniLM-L6"]
     layer, head = encoder.best
@@ -236,8 +235,7 @@ def draw(looked: dict[str, Looked]) -> Picture:
     return Picture(
         figure,
         "A dot a head. Those at the lower right do what is claimed; on the grey line the ending changes nothing; the"
-        " ring"
-        " is the head that does it most.",
+        " ring is the head that does it most.",
     )
 
 

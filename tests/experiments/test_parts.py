@@ -6,6 +6,8 @@ import difflib
 import math
 import random
 import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,3 +63,17 @@ def test_slots_that_never_move_explain_everything_and_equal_ones_nothing() -> No
     alike = torch.rand(50, 1, 4).expand(-1, 8, -1)
     assert all(value == pytest.approx(1.0, abs=1e-5) for value in decoding.explained(fixed).values())
     assert all(value == pytest.approx(0.0, abs=1e-5) for value in decoding.explained(alike).values())
+
+
+@pytest.mark.slow
+def test_the_alignment_of_a_translation_model_is_drawn(tmp_path: Path) -> None:
+    heads = load(ROOT / "experiments" / "14_heads.py")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("the area was signed\tla zone a été signée\n" * 40, encoding="utf-8")
+    given = {"train.steps": 1, "tokenizer.vocab_size": 60, "data.held_out": 0.0}
+    made = sys.modules["real"].teach(
+        "translate", "transformer-tiny", pairs, None, seed=0, pace=sys.modules["frame"].Pace(1), label="", **given
+    )
+    made.task.save(tmp_path / "model")
+    picture = heads.align(str(tmp_path / "model"))
+    assert len(picture.figure.axes[0].get_yticklabels()) > 0

@@ -42,6 +42,7 @@ CLAIM = Claim(
     seeds=(1, 2),
     takes={"model": "a folder with a detector", "captioners": "folders of captioners, with commas between"},
 )
+LEARNED = 0.2  # AP50 from which a detector's slots mean anything
 TURNS = {"all at once": False, "in turn": True}
 CAPTIONERS = {
     "Show and Tell": "show-tell-tiny",
@@ -201,11 +202,17 @@ def judge(
     middle = float(str(next(iter(share.values()))))
     losses = {name: float(str(one["loss"])) for name, one in captions.items()}
     best = min(losses, key=lambda name: losses[name])
+    found = float(str(detector["AP50"]))
+    slot = (
+        f"The slot explains {middle:.0%} of where boxes lie"
+        if found >= LEARNED
+        else "The detector has learned next to nothing in so short a run, so its boxes lie where fresh queries put them"
+        " and the slots are undecided: give a trained one by `--model`"
+    )
     words = (
         f"All at once is {better} ({once} of the mean face's error against {turn}) and {times[1] / times[0]:.0f} times"
-        f" faster. The slot explains {middle:.0%} of where boxes lie (AP50 of this detector:"
-        f" {float(str(detector['AP50'])):.2f}). Of the captioners {best} has the lowest loss ({losses[best]:.2f});"
-        " after runs this short that ranks how fast they start, not the four ideas."
+        f" faster. {slot} (AP50 {found:.2f}). Of the captioners {best} has the lowest loss ({losses[best]:.2f}); after"
+        " runs this short that ranks how fast they start, not the four ideas: undecided."
     )
     return ("holds partly" if better == "no worse" else "does not hold here"), words
 
@@ -222,7 +229,10 @@ def joint_table(poses: dict[str, dict[str, Any]]) -> Table:
 def caption_table(captions: dict[str, dict[str, object]]) -> Table:
     named = ("loss", "cider", "cider_commonest", "bleu1", "bleu4")
     figures = [name for name in named if all(name in one for one in captions.values())]
-    rows = [[name, one["parameters"], *(one[figure] for figure in figures)] for name, one in captions.items()]
+    rows = [
+        [name, one["parameters"], *(round(float(str(one[figure])), 3) for figure in figures)]
+        for name, one in captions.items()
+    ]
     return Table("Captioners", ["model", "parameters", *(name.replace("_", " of the ") for name in figures)], rows)
 
 

@@ -12,14 +12,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -27,15 +23,13 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
 from torch import Tensor
+from turns import Batch, Given, measure, read_options, take_turns
 
 import anyformer as af
-from anyformer.tasks.base import Loss
-from anyformer.tasks.text import token_loss
 from anyformer.train.distributed import Devices
 from anyformer.train.engine import Engine
 from anyformer.train.settings import TrainSettings
 
-Batch = dict[str, Tensor]
 Step = Callable[[], Any]
 
 
@@ -84,36 +78,6 @@ def detr(device: str, rows: int, dtype: torch.dtype, size: tuple[int, int]) -> d
 
 
 # Training
-
-
-class Given:
-    """Work for the engine: batches that are there already, again and again."""
-
-    metric, larger_is_better, slow = "loss", False, False
-
-    def __init__(self, model: af.Model, batches: Sequence[Batch]) -> None:
-        self.model, self.given = model, batches
-
-    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
-        return [[i] for i in range(len(self.given))]
-
-    def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
-        return self.given[rows[0]]
-
-    def ready(self, batch: Batch, generator: torch.Generator | None) -> Batch:
-        return batch
-
-    def loss(self, batch: Batch) -> Loss:
-        return Loss(*token_loss(self.model(pixel_values=batch["pixel_values"]).logits, batch["labels"]))
-
-    def evaluate(self) -> dict[str, float | str]:
-        return {}
-
-    def save(self, folder: Path) -> None:
-        self.model.save(folder)
-
-    def where(self, row: int) -> str:
-        return f"batch {row}"
 
 
 def ours(model: af.Model, batches: Sequence[Batch], device: str) -> Step:
@@ -173,59 +137,28 @@ def workloads(device: str) -> list[Workload]:
     ]
 
 
-def timed(step: Step, n: int, device: str) -> float:
-    """Seconds a step."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(n):
-        step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / n
-
-
-def run(load: Workload, device: str, rounds: int, n: int) -> dict[str, Any]:
-    """Pictures a second, the median of the rounds; every peer takes its turn in each round."""
+def run(load: Workload, options: argparse.Namespace) -> dict[str, Any]:
+    """Pictures a second."""
     torch.manual_seed(0)
-    steps = load.make()
-    trains = "training" in load.name
-    with torch.inference_mode(not trains):
-        for step in steps.values():
-            timed(step, 1 if device == "cpu" else 10, device)
-        speeds: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(rounds):
-            for name, step in steps.items():
-                speeds[name].append(load.pictures / timed(step, n, device))
-    middle = {name: statistics.median(values) for name, values in speeds.items()}
-    ratios = {f"over {name}": round(middle["anyformer"] / value, 2) for name, value in middle.items()}
-    del ratios["over anyformer"]
-    return {"workload": load.name, **{name: round(value, 1) for name, value in middle.items()}, **ratios}
+    steps = {name: counted(step, load.pictures) for name, step in load.make().items()}
+    cpu = options.device == "cpu"
+    with torch.inference_mode("training" not in load.name):
+        n, warm = options.steps or (1 if cpu else 20), 1 if cpu else 10
+        found = take_turns(steps, options.device, options.rounds, n, warm, options.best)
+    return {
+        "workload": load.name,
+        **{name: round(value, 2 if name.startswith("over") else 1) for name, value in found.items()},
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=0, help="steps a round; 0: 1 on a CPU, 20 on a GPU")
-    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
-    parser.add_argument("--only", default="", help="workloads whose name contains this")
-    parser.add_argument("--json", help="write the rows to this file as well")
-    options = parser.parse_args()
-    if options.device == "cpu":
-        torch.set_num_threads(options.threads)
-    else:
-        torch.set_float32_matmul_precision("high")
-    rows = []
-    for load in workloads(options.device):
-        if options.only.lower() in load.name.lower():
-            rows.append(
-                run(load, options.device, options.rounds, options.steps or (1 if options.device == "cpu" else 20))
-            )
-            print("  ".join(f"{name}: {value}" for name, value in rows[-1].items()), flush=True)
-    if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
+def counted(step: Step, pictures: int) -> Callable[[], float]:
+    def run() -> float:
+        step()
+        return pictures
+
+    return run
 
 
 if __name__ == "__main__":
-    main()
+    options = read_options(__doc__, 0, "steps a round; 0: 1 on a CPU, 20 on a GPU")
+    measure(options, workloads(options.device), lambda load: run(load, options))

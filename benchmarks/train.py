@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import os
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,49 +24,15 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 from nanogpt import NanoGPT, Sizes
 from torch import Tensor
+from turns import Batch, Given, measure, read_options, take_turns
 
 import anyformer as af
 from anyformer.data.batches import Batches, BatchSettings
-from anyformer.tasks.base import Loss
-from anyformer.tasks.text import token_loss
 from anyformer.train.distributed import Devices
 from anyformer.train.engine import Engine
 from anyformer.train.settings import TrainSettings
 
-Batch = dict[str, Tensor]
 Step = Callable[[], float]  # one step; the real tokens that it learned from
-
-
-class Given:
-    """Work for the engine: batches that are there already, again and again."""
-
-    metric, larger_is_better = "loss", False
-    slow = False  # batches are there already
-
-    def __init__(self, model: af.Model, batches: Sequence[Batch]) -> None:
-        self.model, self.given = model, batches
-
-    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
-        return [[i] for i in range(len(self.given))]
-
-    def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
-        return self.given[rows[0]]
-
-    def ready(self, batch: Batch, generator: torch.Generator) -> Batch:
-        return batch
-
-    def loss(self, batch: Batch) -> Loss:
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        return Loss(*token_loss(self.model(**inputs).logits, batch["labels"]))
-
-    def evaluate(self) -> dict[str, float | str]:
-        return {}
-
-    def save(self, folder: Path) -> None:
-        self.model.save(folder)
-
-    def where(self, row: int) -> str:
-        return f"batch {row}"
 
 
 def ours(model: af.Model, batches: Sequence[Batch], device: str, compiled: bool, precision: str) -> Step:
@@ -257,61 +220,17 @@ def workloads(device: str) -> list[Workload]:
     ]
 
 
-def timed(step: Step, n: int, device: str) -> float:
-    """Real tokens a second over n steps."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    tokens = sum(step() for _ in range(n))
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return tokens / (time.perf_counter() - start)
-
-
-def run(load: Workload, device: str, rounds: int, n: int, best: bool) -> dict[str, Any]:
+def run(load: Workload, options: argparse.Namespace) -> dict[str, Any]:
+    """Real tokens a second."""
     torch.manual_seed(0)
-    steps = load.make()
-    for step in steps.values():
-        timed(step, 3 if device == "cpu" else 20, device)
-    speeds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            speeds[name].append(timed(step, n, device))
-    middle = {name: (max if best else statistics.median)(values) for name, values in speeds.items()}
-    ratios = {
-        f"over {name}": round(middle["anyformer"] / value, 2) for name, value in middle.items() if name != "anyformer"
+    warm = 3 if options.device == "cpu" else 20
+    found = take_turns(load.make(), options.device, options.rounds, options.steps, warm, options.best)
+    return {
+        "workload": load.name,
+        **{name: round(value, 2) if name.startswith("over") else round(value) for name, value in found.items()},
     }
-    return {"workload": load.name, **{name: round(value) for name, value in middle.items()}, **ratios}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=20, help="steps a round")
-    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
-    parser.add_argument("--best", action="store_true", help="the best round instead of the median: on a busy machine")
-    parser.add_argument("--only", default="", help="workloads whose name contains this")
-    parser.add_argument("--json", help="write the rows to this file as well")
-    options = parser.parse_args()
-    if options.device == "cpu":
-        torch.set_num_threads(options.threads)
-    else:
-        torch.set_float32_matmul_precision("high")
-    rows = []
-    for load in workloads(options.device):
-        if options.only in load.name:
-            rows.append(run(load, options.device, options.rounds, options.steps, options.best))
-            print(
-                "  ".join(
-                    f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
-                    for name, value in rows[-1].items()
-                ),
-                flush=True,
-            )
-    if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    options = read_options(__doc__, 20, "steps a round")
+    measure(options, workloads(options.device), lambda load: run(load, options))

@@ -142,10 +142,14 @@ def even_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int)
 class Lesson:
     """What the engine is given to do: say the German of the corpus's English."""
 
-    metric, larger_is_better, slow = "exact", True, False
+    metric, larger_is_better, slow, steady, streams = "exact", True, False, False, 0
 
     def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
         self.model, self.corpus, self.settings = model, corpus, settings
+        self.fills: dict[str, int] = {}
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        return {}
 
     def batches(self, epoch: int) -> list[list[int]]:
         lengths = [len(ids) for ids in self.corpus.source]

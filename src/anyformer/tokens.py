@@ -7,7 +7,8 @@ one after another, and `packing` knows where each came from. Everything between 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -101,9 +102,24 @@ class Packing:
         return flat.view(self.batch, self.length, *x.shape[1:])
 
 
+_UNSEEN = [False]
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Passes that do the same whatever the values are, as they must where a step is recorded."""
+    before, _UNSEEN[0] = _UNSEEN[0], True
+    try:
+        yield
+    finally:
+        _UNSEEN[0] = before
+
+
 def unobserved(x: Tensor) -> bool:
     """Is this pass being compiled or recorded, so that nobody may look at values?"""
-    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    if torch.compiler.is_compiling():
+        return True
+    return _UNSEEN[0] or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 Memo = dict[Any, Any]  # what one layer worked out and the next ones need again (rotary's tables)

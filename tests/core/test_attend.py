@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.core import attend as module
-from anyformer.core.attend import KERNELS, Call, attend, choose, weigh
+from anyformer.core.attend import KERNELS, Call, _opened, attend, choose, weigh
 from anyformer.core.masks import EVERYTHING, Causal, Dense, Local2D, Mask, Packed, Padding, Window
 from anyformer.core.score import Additive, Dot, General
 from anyformer.tokens import Packing
@@ -280,6 +280,43 @@ def test_packed_rows_go_to_the_varlen_kernel() -> None:
         assert choose(_on_gpu(name, torch.bfloat16).call()).name == "varlen"
     for name in ("packed crossed, causal", "packed right, window"):
         assert choose(_on_gpu(name, torch.bfloat16).call()).name == "repad"
+
+
+def test_a_query_that_sees_nothing_is_told_to_look_everywhere() -> None:
+    """What CUDA's kernels are asked, here through the reference: with its answer thrown away, the gradient is that of
+    the others alone, and finite."""
+    allowed = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])[None, None]
+    told, sees = _opened(allowed)
+    assert told.tolist() == [[[[True, False, True], [True, True, True], [True, True, True]]]]
+    leaves = [_normal(1, 2, 3, 4, seed=i).requires_grad_() for i in range(3)]
+    ours = attend(*leaves, Dense(told), kernel="sdpa").masked_fill(~sees, 0.0)
+    theirs = attend(*leaves, Dense(allowed), kernel="reference")
+    assert _worst(ours, theirs) < 1e-12
+    slopes = [torch.autograd.grad(out.square().sum(), leaves) for out in (ours, theirs)]
+    for a, b in zip(*slopes, strict=True):
+        assert _worst(a, b) < 1e-12
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_rows_of_many_sizes_have_finite_gradients(causal: bool) -> None:
+    """As a batch of dialogues and summaries has them, in the half precision that they are trained in: rows of one token
+    beside rows of hundreds. By the kernel for packed rows as by the one that pads them."""
+    chance = torch.Generator().manual_seed(0)
+    for turn in range(20):
+        sizes = torch.randint(1, 512, (24,), generator=chance)
+        others = sizes if causal else torch.randint(1, 60, (24,), generator=chance)
+        key, query = (Packing.of((torch.arange(int(n.max())) < n[:, None]).cuda()) for n in (sizes, others))
+        found = []
+        for kernel in ("varlen", "repad"):
+            shapes = [(4, len(query.index)), (4, len(key.index)), (4, len(key.index))]
+            leaves = [_normal(1, h, n, 64, seed=turn).cuda().bfloat16().requires_grad_() for h, n in shapes]
+            mask = Causal() & Packed(query, key) if causal else Packed(query, key)
+            out = attend(*leaves, mask, kernel=kernel)
+            found.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
+        for a, b in zip(*found, strict=True):
+            assert torch.isfinite(a).all() and torch.isfinite(b).all()
+            assert _worst(a, b.double()) < 0.1 * float(b.abs().max())
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -149,3 +149,42 @@ def test_rows_are_laid_side_by_side() -> None:
     for row, real in enumerate(state.real):
         kept = steady.layers[path].key[row, :, int(steady.first[row]) : 4]
         assert torch.equal(kept, layer.key[row, :, :4][:, real])
+
+
+def seen(model: af.Model, name: str) -> dict[str, Tensor]:
+    """Two rows of what a model that looks or listens is given, with the words before the first new one."""
+    chance = torch.Generator().manual_seed(4)
+    if name == "whisper-toy":
+        return {"input_features": torch.randn(2, 16, 64, generator=chance)}
+    tall, wide, channels = (16, 64, 1) if name == "line-reader-tiny" else (32, 32, 3)
+    pixels = torch.randn(2, channels, tall, wide, generator=chance)
+    if name == "metalm-tiny":
+        ids = torch.tensor([[5, *[255] * 17, 6], [7, *[255] * 17, 8]])  # 255 keeps a place for the picture
+        return {"pixel_values": pixels, "input_ids": ids}
+    words = {"input_ids": torch.randint(5, 60, (2, 3), generator=chance)} if name == "git-tiny" else {}
+    return {"pixel_values": pixels, **words}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("git-tiny", "metalm-tiny", "vision-encoder-decoder-tiny", "cnn-transformer-tiny"),
+        *("line-reader-tiny", "whisper-toy"),
+    ],
+)
+def test_a_step_after_a_picture_needs_the_state_alone(
+    name: str, beams: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was looked at or heard is in the state: the step of fixed size is given one word a row, sees nothing before
+    it again, and says what the loop says."""
+    model = make(name, device)
+    start = {"decoder_input_ids": torch.full((2, 1), 4)} if "decoder_input_ids" in model.names else {}
+    given = {**seen(model, name), **start}
+    moved = {key: x.to(device, model.dtype if x.is_floating_point() else x.dtype) for key, x in given.items()}
+    asked = {"eos_token_id": None, "pad_token_id": 3, "suppress_tokens": [255] if name == "metalm-tiny" else None}
+    grown, fixed, steps = both(model, monkeypatch, max_new_tokens=9, num_beams=beams, **asked, **moved)
+    assert fixed.tolist() == grown.tolist() and steps > 3
+    if name in ("git-tiny", "metalm-tiny"):
+        assert fixed[0].tolist() != fixed[1].tolist(), "they saw different pictures"

@@ -208,6 +208,28 @@ def test_a_folder_is_taken_further(minilm: Path, tmp_path: Path) -> None:
     classify = af.task("classify-text", tmp_path / "x")
     assert [one.label for one in classify(["I loved it.", "A waste of time."])] == ["positive", "negative"]
     again = begin("classify-text", tmp_path / "x", ROWS)  # the same labels: the head stays
+    assert again.model.config.pooling == "mean"  # and so does what it reads
     head = "heads.classify.classes.weight"
     assert torch.equal(again.model.state_dict()[head], task.model.state_dict()[head])
     assert again.labels == task.labels
+
+
+def test_a_sentence_encoder_is_read_by_its_mean(minilm: Path, tmp_path: Path) -> None:
+    """Its vectors are means of its tokens, so its first token was never trained to stand for the rest; padding does not
+    count, and there is no Hugging Face class for it. Asked for the first token, it is transformers' own."""
+    task = begin("classify-text", minilm, ROWS)
+    with torch.no_grad():
+        hidden = af.load(minilm, dtype=torch.float32)(**task.tokenizer(["a dull mess"])).last_hidden_state
+        state = task.model.state_dict()
+        pooled = torch.tanh(
+            F.linear(hidden.mean(dim=1), state["heads.classify.pool.weight"], state["heads.classify.pool.bias"])
+        )
+        wanted = F.linear(pooled, state["heads.classify.classes.weight"], state["heads.classify.classes.bias"])
+        found = task.model.eval()(
+            **task.tokenizer(["a dull mess", "a longer text, so that the other is padded"])
+        ).logits
+    torch.testing.assert_close(found[:1], wanted, atol=1e-5, rtol=0)
+    with pytest.raises(af.ConfigError, match="No Hugging Face class"):
+        task.model.save(tmp_path / "hf", format="hf")
+    first = begin("classify-text", minilm, ROWS, {"pooling": "first"})
+    first.model.save(tmp_path / "hf", format="hf")

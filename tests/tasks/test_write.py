@@ -131,3 +131,17 @@ def test_wrong_models(tmp_path: Path) -> None:
     task.save(tmp_path / "x")
     with pytest.raises(af.FolderError, match="bert model, which does not turn one text into another"):
         af.task("translate", tmp_path / "x")
+
+
+def test_sources_of_several_kinds_are_joined(tmp_path: Path) -> None:
+    """Two parallel files and a TSV without a header: one after the other, each row with its place."""
+    (tmp_path / "a.en").write_text("a cat\na dog\n")
+    (tmp_path / "a.de").write_text("eine Katze\nein Hund\n")
+    (tmp_path / "b.tsv").write_text("a horse\tein Pferd\n")
+    side, table = f"{tmp_path / 'a.en'},{tmp_path / 'a.de'}", str(tmp_path / "b.tsv")
+    rows = find("translate").read([side, table])
+    assert [row["target"] for row in rows] == ["eine Katze", "ein Hund", "ein Pferd"]
+    assert rows.where(2) == f"{tmp_path / 'b.tsv'}, line 1"
+    both = find("translate").read([str(tmp_path / "a.en"), str(tmp_path / "a.de")])
+    assert [row["source"] for row in both] == ["a cat", "a dog"]
+    assert len({rows.fingerprint, both.fingerprint, find("translate").read([table, side]).fingerprint}) == 3

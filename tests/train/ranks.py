@@ -19,7 +19,7 @@ import torch
 from anyformer.train.engine import train
 from anyformer.train.readout import Figures
 from anyformer.train.watch import Progress, Watcher
-from tests.train.toy import PictureToy, Toy, fingerprint, settings
+from tests.train.toy import PictureToy, ReadingToy, Toy, fingerprint, settings
 
 STEPS, CUT = 50, 23
 
@@ -47,9 +47,17 @@ class Cut(Losses):
             raise StopError
 
 
+def make(name: str) -> Toy:
+    if "norms" in name:
+        return PictureToy()
+    if "streams" in name:
+        return ReadingToy(dropout=0.0, dtype=torch.float64)
+    return Toy(rows=21, batch_size=5, dropout=0.0, dtype=torch.float64)
+
+
 def run(out: Path, name: str, folder: Path | None, resume: bool = False, **changes: Any) -> None:
     """One run; what it gave stands in `name.RANK.json`. Batches of 5 rows: shares of unequal size."""
-    toy = PictureToy() if "norms" in name else Toy(rows=21, batch_size=5, dropout=0.0, dtype=torch.float64)
+    toy = make(name)
     if name.endswith("-unused"):
         toy.model.spare = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     cut = changes.pop("cut", False)
@@ -105,10 +113,12 @@ def main() -> None:
     out = Path(sys.argv[1])
     kinds = ("ddp", "fsdp")
     alone = [{"name": "one", "folder": out / "one"}]
+    alone += [{"name": "one-streams", "folder": None}]
     launch(1, out, [*alone, {"name": "one-accumulated", "folder": out / "one-a", "accumulate": 2}])
     two = [{"name": kind, "folder": out / kind, "parallel": kind} for kind in kinds]
     two += [{"name": f"{k}-accumulated", "folder": out / f"{k}-a", "parallel": k, "accumulate": 2} for k in kinds]
     two += [{"name": f"{kind}-cut", "folder": out / f"{kind}-cut", "parallel": kind, "cut": True} for kind in kinds]
+    two += [{"name": f"{k}-streams", "folder": out / f"{k}-s", "parallel": k, "cut": True} for k in kinds]
     two += [{"name": "ddp-unused", "folder": None}]
     two += [{"name": "norms", "folder": out / "norms"}]
     two += [{"name": "norms-cut", "folder": out / "norms-cut", "cut": True}]
@@ -119,6 +129,9 @@ def main() -> None:
         for kind in kinds:
             copy = out / f"{kind}-on-{ranks}"
             shutil.copytree(out / f"{kind}-cut", copy)
+            jobs.append({"name": copy.name, "folder": copy, "parallel": kind, "resume": True})
+            copy = out / f"{kind}-streams-on-{ranks}"
+            shutil.copytree(out / f"{kind}-s", copy)
             jobs.append({"name": copy.name, "folder": copy, "parallel": kind, "resume": True})
         launch(ranks, out, jobs)
     print(json.dumps({path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}))

@@ -85,6 +85,15 @@ def test_saved_on_two_goes_on_with_one_and_with_three(kind: str, ranks: int, run
         assert found["losses"] == pytest.approx(runs["one.0"]["losses"][start:], rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_streams_go_on_with_any_number_of_processes(kind: str, runs: dict[str, Any]) -> None:
+    """Five streams on two processes, then on one and on three: each takes up what its own streams had read."""
+    one, start = runs["one-streams.0"]["losses"], CUT // 10 * 10
+    assert runs[f"{kind}-streams.0"]["losses"] == pytest.approx(one[:CUT], rel=1e-6)
+    for ranks in (1, 3):
+        assert runs[f"{kind}-streams-on-{ranks}.0"]["losses"] == pytest.approx(one[start:], rel=1e-6)
+
+
 def test_the_folder_of_a_sharded_run_is_a_model(folder: Path, runs: dict[str, Any]) -> None:
     one, sharded = (af.load(folder / name) for name in ("one", "fsdp"))
     for (name, a), (_, b) in zip(one.state_dict().items(), sharded.state_dict().items(), strict=True):

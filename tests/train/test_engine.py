@@ -179,6 +179,22 @@ def test_early_stopping() -> None:
     assert state.step == 8 and state.best_step == 2
 
 
+def test_the_minutes_end_a_run_as_its_steps_do(tmp_path: Path) -> None:
+    """The rate has come down by then, the folder is whole, and what was spent counts when the run continues."""
+    notes, toy = Notes(), Toy()
+    state = train(
+        toy, settings(steps=1_000_000, eval_every=0, save_every=0, minutes=0.01), folder=tmp_path, watcher=notes
+    )
+    assert 2 < state.step < 1_000_000 and state.evaluated == state.step and 0.6 <= state.seconds < 10
+    rates = [figures.lr for figures in notes.figures]
+    assert max(rates) > 0.5 * settings().lr and rates[-1] < 0.1 * max(rates)
+    assert af.load(tmp_path).config == toy.model.config
+    again = train(
+        Toy(), settings(steps=1_000_000, eval_every=0, save_every=0, minutes=0.01), folder=tmp_path, resume=True
+    )
+    assert again.step == state.step
+
+
 def test_the_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
     """Of the weights after every step, as its formula says; the run itself goes on with its own weights."""
     decay, toy, plain = 0.8, Toy(), Toy()

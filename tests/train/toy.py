@@ -6,20 +6,24 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import anyformer as af
+from anyformer.data.batches import BatchSettings
 from anyformer.tasks.base import Loss
+from anyformer.tasks.carried import Carried, Streams
 from anyformer.train.settings import TrainSettings
 
 WORDS, LENGTH = 16, 8
 
 
 class Toy:
-    metric, larger_is_better, slow = "loss", False, False
+    metric, larger_is_better, slow, steady, streams = "loss", False, False, True, 0
+    fills: ClassVar[Mapping[str, int]] = {}
 
     def __init__(
         self, rows: int = 24, batch_size: int = 4, seed: int = 0, dropout: float = 0.1, dtype: torch.dtype | None = None
@@ -33,6 +37,9 @@ class Toy:
         self.rows = [[(start * 5 + i) % WORDS for i in range(LENGTH - start % 3)] for start in range(rows)]
         self.batch_size, self.seed = batch_size, seed
         self.collated: list[int] = []
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        return {}
 
     def batches(self, epoch: int) -> list[list[int]]:
         order = list(range(len(self.rows)))
@@ -86,6 +93,44 @@ class PictureToy(Toy):
         logits = self.model(pixel_values=batch["pixel_values"]).logits
         total = F.cross_entropy(logits, batch["labels"], reduction="sum")
         return Loss(total, torch.tensor(len(logits)))
+
+
+class ReadingToy(Toy):
+    """A text in five streams, whose next tokens depend on ones further back than a batch reaches."""
+
+    WINDOW, BACK = 4, 6
+
+    def __init__(self, seed: int = 0, dropout: float = 0.1, dtype: torch.dtype | None = None) -> None:
+        super().__init__(rows=1, seed=seed)
+        torch.manual_seed(seed)
+        small = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_head": 8, "d_hidden": 16, "vocab_size": WORDS}
+        self.model = af.build("transformer-xl-tiny", **small, mem_len=8, dropout=dropout).to(dtype)
+        self.text = torch.randint(0, WORDS, (self.BACK,)).repeat(40)  # again and again
+        self.plan = Streams(len(self.text) - 1, self.WINDOW, BatchSettings(rows=5), seed)
+        self.streams = self.plan.rows
+        self.carried: Carried | None = None
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        self.carried = Carried(self.model, rows)
+        return self.carried.tensors
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        return [[int(start) for start in batch] for batch in self.plan.whole(epoch)]
+
+    def collate(self, rows: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
+        ids = torch.stack([self.text[row : row + self.WINDOW + 1] for row in rows])
+        return {"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        assert self.carried is not None
+        out = self.model(input_ids=batch["input_ids"], past_key_values=self.carried.open(batch["goes_on"]))
+        self.carried.close(out.past_key_values)
+        total = F.cross_entropy(out.logits.reshape(-1, WORDS), batch["labels"].reshape(-1), reduction="sum")
+        return Loss(total, (batch["labels"] >= 0).sum())
+
+    def evaluate(self) -> dict[str, float | str]:
+        logits = self.model(input_ids=self.text[None, :-1].to(self.model.device)).logits[0]
+        return {"loss": float(F.cross_entropy(logits, self.text[1:].to(logits.device)))}
 
 
 class DeadError(Exception):

@@ -185,7 +185,9 @@ def _sdpa(call: Call) -> Tensor:
             allowed = call.allowed()
     elif call.mask is not EVERYTHING:
         allowed = call.allowed()
-    sees = allowed.any(dim=-1, keepdim=True) if allowed is not None and call.query.is_cuda else None
+    sees = None
+    if allowed is not None and call.query.is_cuda:
+        allowed, sees = _opened(allowed)
     if call.bias is not None:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
@@ -199,8 +201,14 @@ def _sdpa(call: Call) -> Tensor:
         scale=call.scale,
         enable_gqa=call.query.shape[1] != call.key.shape[1],
     )
-    # Where a query may see nothing, the fused kernels of CUDA average over all keys; those of the CPU give zeros.
     return out if sees is None else out.masked_fill(~sees, 0.0)
+
+
+def _opened(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """And which queries see anything. The CPU's kernel gives zeros for one that does not; CUDA's each have their own
+    answer, which need be no number: there it sees everything, and its answer and gradient are thrown away."""
+    sees = allowed.any(dim=-1, keepdim=True)
+    return allowed | ~sees, sees
 
 
 def _bounded(call: Call) -> bool:

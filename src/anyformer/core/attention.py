@@ -166,7 +166,7 @@ class Attention(nn.Module):
             value = self.positions.rotate_value(value, at, tokens.memo)
         if state is None:
             return query, key, value, 0
-        memory = state.keys(self._memory_name, self.config.span)
+        memory = state.keys(self.memory_name, self.config.span)
         offset = memory.held
         key, value = memory.append(key, value)
         return query, key, value, offset
@@ -178,7 +178,7 @@ class Attention(nn.Module):
 
     def _recall(self, tokens: Tokens, state: State) -> tuple[Tensor, Tensor, Tensor, int]:
         """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""
-        memory = state.held(self._memory_name)
+        memory = state.held(self.memory_name)
         past = memory.get(PAST, tokens.x[:, :0])
         everything = torch.cat([past, tokens.x], dim=1)
         kept = everything.shape[1] - min(self.config.recall or 0, everything.shape[1])
@@ -189,7 +189,7 @@ class Attention(nn.Module):
 
     def _cross(self, tokens: Tokens, context: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
         query = self.query(tokens.x if tokens.code is None else tokens.x + tokens.code)
-        memory = state.fixed(self._memory_name) if state is not None else None
+        memory = state.fixed(self.memory_name) if state is not None else None
         if memory is not None and memory.key is not None and memory.value is not None:
             query = self._split(query, self.config.n_heads, tokens.packed)
             return self.query_norm(query) if self.query_norm else query, memory.key, memory.value, 0
@@ -210,7 +210,8 @@ class Attention(nn.Module):
         return query, key, value
 
     @property
-    def _memory_name(self) -> str:
+    def memory_name(self) -> str:
+        """Under which a state has this part's memory."""
         return self.taps.path or f"attention {id(self)}"  # outside a model, a part has no name
 
     @staticmethod

@@ -86,7 +86,8 @@ class Stack(nn.Module):
         self, block: Block, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None
     ) -> Tokens:
         first = first if first is not None and self._narrows(block, tokens) else None
-        again = self.recompute and self.training and torch.is_grad_enabled()
+        # A state has moved on by the time that gradients are computed.
+        again = self.recompute and self.training and torch.is_grad_enabled() and state is None
         made: Tokens = (
             checkpoint(block, tokens, memory, state, first, use_reentrant=False)
             if again

@@ -66,37 +66,51 @@ class Rows(Sequence[Row]):
             raise DataError(f'{self.path} has no column "{column}".{hint} It has: {", ".join(self.columns)}.')
 
 
-class FileRows(Rows):
-    """The records of one file or of several, one after another."""
+class Chain(Rows):
+    """Rows of several sources, one source after another; each has the same columns, in any order."""
 
-    def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
-        self.columns = parts[0].columns
-        for part in parts[1:]:
-            if set(part.columns) != set(self.columns):
+    def __init__(self, sources: Sequence[Part | Rows], digests: Iterable[str]) -> None:
+        self.sources, self.columns = sources, sources[0].columns
+        for source in sources[1:]:
+            if set(source.columns) != set(self.columns):
                 raise DataError(
-                    f"{part.path} has the columns {', '.join(part.columns)}, and {parts[0].path} has"
+                    f"{source.path} has the columns {', '.join(source.columns)}, and {sources[0].path} has"
                     f" {', '.join(self.columns)}; files that are read together need the same ones."
                 )
-        self.kind = "text" if all(part.plain for part in parts) else "table"
-        self.ends = list(accumulate(len(part) for part in parts))
-        self.fingerprint = _digest(part.digest for part in parts)
-        self.path = str(parts[0].path) if len(parts) == 1 else f"{parts[0].path} and {len(parts) - 1} more"
+        self.ends = list(accumulate(len(source) for source in sources))
+        self.fingerprint = _digest(digests)
+        self.path = str(sources[0].path) if len(sources) == 1 else f"{sources[0].path} and {len(sources) - 1} more"
 
     def __len__(self) -> int:
         return self.ends[-1]
 
-    def _find(self, i: int) -> tuple[Part, int]:
+    def _find(self, i: int) -> tuple[Part | Rows, int]:
         n = bisect_right(self.ends, i)
-        return self.parts[n], i - (self.ends[n - 1] if n else 0)
+        return self.sources[n], i - (self.ends[n - 1] if n else 0)
 
     def row(self, i: int) -> Row:
-        part, place = self._find(i)
-        return part.row(place)
+        source, place = self._find(i)
+        return source.row(place)
 
     def where(self, i: int) -> str:
-        part, place = self._find(i)
-        return part.where(place)
+        source, place = self._find(i)
+        return source.where(place)
+
+
+class FileRows(Chain):
+    """The records of one file or of several."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__(parts, (part.digest for part in parts))
+        self.kind = "text" if all(part.plain for part in parts) else "table"
+
+
+class Joined(Chain):
+    """Rows that were read each in a way of its own."""
+
+    def __init__(self, several: Sequence[Rows]) -> None:
+        super().__init__(several, (rows.fingerprint for rows in several))
+        self.kind = "text" if all(rows.kind == "text" for rows in several) else "table"
 
 
 class Parallel(Rows):
@@ -210,8 +224,7 @@ def read(
     if header is None and any(not name.isdigit() for name in (columns or {}).values()):
         header = True  # whoever knows the names has seen them
     asked = Asked(cache or cache_folder(), header, frozenset(name.lower() for name in names))
-    kinds = {_kind(path, format, default) for group in groups for path in group}
-    if sides and kinds == {"text"}:
+    if sides and _all_text(groups, format, default):
         if len(groups) != len(sides):
             given = "one was" if len(groups) == 1 else f"{len(groups)} were"
             raise DataError(
@@ -223,6 +236,16 @@ def read(
     else:
         rows = _rows([path for group in groups for path in group], format, default, asked)
     return rows if columns is None else rows.rename(columns)
+
+
+def side_by_side(paths: Paths, sides: Sequence[str], format: str | None, default: str) -> bool:
+    """Whether these are plain texts, one for each side."""
+    groups = expand(paths)
+    return len(groups) == len(sides) and _all_text(groups, format, default)
+
+
+def _all_text(groups: list[list[Path]], format: str | None, default: str) -> bool:
+    return {_kind(path, format, default) for group in groups for path in group} == {"text"}
 
 
 def _rows(paths: list[Path], format: str | None, default: str, asked: Asked) -> Rows:

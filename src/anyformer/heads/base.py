@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.run import Run
-from anyformer.tokens import Tokens
+from anyformer.tokens import Tokens, unobserved
 
 IGNORED = -100  # a label that does not count
 
@@ -44,7 +43,7 @@ class Head(nn.Module):
 
 
 def labels_at_padding(labels: Tensor | None, mask: Tensor) -> bool:
-    if labels is None or labels.shape != mask.shape:
+    if labels is None or labels.shape != mask.shape or unobserved(mask):  # where nothing is left out anyway
         return False
     return bool((labels[~mask] != IGNORED).any())
 
@@ -66,10 +65,12 @@ def token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labe
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), labels)
 
 
-def check_labels(labels: Tensor, n: int, name: str) -> None:
-    if labels.is_cuda or labels.numel() == 0 or torch.compiler.is_compiling():
+def check_labels(
+    labels: Tensor, n: int, name: str, ignored: int = IGNORED, means: str = "a place that does not count"
+) -> None:
+    if labels.is_cuda or labels.numel() == 0 or unobserved(labels):
         return
-    real = labels[labels != IGNORED]
+    real = labels[labels != ignored]
     if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
         worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
-        raise InputError(f"{name} holds {worst}; it takes 0 to {n - 1}, or {IGNORED} for a place that does not count.")
+        raise InputError(f"{name} holds {worst}; it takes 0 to {n - 1}, or {ignored} for {means}.")

@@ -115,9 +115,7 @@ class ClassifyHead(Head):
     def forward(self, run: Run) -> dict[str, Any]:
         x = self.summary(run)
         logits = x if self.classes is None else self.classes(x)
-        labels = run.tensor(self.config.label_name)
-        result = {} if labels is None else {"loss": class_loss(logits, labels, self.config.problem)}
-        return {**result, self.config.field: logits}
+        return class_answer(run, logits, self.config.problem, self.config.field, self.config.label_name)
 
     def summary(self, run: Run) -> Tensor:
         """One vector for the whole, [B, d]."""
@@ -150,6 +148,14 @@ def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -
         check_labels(labels, n, "labels")
         return F.cross_entropy(logits, labels.view(-1))
     return F.binary_cross_entropy_with_logits(logits, labels)
+
+
+def class_answer(
+    run: Run, logits: Tensor, problem: Problem | None, field: str = "logits", label_name: str = "labels"
+) -> dict[str, Any]:
+    """The logits, and where there are labels the loss."""
+    labels = run.tensor(label_name)
+    return {**({} if labels is None else {"loss": class_loss(logits, labels, problem)}), field: logits}
 
 
 class DistillHead(Head):

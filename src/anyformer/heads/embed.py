@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.linear import Linear
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Pool, PoolConfig, Problem, class_loss, first_token, mean_token
+from anyformer.heads.classify import Pool, PoolConfig, Problem, class_answer, first_token, mean_token
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 
@@ -64,7 +64,4 @@ class MeanHead(Head):
         self.problem = problem
 
     def forward(self, run: Run) -> dict[str, Any]:
-        logits = self.classes(mean_token(run.tokens[self.reads]))
-        labels = run.tensor("labels")
-        result = {} if labels is None else {"loss": class_loss(logits, labels, self.problem)}
-        return {**result, "logits": logits}
+        return class_answer(run, self.classes(mean_token(run.tokens[self.reads])), self.problem)

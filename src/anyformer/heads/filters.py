@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 SPREAD = 0.02  # of fresh filters
@@ -54,11 +53,6 @@ def as_picture(tokens: Tokens) -> Tensor:
     rows, columns = tokens.grid
     x = tokens.pad().x[:, -rows * columns :]
     return x.transpose(1, 2).unflatten(2, (rows, columns))
-
-
-def layer_picture(run: Run, stage: str, layer: int | None) -> Tensor:
-    """The grid after so many blocks of a stage; None: what the whole stage gives."""
-    return as_picture(run.tokens[stage] if layer is None else run.layers[stage][layer])
 
 
 def resize(x: Tensor, size: tuple[int, int]) -> Tensor:

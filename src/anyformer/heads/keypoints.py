@@ -7,7 +7,7 @@ counts (0: nobody knows where it is).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from anyformer.errors import InputError
 from anyformer.heads.base import Head
 from anyformer.heads.filters import Filter, FilterNorm, as_picture
 from anyformer.heads.peaks import find_peaks
+from anyformer.inputs.anchors import Still
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 
@@ -124,14 +125,6 @@ def mirror(maps: Tensor, pairs: Tensor) -> Tensor:
     exchanged = turned.clone()
     exchanged[:, left], exchanged[:, right] = turned[:, right], turned[:, left]
     return exchanged
-
-
-class Still(Linear):
-    """A projection that says nothing at first."""
-
-    def reset(self, std: float) -> None:
-        nn.init.zeros_(self.weight)
-        nn.init.zeros_(cast("Tensor", self.bias))
 
 
 class JointHead(PoseHead):

@@ -12,7 +12,7 @@ from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Problem, class_loss, first_token, mean_token
+from anyformer.heads.classify import Problem, class_answer, first_token, mean_token
 from anyformer.run import Run
 from anyformer.tokens import Tokens
 
@@ -58,9 +58,7 @@ class PooledHead(Head):
         x = x if self.norm is None else self.norm(x)
         x = x if self.config.activation is None else ACTIVATIONS[self.config.activation](x)
         logits = x if self.classes is None else self.classes(x)
-        labels = run.tensor("labels")
-        result = {} if labels is None else {"loss": class_loss(logits, labels, self.config.problem)}
-        return {**result, "logits": logits}
+        return class_answer(run, logits, self.config.problem)
 
 
 class PooledEmbedHead(Head):

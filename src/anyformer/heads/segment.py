@@ -18,7 +18,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
-from anyformer.heads.base import Head
+from anyformer.heads.base import Head, check_labels
 from anyformer.heads.filters import Filter, FilterNorm, Widen, as_picture, resize
 from anyformer.run import Run
 
@@ -48,12 +48,7 @@ class SegmentHead(Head):
 def pixel_loss(logits: Tensor, labels: Tensor, ignore: int) -> Tensor:
     if labels.dim() != 3 or labels.shape[0] != logits.shape[0]:
         raise InputError(f"labels has shape {list(labels.shape)}; it must be [{logits.shape[0]}, height, width].")
-    n = logits.shape[1]
-    if not labels.is_cuda and not torch.compiler.is_compiling():
-        real = labels[labels != ignore]
-        if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
-            worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
-            raise InputError(f"labels holds {worst}; it takes 0 to {n - 1}, or {ignore} for a pixel of no class.")
+    check_labels(labels, logits.shape[1], "labels", ignore, "a pixel of no class")
     size = (labels.shape[1], labels.shape[2])
     return F.cross_entropy(resize(logits.float(), size), labels.long(), ignore_index=ignore)
 

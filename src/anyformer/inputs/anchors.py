@@ -95,7 +95,7 @@ def sample(cells: Tokens, points: Tensor) -> Tensor:
 
 
 class Still(Linear):
-    """Fresh, it moves nothing: the first guess is the anchor itself."""
+    """Fresh, it moves nothing: the first guess is where things start."""
 
     def reset(self, std: float) -> None:
         nn.init.zeros_(self.weight)

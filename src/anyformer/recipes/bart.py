@@ -18,6 +18,7 @@ from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model
 from anyformer.recipes.transformer import Transformer, language, pair, share
+from anyformer.recipes.usual import TINY
 from anyformer.registry import Family, register
 
 FIRST_POSITION = 2  # the rows before it were meant for padding, and are there still
@@ -66,7 +67,7 @@ def init(config: BART) -> InitConfig:
 
 
 SIZES = {
-    "bart-tiny": BART(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "bart-tiny": BART(**TINY, vocab_size=256, max_length=128),
     "bart-base": BART(),
     "bart-large": BART(n_layers=12, d_model=1024, n_heads=16, d_hidden=4096),
 }

@@ -10,36 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.config import Settings
 from anyformer.core.block import BlockConfig
-from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Positions, RelativeGrid
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, Problem
 from anyformer.heads.patches import PatchClassifyHead, PatchEmbedHead, PatchWordHead
 from anyformer.heads.segment import PyramidConfig, PyramidSegmentHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import encoder_block
+from anyformer.inputs.image import ImageInput
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import patches, stack_report, usual_init
+from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class BEiT(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
+class BEiT(PreNorm):
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
     vocab_size: int = 8192  # visual words
-    activation: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     drop_path: float = 0.1  # of the last block; earlier ones less
     gain: float | None = 0.1  # where the scale of each sublayer's result starts; None: there is none
     positions: Literal["none", "learned"] = "none"  # added to the patches
@@ -61,9 +51,7 @@ class BEiT(Settings):
     ignore: int = 255  # the class of pixels that do not count
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        super().check()
         if self.head == "segment":
             good = len(self.layers) == 4 and all(-1 <= layer <= self.n_layers for layer in self.layers)
             self.require(good, f"layers is {self.layers}; segmentation reads four of the {self.n_layers}.")
@@ -74,16 +62,7 @@ class BEiT(Settings):
 
 
 def _block(config: BEiT, depth: int) -> BlockConfig:
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=config.drop_path * depth / max(config.n_layers - 1, 1),
-    )
+    block = encoder_block(config, drop_path=config.drop_path * depth / max(config.n_layers - 1, 1))
     return block.replace(sublayers=tuple(sublayer.replace(gain=config.gain) for sublayer in block.sublayers))
 
 
@@ -94,12 +73,12 @@ def _stack(config: BEiT) -> Stack:
     elif config.relative == "each":
         places = [RelativeGrid(*config.grid, config.n_heads) for _ in range(config.n_layers)]
     blocks = tuple(_block(config, depth) for depth in range(config.n_layers))
-    norm = None if config.average else NormConfig(eps=config.norm_eps)
+    norm = None if config.average else config.norm
     return Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model, places)
 
 
 def _head(config: BEiT) -> Head:
-    norm = NormConfig(eps=config.norm_eps)
+    norm = config.norm
     average = norm if config.average else None
     if config.head == "base":
         return PatchEmbedHead(config.d_model, average, "encoder")
@@ -116,26 +95,10 @@ def _head(config: BEiT) -> Head:
 
 
 def build(config: BEiT) -> Model:
-    inputs = ImageInputConfig(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        n_channels=config.n_channels,
-        d_model=config.d_model,
-        dropout=config.dropout,
-        positions="learned" if config.positions == "learned" else "none",
-        mask_token=config.mask_token,
-        any_size=True,
-    )
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    inputs = patches(config).replace(positions=config.positions, mask_token=config.mask_token, any_size=True)
+    report = stack_report("encoder", config.n_layers)
     stage = Stage("encoder", ImageInput(inputs), _stack(config))
     return Model("beit", config, [stage], {config.head: _head(config)}, report)
-
-
-def init(config: BEiT) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 _BASE = BEiT()
@@ -161,4 +124,4 @@ SIZES = {
     "beit-l16-segment": _LARGE.replace(**_ADE, layers=(6, 10, 14, 22)),
 }
 
-register(Family("beit", BEiT, build, init, __doc__ or ""), SIZES)
+register(Family("beit", BEiT, build, usual_init, __doc__ or ""), SIZES)

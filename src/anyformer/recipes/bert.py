@@ -20,6 +20,7 @@ from anyformer.inputs.text import TextInput
 from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.encoder import Encoder, Style, Use
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -68,11 +69,11 @@ def build(config: BERT) -> Model:
 
 
 SIZES = {
-    "bert-tiny": BERT(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "bert-tiny": BERT(**TINY, vocab_size=256, max_length=128),
     "bert-mini": BERT(n_layers=4, d_model=256, n_heads=4, d_hidden=1024),  # Turc et al. 2019
     "bert-base": BERT(),
     "bert-large": BERT(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
     "minilm-l6": BERT(n_layers=6, d_model=384, n_heads=12, d_hidden=1536, head="base"),
 }
 
-register(Family("bert", BERT, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("bert", BERT, build, usual_init, __doc__ or ""), SIZES)

@@ -17,10 +17,10 @@ from anyformer.core.convolution import AlignConfig, BottleneckConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.inputs.text import TextInput
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_PAIRS
+from anyformer.recipes.usual import pair_report, side_words, translator
 from anyformer.registry import Family, register
 
 
@@ -61,37 +61,15 @@ def _blocks(config: ByteNet, causal: bool) -> tuple[BlockConfig, ...]:
 
 def _stage(name: str, config: ByteNet) -> Stage:
     decodes = name == "decoder"
-    inputs = TextInput(
-        TextInputConfig(
-            vocab_size=config.vocab_size,
-            d_model=config.d_model,
-            prefix="decoder_" if decodes else "",
-            position_ids=False,
-            padding=config.padding,
-        )
-    )
+    inputs = TextInput(side_words(config, decodes, config.vocab_size).replace(dropout=0.0))
     stack = Stack(StackConfig(blocks=_blocks(config, decodes), final_norm=NormConfig()), config.d_model)
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
 
 
 def build(config: ByteNet) -> Model:
-    layers = tuple(range(config.n_layers + 1))
-    report = Report(
-        hidden={"encoder_hidden_states": ("encoder", layers), "decoder_hidden_states": ("decoder", layers)},
-        last={"encoder_last_hidden_state": "encoder"},
-    )
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
-    )
-    return Model(
-        "bytenet",
-        config,
-        [_stage("encoder", config), _stage("decoder", config)],
-        {"language": head},
-        report,
-        decoder_start=config.decoder_start,
-        padding=config.padding,
-    )
+    report = pair_report(config.n_layers, config.n_layers, attentions=())
+    stages = [_stage("encoder", config), _stage("decoder", config)]
+    return translator("bytenet", config, stages, report, config.d_model, config.vocab_size)
 
 
 def init(config: ByteNet) -> InitConfig:

@@ -30,10 +30,12 @@ from anyformer.heads.caption import CaptionHead, LookConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.inputs.grid import GridInput
-from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import encoder_block
+from anyformer.recipes.usual import pair_report, side_words, usual_block, whole_heads
 from anyformer.registry import Family, register
+
+_LOOKS = ("cross_attentions",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +88,11 @@ class CNNTransformer(Captioner):
     activation: str = "gelu"
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _words(config: Captioner, positions: Positions | None = None) -> TextInput:
-    settings = TextInputConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        prefix="decoder_",
-        position_ids=False,
-        dropout=config.dropout,
-        padding=config.padding,
-    )
-    return TextInput(settings, positions)
+    return TextInput(side_words(config, True, config.vocab_size), positions)
 
 
 def _recurrent(config: Captioner, part: PartConfig, name: str, d_out: int) -> Stage:
@@ -118,18 +110,6 @@ def _model(family: str, config: Captioner, stages: list[Stage], head: Head, repo
     return Model(family, config, stages, {"language": head}, report, decoder_start=start, padding=padding)
 
 
-def _report(n_layers: int, n_decoder_layers: int, looks: bool) -> Report:
-    attentions: dict[str, tuple[str, ...]] = {"cross_attentions": ("decoder.blocks.*.cross.weights",)} if looks else {}
-    return Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(n_layers + 1))),
-            "decoder_hidden_states": ("decoder", tuple(range(n_decoder_layers + 1))),
-        },
-        attentions=attentions,
-        last={"encoder_last_hidden_state": "encoder"},
-    )
-
-
 def build_show_tell(config: ShowTell) -> Model:
     part = RecurrentDecoderConfig(
         d_model=config.d_model,
@@ -141,7 +121,7 @@ def build_show_tell(config: ShowTell) -> Model:
     encoder = Stage("encoder", GridInput(config.net, config.d_hidden, n_states=2 * config.n_layers), None)
     stages = [encoder, _recurrent(config, part, "recurrent", config.d_hidden)]
     head = LanguageHead(_language(config, config.d_hidden))
-    return _model("show-tell", config, stages, head, _report(0, 1, looks=False))
+    return _model("show-tell", config, stages, head, pair_report(0, 1, attentions=()))
 
 
 def build_show_attend_tell(config: ShowAttendTell) -> Model:
@@ -167,39 +147,29 @@ def build_show_attend_tell(config: ShowAttendTell) -> Model:
     )
     head = CaptionHead(_language(config, config.d_model), look)
     stages = [encoder, _recurrent(config, part, "cross", config.d_model)]
-    return _model("show-attend-tell", config, stages, head, _report(0, 1, looks=True))
+    return _model("show-attend-tell", config, stages, head, pair_report(0, 1, attentions=_LOOKS))
+
+
+def _network(config: CNNTransformer) -> FeedForwardConfig:
+    return FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
 
 
 def _decoder_block(config: CNNTransformer) -> BlockConfig:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.dropout)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal()),
-        "cross": attention.replace(d_context=config.d_model),
-        "feedforward": FeedForwardConfig(
-            d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation
-        ),
-    }
-    return BlockConfig(
-        sublayers=tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
-    )
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.dropout, mask=Causal())
+    return usual_block(attention, _network(config), d_context=config.d_model, dropout=config.dropout)
 
 
 def build_cnn_transformer(config: CNNTransformer) -> Model:
     cells = GridInput(config.net, config.d_model, Grid(*config.grid, config.d_model), dropout=config.dropout)
-    among = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=1e-5,
-        dropout=config.dropout,
-    )
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
+    among = usual_block(attention, _network(config), dropout=config.dropout)
     encoder = Stack(StackConfig.repeat(among, config.n_layers, NormConfig()), config.d_model)
     decoder = Stack(StackConfig.repeat(_decoder_block(config), config.n_decoder_layers, NormConfig()), config.d_model)
     words = _words(config, Table(config.max_length, config.d_model))
     stages = [Stage("encoder", cells, encoder), Stage("decoder", words, decoder, attends="encoder")]
     head = LanguageHead(_language(config, config.d_model), words.words)
-    return _model("cnn-transformer", config, stages, head, _report(config.n_layers, config.n_decoder_layers, True))
+    report = pair_report(config.n_layers, config.n_decoder_layers, attentions=_LOOKS)
+    return _model("cnn-transformer", config, stages, head, report)
 
 
 def init(config: Captioner) -> InitConfig:

@@ -13,39 +13,31 @@ from typing import Literal
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
-from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.match import LOG_SCALE, MatchHead, TowerHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import encoder_block
+from anyformer.recipes.usual import patches, stack_report
+from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
 Use = Literal["base", "embed"]  # "embed": in the shared space
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tower(Settings):
+class Tower(PreNorm):
     """What both sides say."""
 
-    n_layers: int = 12
     d_model: int = 512
     n_heads: int = 8
     d_hidden: int = 2048
     d_shared: int = 512
     activation: str = "quick_gelu"
     norm_eps: float = 1e-5
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     init_std: float = 0.02
     head: Use = "embed"
-
-    def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,18 +75,8 @@ class CLIP(Settings):
 
 
 def tower_stack(config: Tower, causal: bool, final_norm: bool) -> Stack:
-    norm = NormConfig(eps=config.norm_eps)
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        mask=Causal() if causal else EVERYTHING,
-    )
-    return Stack(StackConfig.repeat(block, config.n_layers, norm if final_norm else None), config.d_model)
+    block = encoder_block(config, mask=Causal() if causal else EVERYTHING)
+    return Stack(StackConfig.repeat(block, config.n_layers, config.norm if final_norm else None), config.d_model)
 
 
 def text_stage(config: CLIPText) -> Stage:
@@ -105,20 +87,10 @@ def text_stage(config: CLIPText) -> Stage:
 
 def vision_stage(config: CLIPVision, final_norm: bool = False, frames: bool = False, optional: bool = False) -> Stage:
     """CLIP normalises the first token alone, after this; GIT all of them (`final_norm`), of pictures or films."""
-    inputs = ImageInput(
-        ImageInputConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            n_channels=config.n_channels,
-            d_model=config.d_model,
-            patch_bias=False,
-            norm=NormConfig(eps=config.norm_eps),
-            masked=False,
-            frames=frames,
-            dropout=config.dropout,
-        )
+    pictures = patches(config).replace(patch_bias=False, norm=config.norm, masked=False, frames=frames)
+    return Stage(
+        "vision", ImageInput(pictures), tower_stack(config, causal=False, final_norm=final_norm), optional=optional
     )
-    return Stage("vision", inputs, tower_stack(config, causal=False, final_norm=final_norm), optional=optional)
 
 
 def text_head(config: CLIPText, d_shared: int | None) -> TowerHead:
@@ -126,26 +98,17 @@ def text_head(config: CLIPText, d_shared: int | None) -> TowerHead:
 
 
 def vision_head(config: CLIPVision, d_shared: int | None) -> TowerHead:
-    norm = NormConfig(eps=config.norm_eps)
-    return TowerHead("vision", config.d_model, norm=norm, d_shared=d_shared, embeds="image_embeds")
-
-
-def _report(stages: dict[str, int], names: dict[str, str]) -> Report:
-    return Report(
-        hidden={f"{names[s]}hidden_states": (s, tuple(range(n + 1))) for s, n in stages.items()},
-        attentions={f"{names[s]}attentions": (f"{s}.blocks.*.self.weights",) for s in stages},
-    )
+    return TowerHead("vision", config.d_model, norm=config.norm, d_shared=d_shared, embeds="image_embeds")
 
 
 def build_text(config: CLIPText) -> Model:
     head = text_head(config, config.d_shared if config.head == "embed" else None)
-    report = _report({"text": config.n_layers}, {"text": ""})
-    return Model("clip-text", config, [text_stage(config)], {config.head: head}, report)
+    return Model("clip-text", config, [text_stage(config)], {config.head: head}, stack_report("text", config.n_layers))
 
 
 def build_vision(config: CLIPVision) -> Model:
     head = vision_head(config, config.d_shared if config.head == "embed" else None)
-    report = _report({"vision": config.n_layers}, {"vision": ""})
+    report = stack_report("vision", config.n_layers)
     return Model("clip-vision", config, [vision_stage(config)], {config.head: head}, report)
 
 
@@ -154,7 +117,10 @@ def build(config: CLIP) -> Model:
         text_head(config.text, config.d_shared), vision_head(config.vision, config.d_shared), config.log_scale
     )
     layers = {"text": config.text.n_layers, "vision": config.vision.n_layers}
-    report = _report(layers, {"text": "text_model_output.", "vision": "vision_model_output."})
+    report = Report(
+        hidden={f"{side}_model_output.hidden_states": (side, tuple(range(n + 1))) for side, n in layers.items()},
+        attentions={f"{side}_model_output.attentions": (f"{side}.blocks.*.self.weights",) for side in layers},
+    )
     stages = [text_stage(config.text), vision_stage(config.vision)]
     return Model("clip", config, stages, {"match": match}, report)
 

@@ -19,10 +19,10 @@ from anyformer.core.convolution import GatedConvolutionConfig, LookupConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.inputs.text import TextInput
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_PAIRS
+from anyformer.recipes.usual import pair_report, side_words, translator
 from anyformer.registry import Family, register
 from anyformer.run import Run
 from anyformer.tokens import Tokens
@@ -64,40 +64,16 @@ def _block(config: ConvS2S, decodes: bool) -> BlockConfig:
 
 def _stage(name: str, config: ConvS2S) -> Stage:
     decodes = name == "decoder"
-    inputs = CodedText(
-        TextInputConfig(
-            vocab_size=config.vocab_size,
-            d_model=config.d_model,
-            prefix="decoder_" if decodes else "",
-            position_ids=False,
-            dropout=config.dropout,
-            padding=config.padding,
-        ),
-        Table(config.max_length, config.d_model),
-    )
+    words = side_words(config, decodes, config.vocab_size)
+    inputs = CodedText(words, Table(config.max_length, config.d_model))
     stack = Stack(StackConfig.repeat(_block(config, decodes), config.n_layers), config.d_model)
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
 
 
 def build(config: ConvS2S) -> Model:
-    layers = tuple(range(config.n_layers + 1))
-    report = Report(
-        hidden={"encoder_hidden_states": ("encoder", layers), "decoder_hidden_states": ("decoder", layers)},
-        attentions={"cross_attentions": ("decoder.blocks.*.cross.weights",)},
-        last={"encoder_last_hidden_state": "encoder"},
-    )
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
-    )
-    return Model(
-        "convs2s",
-        config,
-        [_stage("encoder", config), _stage("decoder", config)],
-        {"language": head},
-        report,
-        decoder_start=config.decoder_start,
-        padding=config.padding,
-    )
+    report = pair_report(config.n_layers, config.n_layers, attentions=("cross_attentions",))
+    stages = [_stage("encoder", config), _stage("decoder", config)]
+    return translator("convs2s", config, stages, report, config.d_model, config.vocab_size)
 
 
 def init(config: ConvS2S) -> InitConfig:

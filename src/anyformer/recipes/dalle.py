@@ -17,10 +17,10 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Cells
 from anyformer.core.raster import Raster
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.gpt2 import GPT2, block, init
+from anyformer.model import Model, Stage
+from anyformer.recipes.gpt2 import GPT2, block
+from anyformer.recipes.usual import deep_init, next_word, stack_report
 from anyformer.registry import Family, register
 
 BYTES = 257  # words of a text that is spelled in bytes: padding, and after it each byte
@@ -70,14 +70,8 @@ def build(config: DallE) -> Model:
     norm = NormConfig(eps=config.norm_eps)
     blocks = tuple(block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers))
     stack = Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model)
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    head = next_word(config, inputs)
+    report = stack_report("decoder", config.n_layers, normed=True)
     return Model("dalle", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
@@ -89,4 +83,4 @@ SIZES = {
 }
 TRAINING: dict[str, dict[str, Any]] = {"dalle-cifar": {"train.batch_size": 64}}
 
-register(Family("dalle", DallE, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("dalle", DallE, build, deep_init, __doc__ or ""), SIZES, TRAINING)

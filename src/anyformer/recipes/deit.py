@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.init import InitConfig
 from anyformer.heads.classify import DistillHead
 from anyformer.model import Model
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
 from anyformer.registry import Family, register
 
@@ -32,10 +32,6 @@ def build(config: DeiT) -> Model:
     return assemble("deit", config, inputs, head(config))
 
 
-def init(config: DeiT) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 def _size(n_layers: int, d_model: int, n_heads: int) -> DeiT:
     return DeiT(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model)
 
@@ -43,9 +39,7 @@ def _size(n_layers: int, d_model: int, n_heads: int) -> DeiT:
 _SMALL = {name: getattr(CIFAR, name) for name in CIFAR.names() if name not in ("head", "class_token", "pooling")}
 
 SIZES = {
-    "deit-tiny": DeiT(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(32, 32), patch_size=(8, 8), n_labels=10
-    ),
+    "deit-tiny": DeiT(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     "deit-cifar": DeiT(**_SMALL),
     #                layers  width  heads
     "deit-ti16": _size(12, 192, 3),
@@ -53,4 +47,4 @@ SIZES = {
     "deit-b16": _size(12, 768, 12),
 }
 
-register(Family("deit", DeiT, build, init, __doc__ or ""), SIZES)
+register(Family("deit", DeiT, build, usual_init, __doc__ or ""), SIZES)

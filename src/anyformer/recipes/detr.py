@@ -14,7 +14,7 @@ from torch import nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
@@ -27,7 +27,8 @@ from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNet
 from anyformer.inputs.bridge import BridgeInput
 from anyformer.inputs.latents import Queries, QueriesConfig
 from anyformer.inputs.stem import Patches, Stem, StemConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report, usual_block
 from anyformer.registry import Family, register
 
 LEARNED_CELLS = 50  # rows and columns of the learned variant's tables
@@ -81,15 +82,8 @@ def _block(config: DETR, n_heads: int, d_hidden: int, cross: bool) -> BlockConfi
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
-    if cross:
-        parts["cross"] = attention.replace(d_context=config.d_model)
-    parts["feedforward"] = feedforward
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
-        )
-    )
+    memory = config.d_model if cross else None
+    return usual_block(attention, feedforward, d_context=memory, order="post", dropout=config.dropout)
 
 
 def _pictures(config: DETR) -> list[Stage]:
@@ -137,18 +131,7 @@ def build(config: DETR) -> Model:
     names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "nothing_weight")
     loss = SetLossConfig(**{name: getattr(config, name) for name in names})
     head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer, loss, config.anchors, config.groups)
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
-            "decoder_hidden_states": ("decoder", (*range(config.n_decoder_layers), -1)),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers, normed=(False, True))
     return Model("detr", config, stages, {"boxes": head}, report)
 
 

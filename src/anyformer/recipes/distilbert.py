@@ -12,6 +12,7 @@ from anyformer.core.positions import Table
 from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.encoder import Encoder, Style
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -35,8 +36,8 @@ def build(config: DistilBERT) -> Model:
 
 
 SIZES = {
-    "distilbert-tiny": DistilBERT(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "distilbert-tiny": DistilBERT(**TINY, vocab_size=256, max_length=128),
     "distilbert-base": DistilBERT(),
 }
 
-register(Family("distilbert", DistilBERT, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("distilbert", DistilBERT, build, usual_init, __doc__ or ""), SIZES)

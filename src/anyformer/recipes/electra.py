@@ -19,6 +19,7 @@ from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.bert import BERT
 from anyformer.recipes.encoder import Encoder, Style, Use
+from anyformer.recipes.usual import usual_init
 from anyformer.registry import Family, register
 
 
@@ -87,4 +88,4 @@ SIZES = {
     "electra-large-generator": _generator(LARGE),
 }
 
-register(Family("electra", ELECTRA, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("electra", ELECTRA, build, usual_init, __doc__ or ""), SIZES)

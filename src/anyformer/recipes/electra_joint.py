@@ -22,9 +22,10 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.tag import JointHead
 from anyformer.inputs.replaced import ReplacedInput
 from anyformer.inputs.text import TextInput
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes import electra, encoder
 from anyformer.recipes.electra import ELECTRA
+from anyformer.recipes.usual import stack_report, usual_init
 from anyformer.registry import Family, register
 
 
@@ -72,15 +73,12 @@ def build(config: JointELECTRA) -> Model:
         Stage("discriminator", ReplacedInput(corrupted, words, "generator"), _stack(discriminator)),
     ]
     head = JointHead(discriminator.d_model, discriminator.activation, "discriminator", config.weight)
-    report = Report(
-        hidden={"hidden_states": ("discriminator", tuple(range(discriminator.n_layers + 1)))},
-        attentions={"attentions": ("discriminator.blocks.*.self.weights",)},
-    )
+    report = stack_report("discriminator", discriminator.n_layers)
     return Model("electra-joint", config, stages, {"replaced": head}, report)
 
 
 def init(config: JointELECTRA) -> InitConfig:
-    return encoder.init(config.discriminator)
+    return usual_init(config.discriminator)
 
 
 def discriminator(model: Model) -> Model:

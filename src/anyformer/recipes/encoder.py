@@ -10,9 +10,8 @@ from typing import ClassVar, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Positions
@@ -24,7 +23,8 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.span import SpanHead
 from anyformer.heads.tag import TagConfig, TagHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, usual_block, whole_heads
 
 Use = Literal["base", "pretraining", "masked", "discriminate", "classify", "tag", "span", "choice"]
 
@@ -46,14 +46,13 @@ class Encoder(Settings):
     head: Use = "masked"
     n_labels: int = 2
     problem: Problem | None = None
+    pooling: Literal["first", "mean"] = "first"  # which tokens a class is told from
     tied: bool = True
 
     uses: ClassVar[tuple[Use, ...]] = ("base", "masked", "classify", "tag", "span", "choice")
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         self.require(self.head in self.uses, f'head "{self.head}" is not one of {", ".join(self.uses)}.')
 
 
@@ -85,22 +84,11 @@ def text_input(
 
 
 def block(config: Encoder, causal: bool = False, cross_attention: bool = False) -> BlockConfig:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal() if causal else EVERYTHING)
-    }
-    if cross_attention:
-        parts["cross"] = attention.replace(d_context=config.d_model)
-    parts["feedforward"] = FeedForwardConfig(
-        d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation
-    )
-    norm = NormConfig(eps=config.norm_eps)
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order="post", norm=norm, dropout=config.dropout)
-            for name, part in parts.items()
-        )
-    )
+    width, mask = config.d_model, Causal() if causal else EVERYTHING
+    attention = AttentionConfig(d_query=width, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask)
+    network = FeedForwardConfig(d_model=width, d_hidden=config.d_hidden, activation=config.activation)
+    norm, memory = NormConfig(eps=config.norm_eps), width if cross_attention else None
+    return usual_block(attention, network, d_context=memory, order="post", norm=norm, dropout=config.dropout)
 
 
 @dataclass(frozen=True)
@@ -148,6 +136,7 @@ def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
         d_model=width,
         n_labels=config.n_labels,
         reads="encoder",
+        gather=config.pooling,
         pool=pool,
         first_dropout=dropout if style.drops_first else 0.0,
         dropout=dropout,
@@ -173,16 +162,6 @@ def model(
     blocks = StackConfig.repeat(block(config, causal, cross_attention), config.n_layers)
     stack = Stack(blocks, config.d_model, positions)
     memory = "encoder_hidden_states" if cross_attention else None
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={
-            "attentions": ("encoder.blocks.*.self.weights",),
-            "cross_attentions": ("encoder.blocks.*.cross.weights",),
-        },
-    )
+    report = stack_report("encoder", config.n_layers, crosses=True)
     stage = Stage("encoder", inputs, stack, memory=memory)
     return Model(family, config, [stage], heads, report, choices=config.head == "choice")
-
-
-def init(config: Encoder) -> InitConfig:
-    return InitConfig(std=0.02)

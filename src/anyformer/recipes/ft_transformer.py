@@ -20,7 +20,8 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.classify import Problem
 from anyformer.heads.pooled import PooledConfig, PooledHead
 from anyformer.inputs.sets import TableInput, TableInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import stack_report, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -40,9 +41,7 @@ class FTTransformer(Settings):
     problem: Problem | None = None
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _block(config: FTTransformer, first: bool) -> BlockConfig:
@@ -76,10 +75,7 @@ def build(config: FTTransformer) -> Model:
         problem=config.problem,
     )
     stage = Stage("encoder", TableInput(inputs), Stack(StackConfig(blocks=blocks), config.d_model))
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("ft-transformer", config, [stage], {"classify": PooledHead(head)}, report)
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
@@ -21,8 +20,9 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.text import TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.clip import CLIPVision, vision_stage
+from anyformer.recipes.usual import TINY, stack_report, usual_block, usual_init, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -46,9 +46,7 @@ class GIT(Settings):
     end: int = 102
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
     @property
     def image_size(self) -> tuple[int, ...]:
@@ -61,12 +59,7 @@ def _block(config: GIT) -> BlockConfig:
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     norm = NormConfig(eps=config.norm_eps)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, order="post", norm=norm, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, order="post", norm=norm, dropout=config.dropout),
-        )
-    )
+    return usual_block(attention, feedforward, order="post", norm=norm, dropout=config.dropout)
 
 
 def build(config: GIT) -> Model:
@@ -97,27 +90,18 @@ def build(config: GIT) -> Model:
         prefixed=True,
     )
     head = LanguageHead(settings, inputs.words if config.tied else None)
-    report = Report(
-        hidden={"hidden_states": ("decoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("decoder", config.n_layers)
     return Model("git", config, [vision, Stage("decoder", inputs, stack)], {"language": head}, report)
-
-
-def init(config: GIT) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 _TINY = CLIPVision(n_layers=2, d_model=48, n_heads=4, d_hidden=96, image_size=(32, 32), patch_size=(8, 8), head="base")
 _LARGE = CLIPVision(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, patch_size=(14, 14), head="base")
 
 SIZES = {
-    "git-tiny": GIT(
-        vision=_TINY, n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128, begin=1, end=2
-    ),
+    "git-tiny": GIT(vision=_TINY, **TINY, vocab_size=256, max_length=128, begin=1, end=2),
     "git-base": GIT(),
     "git-large": GIT(vision=_LARGE),
     "git-base-vatex": GIT(n_frames=6),
 }
 
-register(Family("git", GIT, build, init, __doc__ or ""), SIZES)
+register(Family("git", GIT, build, usual_init, __doc__ or ""), SIZES)

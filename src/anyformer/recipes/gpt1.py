@@ -6,10 +6,10 @@ Published: 86.5% on Story Cloze after fine-tuning (table 3 of the paper).
 
 from __future__ import annotations
 
-from anyformer.core.init import InitConfig
 from anyformer.model import Model
 from anyformer.recipes import gpt2
 from anyformer.recipes.gpt2 import GPT2
+from anyformer.recipes.usual import usual_init
 from anyformer.registry import Family, register
 
 
@@ -17,13 +17,9 @@ def build(config: GPT2) -> Model:
     return gpt2.build(config, "gpt1", order="post")
 
 
-def init(config: GPT2) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 SIZES = {
     "gpt1-tiny": GPT2(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128),
     "gpt1": GPT2(vocab_size=40478, max_length=512),
 }
 
-register(Family("gpt1", GPT2, build, init, __doc__ or ""), SIZES)
+register(Family("gpt1", GPT2, build, usual_init, __doc__ or ""), SIZES)

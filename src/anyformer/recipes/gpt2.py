@@ -13,17 +13,16 @@ from typing import Any, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
+from anyformer.recipes.usual import deep_init, next_word, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 Order = Literal["pre", "post"]
@@ -48,9 +47,7 @@ class GPT2(Settings):
     tied: bool = True
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def block(config: GPT2, layer: int, order: Order, mask: Mask, norm: NormConfig) -> BlockConfig:
@@ -59,25 +56,10 @@ def block(config: GPT2, layer: int, order: Order, mask: Mask, norm: NormConfig) 
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, scale=scale, mask=mask
     )
-    cross = AttentionConfig(
-        d_query=config.d_model,
-        d_context=config.d_model,
-        n_heads=config.n_heads,
-        dropout=config.attention_dropout,
-        scale=scale,
-    )
     d_hidden = config.d_hidden if config.d_hidden is not None else 4 * config.d_model
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=d_hidden, activation=config.activation)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
-    if config.cross_attention:
-        parts["cross"] = cross
-    parts["feedforward"] = feedforward
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order=order, norm=norm, dropout=config.dropout)
-            for name, part in parts.items()
-        )
-    )
+    memory = config.d_model if config.cross_attention else None
+    return usual_block(attention, feedforward, d_context=memory, order=order, norm=norm, dropout=config.dropout)
 
 
 def build(
@@ -94,22 +76,9 @@ def build(
     blocks = tuple(block(config, layer, order, masks(layer), norm) for layer in range(config.n_layers))
     stack = Stack(StackConfig(blocks=blocks, final_norm=norm if order == "pre" else None), config.d_model)
     memory = "encoder_hidden_states" if config.cross_attention else None
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={
-            "attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-    )
+    head = next_word(config, inputs)
+    report = stack_report("decoder", config.n_layers, normed=True, crosses=True)
     return Model(family, config, [Stage("decoder", inputs, stack, memory=memory)], {"language": head}, report)
-
-
-def init(config: GPT2) -> InitConfig:
-    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
 
 
 def _dropout(config: GPT2, share: float) -> GPT2:
@@ -136,4 +105,4 @@ TRAINING: dict[str, dict[str, Any]] = {
     "gpt2-mini": FEW_WORDS,
 }
 
-register(Family("gpt2", GPT2, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("gpt2", GPT2, build, deep_init, __doc__ or ""), SIZES, TRAINING)

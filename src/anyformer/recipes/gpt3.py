@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from anyformer.core.masks import Causal, Mask, Window
 from anyformer.model import Model
 from anyformer.recipes import gpt2
-from anyformer.recipes.gpt2 import GPT2, init
+from anyformer.recipes.gpt2 import GPT2
+from anyformer.recipes.usual import deep_init
 from anyformer.registry import Family, register
 
 
@@ -47,4 +48,4 @@ SIZES = {
     "gpt3-175b": GPT3(n_layers=96, d_model=12288, n_heads=96),
 }
 
-register(Family("gpt3", GPT3, build, init, __doc__ or ""), SIZES)
+register(Family("gpt3", GPT3, build, deep_init, __doc__ or ""), SIZES)

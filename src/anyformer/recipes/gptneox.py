@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
@@ -19,9 +19,9 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Rotary
 from anyformer.core.rope import Rope
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -45,9 +45,7 @@ class GPTNeoX(Settings):
     end: int | tuple[int, ...] | None = 0
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _block(config: GPTNeoX) -> BlockConfig:
@@ -60,14 +58,8 @@ def _block(config: GPTNeoX) -> BlockConfig:
         mask=Causal(),
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    norm = NormConfig(eps=config.norm_eps)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, norm=norm, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=config.dropout),
-        ),
-        parallel=config.parallel,
-    )
+    block = usual_block(attention, feedforward, norm=NormConfig(eps=config.norm_eps), dropout=config.dropout)
+    return block.replace(parallel=config.parallel)
 
 
 def build(config: GPTNeoX) -> Model:
@@ -76,14 +68,8 @@ def build(config: GPTNeoX) -> Model:
     )
     rotary = Rotary(config.d_model // config.n_heads, rope=config.rope, trained=config.max_length)
     stack = StackConfig.repeat(_block(config), config.n_layers, NormConfig(eps=config.norm_eps))
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    head = next_word(config, inputs)
+    report = stack_report("decoder", config.n_layers, normed=True)
     stage = Stage("decoder", inputs, Stack(stack, config.d_model, rotary))
     return Model("gptneox", config, [stage], {"language": head}, report)
 
@@ -97,9 +83,7 @@ def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50304) 
 
 
 SIZES = {
-    "gptneox-tiny": GPTNeoX(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128, attention_dropout=0.1
-    ),
+    "gptneox-tiny": GPTNeoX(**TINY, vocab_size=256, max_length=128, attention_dropout=0.1),
     "gptneox-20b": GPTNeoX(),
     #                    layers  width  heads  words
     "pythia-70m": _pythia(6, 512, 8),

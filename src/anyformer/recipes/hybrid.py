@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.core.init import InitConfig
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.model import Model
+from anyformer.recipes.usual import usual_init
 from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
 from anyformer.registry import Family, register
 
@@ -33,10 +33,6 @@ class Hybrid(ViT):
 
 def build(config: Hybrid) -> Model:
     return assemble("hybrid", config, images(config).replace(backbone=config.backbone), head(config))
-
-
-def init(config: Hybrid) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 def _small(n_layers: int, backbone: ResNetConfig) -> Hybrid:
@@ -61,4 +57,4 @@ SIZES = {
     "hybrid-r50-l16": Hybrid(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("hybrid", Hybrid, build, init, __doc__ or ""), SIZES)
+register(Family("hybrid", Hybrid, build, usual_init, __doc__ or ""), SIZES)

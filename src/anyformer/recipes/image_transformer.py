@@ -15,9 +15,8 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Blocks, Causal, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Cells
@@ -25,7 +24,8 @@ from anyformer.core.raster import Raster
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, deep_init, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -45,9 +45,7 @@ class ImageTransformer(Settings):
     dropout: float = 0.1
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         for name in ("image_size", "block", "memory"):
             self.require(len(getattr(self, name)) == 2, f"{name} is {getattr(self, name)}; it has two numbers.")
         self.require(min(*self.image_size, *self.block) > 0, "image_size and block have no zeros.")
@@ -77,12 +75,7 @@ def _block(config: ImageTransformer) -> BlockConfig:
         d_query=config.d_model, n_heads=config.n_heads, bias=False, out_bias=False, mask=config.mask
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, dropout=config.dropout),
-        )
-    )
+    return usual_block(attention, feedforward, dropout=config.dropout)
 
 
 def build(config: ImageTransformer) -> Model:
@@ -93,20 +86,11 @@ def build(config: ImageTransformer) -> Model:
     head = LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.n_values, reads="decoder", shift=True, keep=True)
     )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("decoder", config.n_layers, normed=True)
     return Model("image-transformer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-def init(config: ImageTransformer) -> InitConfig:
-    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
-
-
-_TINY = ImageTransformer(
-    n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(8, 8), block=(1, 16), memory=(0, 8)
-)
+_TINY = ImageTransformer(**TINY, image_size=(8, 8), block=(1, 16), memory=(0, 8))
 
 # One or two rounds through the pictures are too few for dropout to help.
 _CIFAR = ImageTransformer(dropout=0.0)
@@ -117,4 +101,4 @@ SIZES = {
     "image-transformer-cifar-2d": _CIFAR.replace(local="2d", block=(8, 8), memory=(8, 8)),
 }
 
-register(Family("image-transformer", ImageTransformer, build, init, __doc__ or ""), SIZES)
+register(Family("image-transformer", ImageTransformer, build, deep_init, __doc__ or ""), SIZES)

@@ -20,8 +20,9 @@ from anyformer.heads.classify import Problem
 from anyformer.heads.embed import EmbedHead, MeanHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.gpt2 import GPT2, block, init
+from anyformer.model import Model, Stage
+from anyformer.recipes.gpt2 import GPT2, block
+from anyformer.recipes.usual import deep_init, stack_report
 from anyformer.registry import Family, register
 
 
@@ -64,10 +65,7 @@ def build(config: ImageGPT) -> Model:
     norm = NormConfig(kind="rms", eps=config.norm_eps)
     blocks = tuple(block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers))
     stack = Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model)
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("decoder", config.n_layers, normed=True)
     return Model("imagegpt", config, [Stage("decoder", inputs, stack)], {config.head: _head(config)}, report)
 
 
@@ -85,4 +83,4 @@ SIZES = {
 
 TRAINING: dict[str, dict[str, Any]] = {"imagegpt-cifar": {"train.batch_size": 64}}
 
-register(Family("imagegpt", ImageGPT, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("imagegpt", ImageGPT, build, deep_init, __doc__ or ""), SIZES, TRAINING)

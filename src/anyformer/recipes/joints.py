@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
@@ -21,9 +20,10 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import JointHead
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
 from anyformer.inputs.base import Input
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import Queries, QueriesConfig, QueriesInTurn, QueriesInTurnConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report, patches, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -46,9 +46,7 @@ class Joints(Settings):
     in_turn: bool = False  # one joint after another, each told where the one before is; else all at once
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         self.require(self.n_joints > 0, f"n_joints is {self.n_joints}; it must be 1 or more.")
         self.require(self.n_decoder_layers > 0, "n_decoder_layers must be 1 or more.")
 
@@ -59,12 +57,9 @@ def _stack(config: Joints, n_layers: int, cross: bool) -> Stack:
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
-    if cross:
-        parts["cross"] = attention.replace(d_context=config.d_model, mask=EVERYTHING)
-    parts["feedforward"] = feedforward
-    sublayers = tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
-    block = BlockConfig(sublayers=sublayers, drop_path=config.drop_path)
+    memory = config.d_model if cross else None
+    block = usual_block(attention, feedforward, d_context=memory, dropout=config.dropout)
+    block = block.replace(drop_path=config.drop_path)
     # The head normalises each layer of the decoder by itself.
     return Stack(StackConfig.repeat(block, n_layers, None if cross else NormConfig()), config.d_model)
 
@@ -73,15 +68,7 @@ def _pictures(config: Joints) -> Input:
     if config.backbone is not None:
         net = config.backbone.replace(n_channels=config.n_channels)
         return BackboneInput(BackboneInputConfig(resnet=net, d_model=config.d_model), Sinusoidal2D(config.d_model))
-    return ImageInput(
-        ImageInputConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            n_channels=config.n_channels,
-            d_model=config.d_model,
-            class_token=False,
-        )
-    )
+    return ImageInput(patches(config).replace(class_token=False, dropout=0.0))
 
 
 def _queries(config: Joints) -> Input:
@@ -97,18 +84,7 @@ def build(config: Joints) -> Model:
         Stage("encoder", _pictures(config), _stack(config, config.n_layers, cross=False)),
         Stage("decoder", _queries(config), _stack(config, config.n_decoder_layers, cross=True), attends="encoder"),
     ]
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
-            "decoder_hidden_states": ("decoder", tuple(range(config.n_decoder_layers + 1))),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers)
     head = JointHead(config.d_model, "decoder", "encoder", NormConfig())
     return Model("joints", config, stages, {"pose": head}, report)
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
+from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Sinusoidal
 from anyformer.core.stack import Stack, StackConfig
@@ -24,8 +23,8 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.spelling import SpellingHead
 from anyformer.inputs.columns import ColumnInput, ColumnInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import encoder_block
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 
@@ -48,9 +47,16 @@ class LineReader(Settings):
     end: int = 1
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
+
+
+def _stack(config: LineReader, n_layers: int, decodes: bool) -> Stack:
+    mask = Causal() if decodes else EVERYTHING
+    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, mask=mask)
+    network = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
+    memory = config.d_model if decodes else None
+    block = usual_block(attention, network, d_context=memory, dropout=config.dropout)
+    return Stack(StackConfig.repeat(block, n_layers, NormConfig()), config.d_model)
 
 
 def _encoder(config: LineReader) -> Stage:
@@ -61,17 +67,7 @@ def _encoder(config: LineReader) -> Stage:
         d_model=config.d_model,
         dropout=config.dropout,
     )
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=1e-5,
-        dropout=config.dropout,
-    )
-    return Stage(
-        "encoder", ColumnInput(columns), Stack(StackConfig.repeat(block, config.n_layers, NormConfig()), config.d_model)
-    )
+    return Stage("encoder", ColumnInput(columns), _stack(config, config.n_layers, decodes=False))
 
 
 def _decoder(config: LineReader) -> Stage:
@@ -84,18 +80,7 @@ def _decoder(config: LineReader) -> Stage:
         dropout=config.dropout,
         padding=None,  # which is also how a line begins
     )
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal()),
-        "cross": attention.replace(d_context=config.d_model),
-        "feedforward": FeedForwardConfig(
-            d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation
-        ),
-    }
-    block = BlockConfig(
-        sublayers=tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
-    )
-    stack = Stack(StackConfig.repeat(block, config.n_decoder_layers, NormConfig()), config.d_model)
+    stack = _stack(config, config.n_decoder_layers, decodes=True)
     return Stage("decoder", TextInput(words, Sinusoidal(config.d_model)), stack, attends="encoder")
 
 
@@ -106,18 +91,7 @@ def build(config: LineReader) -> Model:
         heads["spelling"] = SpellingHead(
             config.d_model, config.vocab_size, "encoder", config.padding, config.end, config.spelling
         )
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
-            "decoder_hidden_states": ("decoder", tuple(range(config.n_decoder_layers + 1))),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers)
     start, padding = config.decoder_start, config.padding
     stages = [_encoder(config), _decoder(config)]
     return Model("line-reader", config, stages, heads, report, decoder_start=start, padding=padding)

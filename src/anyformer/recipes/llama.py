@@ -15,7 +15,7 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal, Mask, Window
@@ -23,9 +23,9 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Rotary
 from anyformer.core.rope import Rope
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import next_word, stack_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -102,13 +102,7 @@ def _block(config: Llama, windowed: bool) -> BlockConfig:
         gated=True,
         bias=config.hidden_bias,
     )
-    order: Literal["sandwich", "pre"] = "sandwich" if config.sandwich else "pre"
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, order=order, norm=_norm(config)),
-            SublayerConfig(name="feedforward", part=feedforward, order=order, norm=_norm(config)),
-        )
-    )
+    return usual_block(attention, feedforward, order="sandwich" if config.sandwich else "pre", norm=_norm(config))
 
 
 def build(config: Llama, family: str = "llama") -> Model:
@@ -126,14 +120,8 @@ def build(config: Llama, family: str = "llama") -> Model:
         config.d_model,
         [rotations[-1] if windowed else rotations[0] for windowed in config.windows],
     )
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    head = next_word(config, inputs)
+    report = stack_report("decoder", config.n_layers, normed=True)
     return Model(family, config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 

@@ -8,38 +8,27 @@ Published: B 83.6%, L 85.9%, H 86.9% on ImageNet after fine-tuning (table 3 of t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from anyformer import registry
-from anyformer.config import Settings
-from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import ViT, encoder_block
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, stack_report, xavier_init
+from anyformer.recipes.vit import PreNorm, ViT, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class MAE(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_head: int | None = None  # None: d_model / n_heads
-    d_hidden: int = 3072
+class Autoencoder(PreNorm):
+    """What MAE and VideoMAE say."""
+
     n_decoder_layers: int = 8
     d_decoder: int = 512
     n_decoder_heads: int = 16
     d_decoder_hidden: int = 2048
-    image_size: int = 224
-    patch_size: int = 16
     n_channels: int = 3
-    activation: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    qkv_bias: bool = True
     mask_ratio: float = 0.75
     normalise_pixels: bool = False
 
@@ -47,20 +36,28 @@ class MAE(Settings):
         for width, heads in ((self.d_model, self.n_heads), (self.d_decoder, self.n_decoder_heads)):
             self.require(width % heads == 0, f"the width {width} is not a multiple of its {heads} heads.")
 
+    @property
+    def decoder(self) -> Self:
+        """The decoder's sizes in the place of the encoder's."""
+        return self.replace(
+            n_layers=self.n_decoder_layers,
+            d_model=self.d_decoder,
+            n_heads=self.n_decoder_heads,
+            d_hidden=self.d_decoder_hidden,
+        )
 
-def _stack(config: MAE, n_layers: int, d_model: int, n_heads: int, d_hidden: int) -> Stack:
-    block = encoder_block(
-        d_model=d_model,
-        n_heads=n_heads,
-        d_hidden=d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        qkv_bias=config.qkv_bias,
-        d_head=config.d_head,
-    )
-    return Stack(StackConfig.repeat(block, n_layers, NormConfig(eps=config.norm_eps)), d_model)
+
+@dataclass(frozen=True, kw_only=True)
+class MAE(Autoencoder):
+    d_head: int | None = None  # None: d_model / n_heads
+    image_size: int = 224
+    patch_size: int = 16
+    qkv_bias: bool = True
+
+
+def _stack(config: MAE) -> Stack:
+    block = encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head)
+    return Stack(StackConfig.repeat(block, config.n_layers, config.norm), config.d_model)
 
 
 def build(config: MAE) -> Model:
@@ -74,22 +71,13 @@ def build(config: MAE) -> Model:
         mask_ratio=config.mask_ratio,
     )
     restore = RestoreInputConfig(source="encoder", d_source=config.d_model, d_model=config.d_decoder, grid=images.grid)
-    encoder = _stack(config, config.n_layers, config.d_model, config.n_heads, config.d_hidden)
-    decoder = _stack(config, config.n_decoder_layers, config.d_decoder, config.n_decoder_heads, config.d_decoder_hidden)
     stages = [
-        Stage("encoder", ImageInput(images), encoder),
-        Stage("decoder", RestoreInput(restore), decoder),
+        Stage("encoder", ImageInput(images), _stack(config)),
+        Stage("decoder", RestoreInput(restore), _stack(config.decoder)),
     ]
     head = PixelHead(config.d_decoder, patch, config.n_channels, config.normalise_pixels, "decoder")
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("mae", config, stages, {"pixels": head}, report)
-
-
-def init(config: MAE) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)
 
 
 def encoder(model: Model) -> Model:
@@ -114,16 +102,7 @@ def encoder(model: Model) -> Model:
 
 SIZES = {
     "mae-tiny": MAE(
-        n_layers=2,
-        d_model=64,
-        n_heads=4,
-        d_hidden=128,
-        n_decoder_layers=1,
-        d_decoder=32,
-        n_decoder_heads=4,
-        d_decoder_hidden=64,
-        image_size=32,
-        patch_size=8,
+        **TINY, n_decoder_layers=1, d_decoder=32, n_decoder_heads=4, d_decoder_hidden=64, image_size=32, patch_size=8
     ),
     # Its encoder is as wide and deep as vit-cifar.
     "mae-cifar": MAE(
@@ -146,5 +125,7 @@ SIZES = {
 }
 
 register(
-    Family("mae", MAE, build, init, __doc__ or "", single=encoder), SIZES, training={"mae-cifar": {"train.lr": 2e-3}}
+    Family("mae", MAE, build, xavier_init, __doc__ or "", single=encoder),
+    SIZES,
+    training={"mae-cifar": {"train.lr": 2e-3}},
 )

@@ -16,10 +16,10 @@ from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.core.statespace import StateSpaceConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
+from anyformer.recipes.usual import next_word
 from anyformer.registry import Family, register
 
 
@@ -60,10 +60,7 @@ def build(config: Mamba) -> Model:
     inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
     norm = NormConfig(kind="rms", eps=config.norm_eps)
     stack = Stack(StackConfig.repeat(_block(config), config.n_layers, norm), config.d_model)
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
+    head = next_word(config, inputs)
     report = Report(hidden={"hidden_states": ("decoder", (*range(1, config.n_layers + 1), -1))}, cache="cache_params")
     return Model("mamba", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 

@@ -13,12 +13,11 @@ from anyformer.config import Settings
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.convolution import PositionMixConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.usual import deep_init, next_word
 from anyformer.registry import Family, register
 
 
@@ -47,18 +46,11 @@ def _block(config: MLPMixer) -> BlockConfig:
 def build(config: MLPMixer) -> Model:
     inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
     stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
-    head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True),
-        inputs.words if config.tied else None,
-    )
+    head = next_word(config, inputs)
     report = Report(hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))})
     return Model("mlp-mixer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-def init(config: MLPMixer) -> InitConfig:
-    return InitConfig(std=0.02, residual_depth=2 * config.n_layers)
-
-
 SIZES = {"mlp-mixer-tiny": MLPMixer(n_layers=2, d_model=64, d_hidden=128, max_length=32)}
 
-register(Family("mlp-mixer", MLPMixer, build, init, __doc__ or ""), SIZES)
+register(Family("mlp-mixer", MLPMixer, build, deep_init, __doc__ or ""), SIZES)

@@ -13,6 +13,7 @@ from anyformer.core.positions import RelativeBuckets, Table
 from anyformer.model import Model
 from anyformer.recipes import encoder, roberta
 from anyformer.recipes.encoder import Encoder
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 FIRST_POSITION = 2  # whatever the padding id
@@ -34,8 +35,8 @@ def build(config: MPNet) -> Model:
 
 
 SIZES = {
-    "mpnet-tiny": MPNet(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=130),
+    "mpnet-tiny": MPNet(**TINY, vocab_size=256, max_length=130),
     "mpnet-base": MPNet(),
 }
 
-register(Family("mpnet", MPNet, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("mpnet", MPNet, build, usual_init, __doc__ or ""), SIZES)

@@ -76,9 +76,7 @@ class Perceiver(Settings):
 
     @property
     def d_inputs(self) -> int:
-        if self.head == "masked":
-            return self.d_model
-        if self.head == "classify-set":
+        if self.head in ("masked", "classify-set"):
             return self.d_model
         if self.head == "classify-audio":
             return 2 * self.d_model

@@ -24,10 +24,10 @@ from anyformer.core.block import BlockConfig, PartConfig, SublayerConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.recurrent import AttentiveConfig, RecurrentConfig, RecurrentDecoderConfig
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.inputs.text import TextInput
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_PAIRS
+from anyformer.recipes.usual import pair_report, side_words, translator
 from anyformer.registry import Family, register
 
 
@@ -72,16 +72,7 @@ class Luong(Translator):
 
 def _stage(name: str, config: Translator, part: PartConfig, sublayer: str, width: int) -> Stage:
     decodes = name == "decoder"
-    inputs = TextInput(
-        TextInputConfig(
-            vocab_size=config.target_words if decodes else config.vocab_size,
-            d_model=config.d_model,
-            prefix="decoder_" if decodes else "",
-            position_ids=False,
-            dropout=config.dropout,
-            padding=config.padding,
-        )
-    )
+    inputs = TextInput(side_words(config, decodes, config.target_words if decodes else config.vocab_size))
     alone = SublayerConfig(name=sublayer, part=part, norm=None, residual=False)
     stack = Stack(StackConfig(blocks=(BlockConfig(sublayers=(alone,)),)), width)
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
@@ -89,25 +80,12 @@ def _stage(name: str, config: Translator, part: PartConfig, sublayer: str, width
 
 def _model(family: str, config: Translator, encoder: RecurrentConfig, decoder: PartConfig, d_out: int) -> Model:
     attends = isinstance(decoder, AttentiveConfig)
-    report = Report(
-        hidden={"encoder_hidden_states": ("encoder", (0, 1)), "decoder_hidden_states": ("decoder", (0, 1))},
-        attentions={"cross_attentions": ("decoder.blocks.*.cross.weights",)} if attends else {},
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(1, 1, attentions=("cross_attentions",) if attends else ())
     stages = [
         _stage("encoder", config, encoder, "recurrent", encoder.width),
         _stage("decoder", config, decoder, "cross" if attends else "recurrent", d_out),
     ]
-    head = LanguageHead(LanguageConfig(d_model=d_out, vocab_size=config.target_words, reads="decoder", bias=True))
-    return Model(
-        family,
-        config,
-        stages,
-        {"language": head},
-        report,
-        decoder_start=config.decoder_start,
-        padding=config.padding,
-    )
+    return translator(family, config, stages, report, d_out, config.target_words)
 
 
 def build_sutskever(config: Sutskever) -> Model:

@@ -15,6 +15,7 @@ from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.bert import BERT
 from anyformer.recipes.encoder import Encoder, Style, Use
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -61,9 +62,9 @@ def build(config: RoBERTa) -> Model:
 
 
 SIZES = {
-    "roberta-tiny": RoBERTa(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=130),
+    "roberta-tiny": RoBERTa(**TINY, vocab_size=256, max_length=130),
     "roberta-base": RoBERTa(),
     "roberta-large": RoBERTa(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("roberta", RoBERTa, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("roberta", RoBERTa, build, usual_init, __doc__ or ""), SIZES)

@@ -14,6 +14,7 @@ from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.bert import BERT
 from anyformer.recipes.encoder import Style, Use
+from anyformer.recipes.usual import TINY, usual_init
 from anyformer.registry import Family, register
 
 
@@ -44,8 +45,8 @@ def build(config: RoFormer) -> Model:
 
 
 SIZES = {
-    "roformer-tiny": RoFormer(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "roformer-tiny": RoFormer(**TINY, vocab_size=256, max_length=128),
     "roformer-base": RoFormer(),
 }
 
-register(Family("roformer", RoFormer, build, encoder.init, __doc__ or ""), SIZES)
+register(Family("roformer", RoFormer, build, usual_init, __doc__ or ""), SIZES)

@@ -10,68 +10,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.config import Settings
-from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentHead, MaskSegmentHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import JoinedQueries, JoinedQueriesConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import encoder_block
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, patches, stack_report, usual_init
+from anyformer.recipes.vit import PreNorm, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmenter(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
+class Segmenter(PreNorm):
     n_decoder_layers: int = 2  # of the "mask" head
     image_size: tuple[int, ...] = (512, 512)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
-    activation: str = "gelu"
     norm_eps: float = 1e-6
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     drop_path: float = 0.1
     head: Literal["linear", "mask"] = "mask"
     n_labels: int = 150
 
-    def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
-
 
 def _stack(config: Segmenter, n_layers: int, drop_path: float) -> Stack:
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=drop_path,
-    )
-    return Stack(StackConfig.repeat(block, n_layers, NormConfig(eps=config.norm_eps)), config.d_model)
+    block = encoder_block(config, drop_path=drop_path)
+    return Stack(StackConfig.repeat(block, n_layers, config.norm), config.d_model)
 
 
 def build(config: Segmenter) -> Model:
-    images = ImageInput(
-        ImageInputConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            n_channels=config.n_channels,
-            d_model=config.d_model,
-            dropout=config.dropout,
-            any_size=True,
-        )
-    )
+    images = ImageInput(patches(config).replace(any_size=True))
     stages = [Stage("encoder", images, _stack(config, config.n_layers, config.drop_path))]
     head: Head = LinearSegmentHead(config.d_model, config.n_labels, "encoder")
     if config.head == "mask":
@@ -80,15 +48,8 @@ def build(config: Segmenter) -> Model:
         )
         stages.append(Stage("decoder", queries, _stack(config, config.n_decoder_layers, drop_path=0.0)))
         head = MaskSegmentHead(config.d_model, config.n_labels, "decoder")
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("segmenter", config, stages, {config.head: head}, report)
-
-
-def init(config: Segmenter) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 def _size(n_layers: int, d_model: int, n_heads: int) -> Segmenter:
@@ -96,16 +57,7 @@ def _size(n_layers: int, d_model: int, n_heads: int) -> Segmenter:
 
 
 SIZES = {
-    "segmenter-tiny": Segmenter(
-        n_layers=2,
-        d_model=64,
-        n_heads=4,
-        d_hidden=128,
-        image_size=(32, 32),
-        patch_size=(8, 8),
-        n_labels=5,
-        drop_path=0.0,
-    ),
+    "segmenter-tiny": Segmenter(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=5, drop_path=0.0),
     "segmenter-mini": Segmenter(
         n_layers=6, d_model=192, n_heads=6, d_hidden=768, image_size=(192, 192), patch_size=(8, 8), drop_path=0.0
     ),
@@ -116,4 +68,4 @@ SIZES = {
     "segmenter-l16": _size(24, 1024, 16),
 }
 
-register(Family("segmenter", Segmenter, build, init, __doc__ or ""), SIZES)
+register(Family("segmenter", Segmenter, build, usual_init, __doc__ or ""), SIZES)

@@ -13,12 +13,12 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
 from anyformer.inputs.latents import Queries, QueriesConfig
 from anyformer.inputs.sets import SetInput
 from anyformer.model import Model, Report, Stage
+from anyformer.recipes.usual import whole_heads, xavier_init
 from anyformer.registry import Family, register
 
 
@@ -36,9 +36,7 @@ class SetTransformer(Settings):
     problem: Problem | None = None
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _block(config: SetTransformer, name: str) -> BlockConfig:
@@ -78,13 +76,9 @@ def build(config: SetTransformer) -> Model:
     return Model("set-transformer", config, stages, {"classify": head}, report)
 
 
-def init(config: SetTransformer) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)
-
-
 SIZES = {
     "set-transformer-tiny": SetTransformer(d_model=32, d_hidden=64, d_item=2, n_labels=3),
     "set-transformer-small": SetTransformer(),
 }
 
-register(Family("set-transformer", SetTransformer, build, init, __doc__ or ""), SIZES)
+register(Family("set-transformer", SetTransformer, build, xavier_init, __doc__ or ""), SIZES)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Causal
@@ -21,7 +20,8 @@ from anyformer.core.positions import RelativeBuckets
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, pair_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -59,13 +59,9 @@ def _stack(config: T5, decodes: bool) -> Stack:
         out_bias=False,
         scale=1.0,
         dropout=config.dropout,
+        mask=Causal() if decodes else EVERYTHING,
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal() if decodes else EVERYTHING)
-    }
-    if decodes:
-        parts["cross"] = attention.replace(d_context=config.d_model)
-    parts["feedforward"] = FeedForwardConfig(
+    network = FeedForwardConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         activation=config.activation,
@@ -74,10 +70,9 @@ def _stack(config: T5, decodes: bool) -> Stack:
         dropout=config.dropout,
     )
     norm = NormConfig(kind="rms", eps=config.norm_eps)
-    sublayers = (
-        SublayerConfig(name=name, part=part, norm=norm, dropout=config.dropout) for name, part in parts.items()
-    )
-    blocks = (BlockConfig(sublayers=tuple(sublayers)),) * (config.decoder_layers if decodes else config.n_layers)
+    memory = config.d_model if decodes else None
+    block = usual_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
+    blocks = (block,) * (config.decoder_layers if decodes else config.n_layers)
     positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, both_ways=not decodes)
     settings = StackConfig(blocks=blocks, final_norm=norm, final_dropout=config.dropout)
     return Stack(settings, config.d_model, positions)
@@ -108,18 +103,7 @@ def build(config: T5) -> Model:
         Stage("encoder", source, _stack(config, decodes=False)),
         Stage("decoder", target, _stack(config, decodes=True), attends="encoder"),
     ]
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", (*range(config.n_layers), -1)),
-            "decoder_hidden_states": ("decoder", (*range(config.decoder_layers), -1)),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.decoder_layers, normed=(True, True))
     heads = {"language": LanguageHead(head, source.words if config.tied else None)}
     start, padding = config.decoder_start, config.padding
     return Model("t5", config, stages, dict(heads), report, decoder_start=start, padding=padding)
@@ -142,7 +126,7 @@ def _v1_1(n_layers: int, d_model: int, n_heads: int, d_hidden: int) -> T5:
 
 
 SIZES = {
-    "t5-tiny": T5(n_layers=2, d_model=64, n_heads=4, d_head=16, d_hidden=128, vocab_size=256),
+    "t5-tiny": T5(**TINY, d_head=16, vocab_size=256),
     "t5-small": T5(),
     "t5-base": T5(n_layers=12, d_model=768, n_heads=12, d_hidden=3072),
     "t5-large": T5(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),

@@ -10,48 +10,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, stack_report, xavier_init
+from anyformer.recipes.vit import PreNorm
 from anyformer.registry import Family, register
 
 Attends = Literal["divided", "joint", "space"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeSformer(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
+class TimeSformer(PreNorm):
     n_frames: int = 8
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
     attends: Attends = "divided"  # "space": each frame by itself, and a row of the answer for each
-    activation: str = "gelu"
     norm_eps: float = 1e-6
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     drop_path: float = 0.0
     qkv_bias: bool = True
     head: Literal["classify", "base"] = "classify"
     n_labels: int = 400
     problem: Problem | None = None
-
-    def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
 
     @property
     def inputs(self) -> VideoInputConfig:
@@ -74,7 +61,7 @@ def _blocks(config: TimeSformer) -> tuple[BlockConfig, ...]:
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.dropout
     )
-    norm = NormConfig(eps=config.norm_eps)
+    norm = config.norm
     last = SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=config.dropout)
     looks = [SublayerConfig(name="self", part=attention, norm=norm, dropout=config.dropout)]
     if config.attends == "divided":
@@ -90,36 +77,20 @@ def _blocks(config: TimeSformer) -> tuple[BlockConfig, ...]:
 
 
 def build(config: TimeSformer) -> Model:
-    stack = Stack(StackConfig(blocks=_blocks(config), final_norm=NormConfig(eps=config.norm_eps)), config.d_model)
+    stack = Stack(StackConfig(blocks=_blocks(config), final_norm=config.norm), config.d_model)
     head: Head = EmbedHead("encoder")
     if config.head == "classify":
         head = ClassifyHead(
             ClassifyConfig(d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem)
         )
     looks = "space" if config.attends == "divided" else "self"
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": (f"encoder.blocks.*.{looks}.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers, looks=looks)
     stages = [Stage("encoder", VideoInput(config.inputs), stack)]
     return Model("timesformer", config, stages, {config.head: head}, report)
 
 
-def init(config: TimeSformer) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)  # a fixed spread is too timid for narrow models
-
-
 SIZES = {
-    "timesformer-tiny": TimeSformer(
-        n_layers=2,
-        d_model=64,
-        n_heads=4,
-        d_hidden=128,
-        n_frames=4,
-        image_size=(32, 32),
-        patch_size=(8, 8),
-        n_labels=10,
-    ),
+    "timesformer-tiny": TimeSformer(**TINY, n_frames=4, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     "timesformer-base": TimeSformer(),
     "timesformer-base-joint": TimeSformer(attends="joint"),
     "timesformer-high-resolution": TimeSformer(n_frames=16, image_size=(448, 448)),
@@ -127,4 +98,4 @@ SIZES = {
 
 TRAINING: dict[str, dict[str, Any]] = {"timesformer-tiny": {"train.lr": 1e-3, "train.batch_size": 32}}
 
-register(Family("timesformer", TimeSformer, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("timesformer", TimeSformer, build, xavier_init, __doc__ or ""), SIZES, TRAINING)

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
+from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, pair_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -74,37 +75,14 @@ class Transformer(Settings):
         return self.target_vocab_size if self.target_vocab_size is not None else self.vocab_size
 
 
-def _feedforward(config: Transformer, d_hidden: int) -> FeedForwardConfig:
-    return FeedForwardConfig(
-        d_model=config.d_model, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
+def _block(config: Transformer, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
+    width, mask = config.d_model, Causal() if decodes else EVERYTHING
+    attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
+    network = FeedForwardConfig(
+        d_model=width, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-
-
-def _block(config: Transformer, parts: dict[str, AttentionConfig | FeedForwardConfig]) -> BlockConfig:
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
-        )
-    )
-
-
-def _encoder_block(config: Transformer) -> BlockConfig:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
-    return _block(config, {"self": attention, "feedforward": _feedforward(config, config.d_hidden)})
-
-
-def _decoder_block(config: Transformer) -> BlockConfig:
-    attention = AttentionConfig(
-        d_query=config.d_model, n_heads=config.decoder_heads, dropout=config.attention_dropout, mask=Causal()
-    )
-    cross = AttentionConfig(
-        d_query=config.d_model,
-        d_context=config.d_model,
-        n_heads=config.decoder_heads,
-        dropout=config.attention_dropout,
-    )
-    feedforward = _feedforward(config, config.decoder_hidden)
-    return _block(config, {"self": attention, "cross": cross, "feedforward": feedforward})
+    memory = width if decodes else None
+    return usual_block(attention, network, d_context=memory, order="post", dropout=config.dropout)
 
 
 def _inputs(config: Transformer, prefix: str, vocab_size: int) -> TextInput:
@@ -142,26 +120,15 @@ def pair(
     echoes: bool = False,
 ) -> Model:
     """An encoder and a decoder that attends to it, around the inputs and heads of a family."""
-    encoder = StackConfig(blocks=(_encoder_block(config),) * config.n_layers, layer_drop=config.layer_drop)
-    decoder = StackConfig(
-        blocks=(_decoder_block(config),) * config.decoder_layers, layer_drop=config.decoder_layer_drop
-    )
+    reads = _block(config, config.n_heads, config.d_hidden, decodes=False)
+    writes = _block(config, config.decoder_heads, config.decoder_hidden, decodes=True)
+    encoder = StackConfig(blocks=(reads,) * config.n_layers, layer_drop=config.layer_drop)
+    decoder = StackConfig(blocks=(writes,) * config.decoder_layers, layer_drop=config.decoder_layer_drop)
     stages = [
         Stage("encoder", source, Stack(encoder, config.d_model)),
         Stage("decoder", target, Stack(decoder, config.d_model), attends="encoder"),
     ]
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", tuple(range(config.n_layers + 1))),
-            "decoder_hidden_states": ("decoder", tuple(range(config.decoder_layers + 1))),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.decoder_layers)
     return Model(
         family,
         config,
@@ -188,7 +155,7 @@ def init(config: Transformer) -> InitConfig:
 
 
 SIZES = {
-    "transformer-tiny": Transformer(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128),
+    "transformer-tiny": Transformer(**TINY, vocab_size=256, max_length=128),
     "transformer-small": Transformer(n_layers=4, d_model=256, n_heads=4, d_hidden=512, dropout=0.3, max_length=256),
     "transformer-base": Transformer(),
     "transformer-big": Transformer(d_model=1024, n_heads=16, d_hidden=4096, dropout=0.3),

@@ -15,16 +15,15 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import RelativeXL
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
 from anyformer.recipes.few_rows import FEW_WORDS
+from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block, usual_init
 from anyformer.registry import Family, register
 
 
@@ -61,13 +60,7 @@ def _block(config: TransformerXL) -> BlockConfig:
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation="relu", dropout=config.dropout
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention, "feedforward": feedforward}
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order=config.order, dropout=config.dropout)
-            for name, part in parts.items()
-        )
-    )
+    return usual_block(attention, feedforward, order=config.order, dropout=config.dropout)
 
 
 def _positions(config: TransformerXL) -> list[RelativeXL]:
@@ -89,28 +82,14 @@ def build(config: TransformerXL) -> Model:
         )
     )
     blocks = StackConfig.repeat(_block(config), config.n_layers)
-    head = LanguageHead(
-        LanguageConfig(
-            d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, bias=True, keep=True
-        ),
-        inputs.words if config.tied else None,
-    )
-    report = Report(
-        hidden={"hidden_states": ("decoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("decoder.blocks.*.self.weights",)},
-    )
+    head = next_word(config, inputs, bias=True)
+    report = stack_report("decoder", config.n_layers)
     stage = Stage("decoder", inputs, Stack(blocks, config.d_model, _positions(config)))
     return Model("transformer-xl", config, [stage], {"language": head}, report)
 
 
-def init(config: TransformerXL) -> InitConfig:
-    return InitConfig(std=0.02)
-
-
 SIZES = {
-    "transformer-xl-tiny": TransformerXL(
-        n_layers=2, d_model=64, n_heads=4, d_head=16, d_hidden=128, vocab_size=256, mem_len=32
-    ),
+    "transformer-xl-tiny": TransformerXL(**TINY, d_head=16, vocab_size=256, mem_len=32),
     "transformer-xl-mini": TransformerXL(
         n_layers=8, d_model=256, n_heads=4, d_head=64, d_hidden=1024, mem_len=256, dropout=0.3
     ),
@@ -120,4 +99,6 @@ SIZES = {
     ),
 }
 
-register(Family("transformer-xl", TransformerXL, build, init, __doc__ or ""), SIZES, {"transformer-xl-mini": FEW_WORDS})
+register(
+    Family("transformer-xl", TransformerXL, build, usual_init, __doc__ or ""), SIZES, {"transformer-xl-mini": FEW_WORDS}
+)

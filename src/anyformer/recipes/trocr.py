@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
@@ -20,7 +20,8 @@ from anyformer.core.positions import Positions, Sinusoidal, Table
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, stack_report, usual_block, whole_heads
 from anyformer.registry import Family, register
 
 ROOM = 2  # learned positions start here; the rows before it were meant for padding
@@ -48,9 +49,7 @@ class TrOCR(Settings):
     padding: int = 1
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
 
 
 def _inputs(config: TrOCR) -> TextInput:
@@ -72,20 +71,14 @@ def _inputs(config: TrOCR) -> TextInput:
 
 
 def _block(config: TrOCR) -> BlockConfig:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
+    attention = AttentionConfig(
+        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
+    )
     context = config.d_context if config.d_context is not None else config.d_model
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {
-        "self": attention.replace(mask=Causal()),
-        "cross": attention.replace(d_context=context),
-        "feedforward": feedforward,
-    }
-    sublayers = (
-        SublayerConfig(name=name, part=part, order="post", dropout=config.dropout) for name, part in parts.items()
-    )
-    return BlockConfig(sublayers=tuple(sublayers))
+    return usual_block(attention, feedforward, d_context=context, order="post", dropout=config.dropout)
 
 
 def build(config: TrOCR) -> Model:
@@ -94,13 +87,7 @@ def build(config: TrOCR) -> Model:
     stage = Stage("decoder", inputs, Stack(blocks, config.d_model), memory="encoder_hidden_states")
     words = inputs.words if config.tied else None
     head = LanguageHead(LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder"), words)
-    report = Report(
-        hidden={"hidden_states": ("decoder", tuple(range(config.n_layers + 1)))},
-        attentions={
-            "attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-    )
+    report = stack_report("decoder", config.n_layers, crosses=True)
     return Model("trocr", config, [stage], {"language": head}, report, padding=config.padding)
 
 
@@ -108,10 +95,6 @@ def init(config: TrOCR) -> InitConfig:
     return InitConfig(std=config.init_std)
 
 
-SIZES = {
-    "trocr-tiny": TrOCR(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128, padding=0, d_context=48
-    )
-}
+SIZES = {"trocr-tiny": TrOCR(**TINY, vocab_size=256, max_length=128, padding=0, d_context=48)}
 
 register(Family("trocr", TrOCR, build, init, __doc__ or ""), SIZES)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.config import Settings
-from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
@@ -19,17 +17,15 @@ from anyformer.heads.embed import EmbedHead
 from anyformer.heads.pooled import PooledConfig, PooledHead
 from anyformer.heads.tubes import TubesHead
 from anyformer.inputs.video import HiddenTubes, VideoInput, VideoInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.mae import Autoencoder
+from anyformer.recipes.usual import stack_report, xavier_init
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class VideoMAE(Settings):
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
+class VideoMAE(Autoencoder):
     n_decoder_layers: int = 4
     d_decoder: int = 384
     n_decoder_heads: int = 6
@@ -38,11 +34,6 @@ class VideoMAE(Settings):
     tubelet_size: int = 2
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
-    n_channels: int = 3
-    activation: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     drop_path: float = 0.0
     qv_bias: bool = True
     mean_pooling: bool = True
@@ -51,10 +42,6 @@ class VideoMAE(Settings):
     head: Literal["classify", "pixels", "base"] = "classify"
     n_labels: int = 400
     problem: Problem | None = None
-
-    def check(self) -> None:
-        for width, heads in ((self.d_model, self.n_heads), (self.d_decoder, self.n_decoder_heads)):
-            self.require(width % heads == 0, f"the width {width} is not a multiple of its {heads} heads.")
 
     @property
     def inputs(self) -> VideoInputConfig:
@@ -68,21 +55,9 @@ class VideoMAE(Settings):
         )
 
 
-def _stack(
-    config: VideoMAE, n_layers: int, d_model: int, n_heads: int, d_hidden: int, norm: NormConfig | None
-) -> Stack:
-    block = encoder_block(
-        d_model=d_model,
-        n_heads=n_heads,
-        d_hidden=d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=config.drop_path,
-        qkv_bias=config.qv_bias,
-    )
-    return Stack(StackConfig.repeat(block, n_layers, norm), d_model)
+def _stack(config: VideoMAE, norm: NormConfig | None) -> Stack:
+    block = encoder_block(config, drop_path=config.drop_path, qkv_bias=config.qv_bias)
+    return Stack(StackConfig.repeat(block, config.n_layers, norm), config.d_model)
 
 
 def _head(config: VideoMAE) -> Head:
@@ -104,22 +79,13 @@ def _head(config: VideoMAE) -> Head:
 
 
 def build(config: VideoMAE) -> Model:
-    norm = None if config.mean_pooling else NormConfig(eps=config.norm_eps)
-    encoder = _stack(config, config.n_layers, config.d_model, config.n_heads, config.d_hidden, norm)
+    encoder = _stack(config, None if config.mean_pooling else config.norm)
     stages = [Stage("encoder", VideoInput(config.inputs), encoder)]
     if config.head == "pixels":
         hidden = HiddenTubes("encoder", config.d_model, config.d_decoder, config.inputs.n_tokens)
-        sizes = (config.n_decoder_layers, config.d_decoder, config.n_decoder_heads, config.d_decoder_hidden)
-        stages.append(Stage("decoder", hidden, _stack(config, *sizes, NormConfig())))
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+        stages.append(Stage("decoder", hidden, _stack(config.decoder, NormConfig())))
+    report = stack_report("encoder", config.n_layers)
     return Model("videomae", config, stages, {config.head: _head(config)}, report)
-
-
-def init(config: VideoMAE) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=0.02)
 
 
 _TINY = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128, "n_frames": 4}
@@ -131,4 +97,4 @@ SIZES = {
     "videomae-base-pretraining": VideoMAE(head="pixels", mean_pooling=False),
 }
 
-register(Family("videomae", VideoMAE, build, init, __doc__ or ""), SIZES)
+register(Family("videomae", VideoMAE, build, xavier_init, __doc__ or ""), SIZES)

@@ -11,9 +11,8 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
 from anyformer.core.masks import EVERYTHING, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
@@ -21,29 +20,41 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig, Problem
 from anyformer.heads.embed import EmbedHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, Places
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import TINY, patches, stack_report, usual_block, usual_init, whole_heads
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViT(Settings):
+class PreNorm(Settings):
+    """What ViT and its kin say of their blocks."""
+
     n_layers: int = 12
     d_model: int = 768
     n_heads: int = 12
-    d_head: int | None = None  # None: d_model / n_heads
     d_hidden: int = 3072
+    activation: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+
+    def check(self) -> None:
+        whole_heads(self)
+
+    @property
+    def norm(self) -> NormConfig:
+        return NormConfig(eps=self.norm_eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViT(PreNorm):
+    d_head: int | None = None  # None: d_model / n_heads
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
     positions: Places = "learned"
     class_token: bool = True
-    pooling: Literal["class", "mean", "attention"] = (
-        "class"  # which tokens are classified: "mean", "attention": patches
-    )
-    activation: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
+    pooling: Literal["class", "mean", "attention"] = "class"  # what is classified: the class token, or the patches
     drop_path: float = 0.0  # of the last block; those before it less, in a straight line
     qkv_bias: bool = True
     head: Literal["base", "classify"] = "classify"
@@ -53,9 +64,7 @@ class ViT(Settings):
     pool_activation: str = "tanh"
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        super().check()
         self.require(
             len(self.image_size) == len(self.patch_size) == 2, "image_size and patch_size are (rows, columns)."
         )
@@ -63,49 +72,27 @@ class ViT(Settings):
 
 
 def encoder_block(
+    config: PreNorm,
     *,
-    d_model: int,
-    n_heads: int,
-    d_hidden: int,
-    activation: str,
-    norm_eps: float,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
     drop_path: float = 0.0,
     qkv_bias: bool = True,
     d_head: int | None = None,
     mask: Mask = EVERYTHING,
 ) -> BlockConfig:
-    """The pre-norm block that ViT, MAE and their kin share."""
     attention = AttentionConfig(
-        d_query=d_model,
-        n_heads=n_heads,
-        d_qk=None if d_head is None else n_heads * d_head,
+        d_query=config.d_model,
+        n_heads=config.n_heads,
+        d_qk=None if d_head is None else config.n_heads * d_head,
         bias=qkv_bias,
-        dropout=attention_dropout,
+        dropout=config.attention_dropout,
         mask=mask,
     )
-    feedforward = FeedForwardConfig(d_model=d_model, d_hidden=d_hidden, activation=activation)
-    norm = NormConfig(eps=norm_eps)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, norm=norm, dropout=dropout),
-            SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=dropout),
-        ),
-        drop_path=drop_path,
-    )
+    network = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
+    return usual_block(attention, network, norm=config.norm, dropout=config.dropout).replace(drop_path=drop_path)
 
 
 def images(config: ViT) -> ImageInputConfig:
-    return ImageInputConfig(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        n_channels=config.n_channels,
-        d_model=config.d_model,
-        class_token=config.class_token,
-        positions=config.positions,
-        dropout=config.dropout,
-    )
+    return patches(config).replace(class_token=config.class_token, positions=config.positions)
 
 
 def build(config: ViT) -> Model:
@@ -114,27 +101,14 @@ def build(config: ViT) -> Model:
 
 def assemble(family: str, config: ViT, inputs: ImageInputConfig, head: Head) -> Model:
     """What ViT and those after it have in common."""
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model(family, config, [Stage("encoder", ImageInput(inputs), _stack(config))], {config.head: head}, report)
 
 
 def _stack(config: ViT) -> Stack:
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        qkv_bias=config.qkv_bias,
-        d_head=config.d_head,
-    )
+    block = encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head)
     blocks = [block.replace(drop_path=config.drop_path * (i + 1) / config.n_layers) for i in range(config.n_layers)]
-    return Stack(StackConfig(blocks=tuple(blocks), final_norm=NormConfig(eps=config.norm_eps)), config.d_model)
+    return Stack(StackConfig(blocks=tuple(blocks), final_norm=config.norm), config.d_model)
 
 
 def head(config: ViT) -> Head:
@@ -151,10 +125,6 @@ def head(config: ViT) -> Head:
             problem=config.problem,
         )
     )
-
-
-def init(config: ViT) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViT:
@@ -177,9 +147,7 @@ CIFAR = ViT(
 )
 
 SIZES = {
-    "vit-tiny": ViT(
-        n_layers=2, d_model=64, n_heads=4, d_hidden=128, image_size=(32, 32), patch_size=(8, 8), n_labels=10
-    ),
+    "vit-tiny": ViT(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     #                layers  width  heads  patch
     "vit-ti16": _size(12, 192, 3),
     "vit-s16": _size(12, 384, 6),
@@ -191,4 +159,4 @@ SIZES = {
     "vit-cifar": CIFAR,
 }
 
-register(Family("vit", ViT, build, init, __doc__ or ""), SIZES)
+register(Family("vit", ViT, build, usual_init, __doc__ or ""), SIZES)

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anyformer.config import Settings
-from anyformer.core.init import InitConfig
+from anyformer.core.attention import AttentionConfig
+from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import HeatmapConfig, HeatmapHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.vit import encoder_block
+from anyformer.inputs.image import ImageInput
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import patches, stack_report, usual_block, usual_init, whole_heads
 from anyformer.registry import Family, register
 
 MARGIN = 2  # pixels around the picture
@@ -44,35 +45,19 @@ class ViTPose(Settings):
     spread: float = 2.0  # of the bells that are learned, in cells of the maps
 
     def check(self) -> None:
-        self.require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}."
-        )
+        whole_heads(self)
         fits = self.layer is None or 0 <= self.layer <= self.n_layers
         self.require(fits, f"layer is {self.layer}; there are {self.n_layers}.")
 
 
 def build(config: ViTPose) -> Model:
-    inputs = ImageInputConfig(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        n_channels=config.n_channels,
-        d_model=config.d_model,
-        dropout=config.dropout,
-        class_token=False,
-        spread=True,
-        margin=MARGIN,
+    inputs = patches(config).replace(class_token=False, spread=True, margin=MARGIN)
+    width, norm = config.d_model, NormConfig(eps=config.norm_eps)
+    attention = AttentionConfig(
+        d_query=width, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
-    block = encoder_block(
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_hidden=config.d_model * config.hidden_ratio,
-        activation=config.activation,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        drop_path=config.drop_path,
-        qkv_bias=config.qkv_bias,
-    )
+    network = FeedForwardConfig(d_model=width, d_hidden=width * config.hidden_ratio, activation=config.activation)
+    block = usual_block(attention, network, norm=norm, dropout=config.dropout).replace(drop_path=config.drop_path)
     head = HeatmapConfig(
         d_model=config.d_model,
         n_joints=config.n_joints,
@@ -80,19 +65,12 @@ def build(config: ViTPose) -> Model:
         decoder=config.decoder,
         scale=config.scale,
         layer=config.n_layers if config.layer is None else config.layer,
-        norm=NormConfig(eps=config.norm_eps),
+        norm=norm,
         spread=config.spread,
     )
     stage = Stage("encoder", ImageInput(inputs), Stack(StackConfig.repeat(block, config.n_layers), config.d_model))
-    report = Report(
-        hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers)
     return Model("vitpose", config, [stage], {"pose": HeatmapHead(head)}, report)
-
-
-def init(config: ViTPose) -> InitConfig:
-    return InitConfig(std=0.02)
 
 
 SIZES = {
@@ -107,4 +85,4 @@ SIZES = {
     "vitpose-h": ViTPose(n_layers=32, d_model=1280, n_heads=16),
 }
 
-register(Family("vitpose", ViTPose, build, init, __doc__ or ""), SIZES)
+register(Family("vitpose", ViTPose, build, usual_init, __doc__ or ""), SIZES)

@@ -13,10 +13,10 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
+from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
@@ -26,7 +26,8 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.pooled import PooledConfig, PooledHead
 from anyformer.inputs.audio import FramesInput, FramesInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, Stage
+from anyformer.recipes.usual import pair_report, stack_report, usual_block
 from anyformer.registry import Family, register
 
 
@@ -65,19 +66,12 @@ class Whisper(Settings):
 
 
 def _block(config: Whisper, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
-    width, dropout = config.d_model, config.attention_dropout
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {}
-    if decodes:
-        parts["self"] = AttentionConfig(d_query=width, n_heads=n_heads, dropout=dropout, mask=Causal())
-        parts["cross"] = AttentionConfig(d_query=width, d_context=width, n_heads=n_heads, dropout=dropout)
-    else:
-        parts["self"] = AttentionConfig(d_query=width, n_heads=n_heads, dropout=dropout)
-    parts["feedforward"] = FeedForwardConfig(
+    width, mask = config.d_model, Causal() if decodes else EVERYTHING
+    attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
+    network = FeedForwardConfig(
         d_model=width, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    return BlockConfig(
-        sublayers=tuple(SublayerConfig(name=name, part=part, dropout=config.dropout) for name, part in parts.items())
-    )
+    return usual_block(attention, network, d_context=width if decodes else None, dropout=config.dropout)
 
 
 def _encoder(config: Whisper) -> Stage:
@@ -113,10 +107,7 @@ def _classifier(config: Whisper) -> Model:
         d_pool=config.d_pool,
         problem="single_label_classification",
     )
-    report = Report(
-        hidden={"hidden_states": ("encoder", (*range(config.n_layers), -1))},
-        attentions={"attentions": ("encoder.blocks.*.self.weights",)},
-    )
+    report = stack_report("encoder", config.n_layers, normed=True)
     return Model("whisper", config, [_encoder(config)], {"classify": PooledHead(head)}, report)
 
 
@@ -128,18 +119,7 @@ def build(config: Whisper) -> Model:
     if config.head == "language":
         settings = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder")
         heads = {"language": LanguageHead(settings, words.words if config.tied else None)}
-    report = Report(
-        hidden={
-            "encoder_hidden_states": ("encoder", (*range(config.n_layers), -1)),
-            "decoder_hidden_states": ("decoder", (*range(config.n_decoder_layers), -1)),
-        },
-        attentions={
-            "encoder_attentions": ("encoder.blocks.*.self.weights",),
-            "decoder_attentions": ("decoder.blocks.*.self.weights",),
-            "cross_attentions": ("decoder.blocks.*.cross.weights",),
-        },
-        last={"encoder_last_hidden_state": "encoder"},
-    )
+    report = pair_report(config.n_layers, config.n_decoder_layers, normed=(True, True))
     stages = [_encoder(config), decoder]
     return Model("whisper", config, stages, heads, report, decoder_start=config.decoder_start, padding=config.padding)
 

@@ -26,7 +26,7 @@ from anyformer.data.examples import Example, Examples, OnDemand, prepare
 from anyformer.data.examples import Progress as Progress
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
-from anyformer.data.read import Rows, read
+from anyformer.data.read import Joined, Rows, read, side_by_side
 from anyformer.data.settings import DataSettings, TokenizerSettings, pairs
 from anyformer.errors import DataError, InputError
 from anyformer.model import Model
@@ -94,6 +94,10 @@ class Task:
     reads: ClassVar[str] = "texts"  # what `run` is given: "texts" (or files that hold one), or "files" as they are
     options_class: ClassVar[type[Options]] = Options
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
+    # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
+    steady: bool = False
+    # What may be appended to rows of tokens [rows, tokens], and as whole rows, without changing the loss, by name.
+    fills: ClassVar[Mapping[str, int]] = MappingProxyType({})
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box
@@ -148,6 +152,10 @@ class Task:
         that device, and normalised. None: nothing is drawn, for evaluation."""
         return batch
 
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        """From now on batches of so many rows go on from one another (see `train.work.Work`)."""
+        return {}
+
     def loss(self, batch: Batch) -> Loss:
         raise NotImplementedError
 
@@ -168,10 +176,22 @@ class Task:
 
     @classmethod
     def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
-        """Files as rows with this task's columns."""
+        """Files as rows with this task's columns. Several sources may each have a form of their own: two parallel files
+        and a TSV, say."""
         names = [name for column in cls.columns for name in (column.name, *column.also)]
-        rows = read(paths, format=data.format, header=_header(data), names=names, sides=cls.sides, default=cls.format)
-        return cls.fit(rows, pairs(data.columns, "data.columns"))
+        chosen = pairs(data.columns, "data.columns")
+
+        def one(source: Paths) -> Rows:
+            found = read(
+                source, format=data.format, header=_header(data), names=names, sides=cls.sides, default=cls.format
+            )
+            return cls.fit(found, chosen)
+
+        if isinstance(paths, (str, PathLike)) or len(paths) == 1:
+            return one(paths)
+        if side_by_side(paths, cls.sides, data.format, cls.format):
+            return one(paths)
+        return Joined([one(source) for source in paths])
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:

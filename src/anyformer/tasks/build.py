@@ -108,7 +108,8 @@ def with_head(model: Model, keep: bool, **changes: Any) -> Model:
     fresh.origin.hf_config = {
         name: value for name, value in model.origin.hf_config.items() if name not in ("id2label", "label2id")
     }
-    fresh.origin.files = dict(model.origin.files)
+    # modules.json says how a sentence encoder makes its vectors, which this is no longer.
+    fresh.origin.files = {name: text for name, text in model.origin.files.items() if name != "modules.json"}
     return fresh
 
 

@@ -52,6 +52,7 @@ class ClassifyAudio(LabelledTask):
     options_class = ClassifyAudioOptions
     heads = ("classify", "classify-audio")
     column = "sound"
+    steady = True
     wanted = "an encoder of sounds that can have a head for classes, such as ast-small"
 
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +26,7 @@ from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
+from anyformer.tasks.embed import read_plan
 from anyformer.tasks.text import TextTask, chances, labels_of, several, texts_of, token_loss
 
 MOST = 1000  # labels; more than that are no classes
@@ -59,6 +61,8 @@ class Number:
 class ClassifyOptions(Options):
     problem: Literal["auto", "classes", "number", "choices"] = "auto"  # "auto": from the labels
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"
+    # Which tokens the class is told from; "auto": as a sentence encoder was trained, else as the model has it.
+    pooling: Literal["auto", "first", "mean"] = "auto"
 
 
 class ClassifyText(TextTask):
@@ -96,6 +100,8 @@ class ClassifyText(TextTask):
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if options.problem == "auto":
             options = options.replace(problem=cls.find_problem(rows))
+        if options.pooling == "auto" and is_sentence_encoder(source):
+            options = options.replace(pooling="mean")
         task = super().begin(source, rows, valid, Setup(setup.model, setup.data, setup.tokenizer, options))
         task.meaning = pairs(setup.data.labels, "data.labels")
         return task
@@ -138,6 +144,8 @@ class ClassifyText(TextTask):
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        if options.pooling != "auto":
+            config = config.replace(pooling=options.pooling)
         if options.problem == "number":
             return config.replace(head="classify", n_labels=1, problem="regression")
         return config.replace(head="classify", n_labels=len(labels), problem=None)
@@ -148,7 +156,7 @@ class ClassifyText(TextTask):
         known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
         same = set(known) == set(labels)
         config = cls.shape(model.config, labels, options)
-        changes = {name: getattr(config, name) for name in ("head", "n_labels", "problem")}
+        changes = {name: getattr(config, name) for name in ("head", "n_labels", "problem", "pooling")}
         return build.with_head(model, same or options.problem == "number", **changes), known if same else labels
 
     @classmethod
@@ -263,6 +271,12 @@ class ClassifyText(TextTask):
         steps = max(few * rows // 32, min(1000, 10 * rows // 32), 50)
         rate = 5e-4 if fresh else 1e-4
         return {"batch_size": 32, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
+
+
+def is_sentence_encoder(source: Source) -> bool:
+    """Whether a folder of sentence-transformers says that its vectors are means: its first token was never trained."""
+    folder = Path(source)
+    return (folder / "modules.json").exists() and read_plan(folder).pools == ("mean",)
 
 
 def problem_of(model: Model) -> str:

@@ -62,6 +62,7 @@ class ClassifyVideo(LabelledTask):
     )
     options_class = ClassifyVideoOptions
     column = "clip"
+    steady = True
     wanted = "an encoder of clips that can have a head for classes, such as timesformer-base"
 
     @classmethod

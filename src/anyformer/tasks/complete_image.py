@@ -104,6 +104,7 @@ class CompleteImage(PictureTask):
     label_column = ""  # a text is read, not told
     options_class = CompleteImageOptions
     larger_is_better = False
+    steady = True
     wanted = "a decoder of pixels"
 
     def __init__(self, model: Model, processor: Processor, options: Any = None, **more: Any) -> None:

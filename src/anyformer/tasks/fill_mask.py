@@ -58,6 +58,7 @@ class FillMask(StreamTask):
     options_class = MaskOptions
     metric = "loss"
     larger_is_better = False
+    steady = True
     wanted = "an encoder that can have a head for masked words"
 
     def __init__(self, *given: Any, **more: Any) -> None:
@@ -67,6 +68,7 @@ class FillMask(StreamTask):
             raise InputError("The tokenizer has no token for a gap ([MASK]), so there is nothing to fill.")
         self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.rate)
         framing = (tok.pad_id, tok.start_id, tok.separator_id, tok.end_id)
+        self.steady = self.steady and not self.settings.next_sentence  # pairs are of uneven lengths
         self.never = [i for i in framing if i is not None]
         self._cut: tuple[Examples, Pieces] | None = None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anyformer.data.batches import BatchSettings
 from anyformer.data.files import cache_folder
@@ -16,6 +17,7 @@ from anyformer.data.settings import DataSettings
 from anyformer.errors import DataError
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Figures, Loss, Progress, Task
+from anyformer.tasks.carried import Streams
 
 
 class Job:
@@ -38,8 +40,15 @@ class Job:
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
             task.prepared(valid)  # a mistake in it shows now, and not at the first evaluation
-        self.slow = not task.cached
+        self.slow, self.steady, self.fills = not task.cached, task.steady, task.fills
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
+
+    @property
+    def streams(self) -> int:
+        return self.plan.rows if isinstance(self.plan, Streams) else 0
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        return self.task.carry(rows)
 
     @property
     def model(self) -> Model:

@@ -4,7 +4,8 @@ or pieces.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,14 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.examples import Example
+from anyformer.data.batches import BatchSettings
+from anyformer.data.examples import Example, Examples
 from anyformer.data.read import Rows
 from anyformer.metrics.language import bits_per_character, perplexity
 from anyformer.model import Model
 from anyformer.tasks import generate
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Plan, Progress, Source, Total, answering
+from anyformer.tasks.carried import GOES_ON, Carried, Streams, remembering
 from anyformer.tasks.stream import StreamTask
 from anyformer.tasks.text import token_loss
 from anyformer.text.tokenizer import Tokenizer
@@ -28,9 +31,15 @@ from anyformer.text.tokenizer import Tokenizer
 class LanguageOptions(Options):
     # Tokens before each window that are read, without gradients, into the model's memory (Transformer-XL, Mamba).
     memory: int = 0
+    # Instead: each row of a batch goes on where the batch before ended, and the memory with it (Transformer-XL).
+    carry: bool = False
 
     def check(self) -> None:
         self.require(self.memory >= 0, f"memory is {self.memory}; it must be 0 or more.")
+        self.require(not (self.memory and self.carry), "memory is read again or carried along; give one of the two.")
+
+
+STREAMS = 8  # in which a text is evaluated: few, as each of them begins with nothing to remember
 
 
 class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes texts alone
@@ -46,7 +55,9 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     ahead = 1
     metric = "loss"
     larger_is_better = False
+    steady = True
     wanted = "a plain decoder"
+    carried: Carried | None = None
 
     def __init__(self, model: Model, tokenizer: Tokenizer, options: Any = None, **more: Any) -> None:
         own = {name: more.pop(name) for name in ("labels", "max_length") if name in more}
@@ -76,6 +87,16 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     def context(self) -> int:
         return int(self.settings.memory)
 
+    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+        if not self.settings.carry:
+            return super().plan(examples, settings, seed)
+        remembering(self.model)
+        return Streams(len(self.flat(examples)) - self.ahead, self.window, settings, seed)
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        self.carried = Carried(self.model, rows)
+        return self.carried.tensors
+
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         rows = torch.from_numpy(np.stack([example["input_ids"] for example in examples]))
         seen, text = rows[:, : self.context], rows[:, self.context :]
@@ -90,15 +111,22 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
         if self.context:
             with torch.no_grad():
                 given["past_key_values"] = self.model(input_ids=batch["context_ids"], use_cache=True).past_key_values
-        logits: Tensor = self.model(**given).logits
+        elif self.carried is not None:
+            given["past_key_values"] = self.carried.open(batch[GOES_ON])
+        out = self.model(**given)
+        if self.carried is not None:
+            self.carried.close(out.past_key_values)
+        logits: Tensor = out.logits
         return logits
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         """Loss a token, over windows one after another; perplexity; bits a character of the text."""
         examples = self.prepared(rows)
         total = Total()
-        with answering(self.model):
-            for _, batch in self.batches_of(examples, progress=progress):
+        with answering(self.model), self._apart(examples) as settings:
+            for number, (_, batch) in enumerate(self.batches_of(examples, settings, progress)):
+                if settings is not None:
+                    batch[GOES_ON] = torch.full((settings.rows,), number > 0, device=self.model.device)
                 total.add(self.loss(batch))
         share = total.count / max(len(self.flat(examples)), 1)  # what the windows leave over is not counted
         return {
@@ -106,6 +134,20 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
             "perplexity": perplexity(total.total, int(total.count)),
             "bits_per_character": bits_per_character(total.total, round(share * self.characters(rows))),
         }
+
+    @contextmanager
+    def _apart(self, examples: Examples) -> Iterator[BatchSettings | None]:
+        """Another text is read, with a memory of its own, in a few streams; None: in windows, each by itself."""
+        if not self.settings.carry:
+            yield None
+            return
+        settings = BatchSettings(rows=STREAMS, shuffle=False)
+        kept, rows = self.carried, Streams(len(self.flat(examples)) - self.ahead, self.window, settings, 0).rows
+        self.carried = Carried(self.model, rows)
+        try:
+            yield settings.replace(rows=rows)
+        finally:
+            self.carried = kept
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Match(PictureTextTask):
     def loss(self, batch: Batch) -> Loss:
         texts = {name: batch[name] for name in ("input_ids", "attention_mask")}
         logits = self.model(**self.seen(batch), **texts).logits_per_text
-        count = torch.tensor(float(len(logits)), device=logits.device)
+        count = torch.full((), float(len(logits)), device=logits.device)
         return Loss(match_loss(logits) * count, count)
 
     # Figures and answers.

@@ -72,6 +72,7 @@ class PoseTask(PictureTask):
     options_class = PoseOptions
     objects = True
     label_column = "keypoints"
+    steady = True
     wanted = "a model that places joints, such as joints-128 or vitpose-s"
 
     def __init__(self, *given: Any, **more: Any) -> None:

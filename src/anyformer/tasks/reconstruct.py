@@ -54,6 +54,7 @@ class Reconstruct(PictureTask):
     columns = (Column("image"),)
     options_class = ReconstructOptions
     metric, larger_is_better = "loss", False
+    steady = True
     wanted = "a masked autoencoder"
 
     @classmethod
@@ -62,7 +63,7 @@ class Reconstruct(PictureTask):
 
     def loss(self, batch: Batch) -> Loss:
         """Of the patches that are dropped, which the model draws anew for every batch."""
-        count = torch.tensor(len(batch["pixel_values"]), device=batch["pixel_values"].device)
+        count = torch.full((), len(batch["pixel_values"]), device=batch["pixel_values"].device)
         return Loss(self.model(pixel_values=batch["pixel_values"]).loss * count, count)
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:

@@ -75,6 +75,7 @@ class Segment(PictureTask):
     )
     options_class = SegmentOptions
     metric = "mean_iou"
+    steady = True
     wanted = "a model that says a class for every pixel, such as segmenter-mini or beit-b16-segment"
 
     def __init__(self, *given: Any, **more: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from torch import Generator
@@ -19,6 +20,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.errors import FolderError, InputError
+from anyformer.heads.base import IGNORED
 from anyformer.metrics.language import perplexity
 from anyformer.metrics.writing import bleu, has_sacrebleu
 from anyformer.model import Model
@@ -76,6 +78,9 @@ class Translate(TextTask):
     wanted = "an encoder-decoder"
     text_columns = ("source", "target")
     sequences = ("input_ids", "labels")
+    fills: ClassVar[Mapping[str, int]] = MappingProxyType(
+        {"input_ids": 0, "attention_mask": 0, "labels": IGNORED, "decoder_attention_mask": 0}
+    )
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)

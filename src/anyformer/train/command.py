@@ -31,6 +31,7 @@ from anyformer.train.watch import Progress, Watcher, Watchers
 from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder
 
+LONG = 5000  # steps
 LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
 
 
@@ -145,7 +146,10 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
     seed_everything(chosen.train.seed)
     setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"])  # type: ignore[arg-type]
     task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
-    task.smoothing, task.compiled = chosen.train.label_smoothing, chosen.train.compile
+    task.smoothing = chosen.train.label_smoothing
+    # What is done to pictures before the step is hundreds of small kernels, which a long run soon gets back.
+    long = devices.device.type == "cuda" and chosen.train.steps > LONG
+    task.compiled = chosen.train.compile or long
     said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
     task.model.origin.settings.update(said)
     batch = BatchSettings(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -55,9 +56,11 @@ class Devices:
         if self.sharded:
             # Its hooks do not see in-place changes of what the model gives; no loss makes any.
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-            for module in model.modules():
-                if isinstance(module, Block):
-                    fully_shard(module)
+            blocks = [module for module in model.modules() if isinstance(module, Block)]
+            holders = Counter(id(parameter) for block in blocks for parameter in block.parameters())
+            for block in blocks:
+                if all(holders[id(parameter)] == 1 for parameter in block.parameters()):
+                    fully_shard(block)  # blocks that share (Transformer-XL's biases) stay with the model
             fully_shard(model)
 
     def join(self, module: nn.Module, unused: bool) -> nn.Module:
@@ -88,6 +91,20 @@ class Devices:
             for shard in shards:
                 shard.set_reshard_after_forward(shard is not model, recurse=False)
                 shard.reshard()
+
+    def mine(self, rows: int) -> int:
+        """How many of so many rows are this process's: every n-th."""
+        return len(range(self.rank, rows, self.ranks))
+
+    def join_rows(self, values: Tensor, rows: int) -> Tensor:
+        """The rows of all processes, each in its place, for all of them."""
+        every = values.new_zeros(rows, *values.shape[1:])
+        every[self.rank :: self.ranks] = values[: self.mine(rows)]
+        return self.add(every)
+
+    def own_rows(self, values: Tensor) -> Tensor:
+        """This process's of the rows of all; one that has none repeats one for nothing."""
+        return values[self.rank :: self.ranks] if self.mine(len(values)) else values[:1]
 
     def add(self, values: Tensor) -> Tensor:
         """The sum over all processes."""

@@ -34,6 +34,7 @@ GPUS = {
     "T4": 70,
 }
 GPU = 300.0  # where the name says nothing
+GUESSES = ("constant", "cpu_load")  # codecarbon's modes for a processor without counters
 
 
 class Meter:
@@ -43,7 +44,7 @@ class Meter:
         self.started = time.perf_counter()
         self.tracker = _tracker()
         self.watts, assumed = assume(device)
-        self.how = "measured by codecarbon" if self.tracker is not None else f"an estimate: {assumed}"
+        self.how = f"an estimate: {assumed}" if self.tracker is None else named(self.tracker)
 
     def read(self) -> float:
         """kWh so far."""
@@ -71,6 +72,12 @@ def _tracker() -> Any:
         tracker.start()
         return tracker
     return None
+
+
+def named(tracker: Any) -> str:
+    """codecarbon reads counters where the machine has them, and else guesses from the load of a known processor."""
+    guessed = any(getattr(part, "_mode", None) in GUESSES for part in getattr(tracker, "_hardware", ()))
+    return "codecarbon's estimate from the processor's load" if guessed else "measured by codecarbon"
 
 
 def assume(device: torch.device) -> tuple[float, str]:

@@ -28,6 +28,7 @@ from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
 from anyformer.train.optim import Average, freeze, make_optimizer, rate
 from anyformer.train.readout import Figures, Readout
+from anyformer.train.record import Recorder, Taken, can_record
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
 from anyformer.train.state import State
@@ -70,6 +71,8 @@ class Engine:
         devices.place(work.model)
         self.optimizer = make_optimizer(work.model, settings)
         self.stepper = Stepper(work, settings, devices, self.optimizer)
+        if work.streams:
+            self.stepper.carried = work.carry(max(devices.mine(work.streams), 1))
         statistics = [buffer for buffer in work.model.buffers() if buffer.is_floating_point()]
         self.average = Average(self.stepper.parameters, settings.ema, statistics) if settings.ema else None
         self.feed = Feed(work, settings.seed, devices)
@@ -77,9 +80,11 @@ class Engine:
         keep = max(settings.keep, settings.average)
         self.store = None if folder is None else Store(folder / "checkpoints", devices, keep)
         self.state = State()
+        self.recorder = self._make_recorder()
         self.progress = Progress(settings.steps, self.state)
         self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
         self.asked_to_stop: float | None = None  # when
+        self.spent = 0.0  # the share of the minutes that are allowed
 
     # The loop
 
@@ -98,6 +103,7 @@ class Engine:
                 self._read_meter()
         finally:
             self.feed.close()
+            self.recorder = None  # and the memory of what it recorded
             self.work.model.eval()
             self.work.model.sparing = False
             self.watcher.stop()
@@ -107,7 +113,7 @@ class Engine:
         state = self.state
         if state.step and self._due(self.settings.eval_every) and state.evaluated != state.step:
             self.evaluate()  # the run was cut off between the step and its evaluation
-        while state.step < self.settings.steps and not self._gave_up():
+        while state.step < self.settings.steps and not self._gave_up() and not self._time_is_up():
             self.step()
             if self._due(self.settings.eval_every):
                 self.evaluate()
@@ -116,6 +122,8 @@ class Engine:
             if self._asked():
                 self._interrupt()
         self._read(everything=True)
+        if self.spent >= 1:
+            self.watcher.note(f"The {self.settings.minutes:g} minutes are up, after step {state.step:,}.")
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.state.step % every == 0
@@ -123,10 +131,20 @@ class Engine:
     def _gave_up(self) -> bool:
         return 0 < self.settings.patience <= self.state.stale
 
+    def _time_is_up(self) -> bool:
+        """By the clock of the first process; what was spent before a kill counts."""
+        if self.settings.minutes and (not self.devices.many or self._due(self.settings.log_every)):
+            self.spent = self.devices.share(self.state.seconds / 60 / self.settings.minutes)
+        return self.spent >= 1
+
+    def _place(self, number: int) -> int:
+        """Where in the schedule a step stands: further on where the minutes go faster than the steps."""
+        return number if number <= self.settings.warmup else max(number, int(self.spent * self.settings.steps))
+
     def step(self) -> None:
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
-        seed_everything(self.settings.seed, number, self.devices.rank)
+        self._seed()
         batches, place = self.feed.take(state.place, self.settings.accumulate)
         self.progress.waited = self.feed.waited
         self.progress.unit = batches[0].unit
@@ -142,15 +160,44 @@ class Engine:
         self.watcher.step(self.progress)
 
     def _learn(self, number: int, batches: Sequence[Fed]) -> None:
-        sums, parts = self.stepper.gradients(batches)
-        norm = self.stepper.clip()
-        lr = rate(number, self.settings)
+        lr = rate(self._place(number), self.settings)
+        self.stepper.aim(lr)
         rows = [row for fed in batches for row in fed.rows]
-        self.readout.push(number, rows, lr, torch.cat([sums, norm.reshape(1)]), parts)
+        taken = self.recorder.learn(batches[0]) if self.recorder is not None else None
+        figures, parts = taken if taken is not None else self.stepper.clipped(batches)
+        self.readout.push(number, rows, lr, figures, parts)
         self._read()
-        self.stepper.apply(lr)
+        if taken is None:
+            self._move()
+
+    def _move(self) -> None:
+        self.stepper.apply()
         if self.average is not None:
             self.average.update()
+
+    def _whole(self, fed: Fed) -> Taken:
+        """A step that nobody looks into, as it can be recorded."""
+        taken = self.stepper.clipped([fed])
+        self._move()
+        return taken
+
+    def _make_recorder(self) -> Recorder | None:
+        if not can_record(self.work, self.settings, self.devices):
+            return None
+        self.stepper.hold_rates()
+        return Recorder(
+            self._whole,
+            self.devices.device,
+            compiled=self.settings.compile,
+            fills=self.work.fills,
+            hold=self.feed.settle,
+            reseed=self._seed,
+            say=self.watcher.note,
+        )
+
+    def _seed(self) -> None:
+        """Whatever the next step draws, it draws from here."""
+        seed_everything(self.settings.seed, self.state.step + 1, self.devices.rank)
 
     def _read(self, everything: bool = False) -> None:
         """Look at the figures that are there. On a CPU that is before the weights move."""
@@ -251,7 +298,12 @@ class Engine:
         if self.average is not None:
             pairs = zip(self.average.parameters, self.average.values, strict=True)
             tensors |= {f"average/{named[id(parameter)]}": value for parameter, value in pairs}
-        return tensors
+        everyone = {name: self.devices.join_rows(value, self.work.streams) for name, value in self._carried()}
+        return {**tensors, **everyone}
+
+    def _carried(self) -> Iterator[tuple[str, Tensor]]:
+        """What this process's streams have read, with its name in a checkpoint."""
+        return ((f"carried/{name}", value) for name, value in self.stepper.carried.items())
 
     def _resume(self) -> None:
         assert self.store is not None, "a run without a folder cannot continue"
@@ -270,6 +322,8 @@ class Engine:
         if odd:
             raise FolderError(f"{checkpoint.folder} is of another model or optimiser: {', '.join(odd[:5])} differ.")
         self.store.read(checkpoint, tensors)
+        for name, value in self._carried():
+            value.copy_(self.devices.own_rows(tensors[name]))
         self._restore(State.from_json(checkpoint.info["state"]))
         self.watcher.note(f"Continuing from step {self.state.step:,}.")
 

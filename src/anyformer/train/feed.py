@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
+from anyformer.tasks.carried import GOES_ON
 from anyformer.tokens import remember
 from anyformer.train.distributed import Devices
 from anyformer.train.seeds import generator
@@ -34,6 +36,13 @@ class Fed:
     counts: bool  # False: there were fewer rows than devices, and this one repeats a row for nothing
     tokens: int  # real ones, this device's
     slots: int  # the padded ones too
+    told: Tensor | None = None  # both on the device, for a step that was recorded before they were known
+
+    def read(self, device: torch.device) -> Tensor:
+        """[tokens, slots]"""
+        if self.told is not None:
+            return self.told
+        return torch.stack([torch.full((), n, dtype=torch.float64, device=device) for n in (self.tokens, self.slots)])
 
     @property
     def unit(self) -> str:
@@ -97,6 +106,8 @@ class Feed:
         mine = rows[rank::ranks]
         chance = generator(self.seed, *place, rank)
         batch = dict(self.work.collate(mine if len(mine) else rows[:1], chance))
+        if self.work.streams:
+            batch[GOES_ON] = torch.full((max(len(mine), 1),), place.batch > 0)
         if self._pinned:
             batch = {name: value.pin_memory() for name, value in batch.items()}
         tokens, slots = count_tokens(batch) if len(mine) else (0, 0)
@@ -107,6 +118,10 @@ class Feed:
         batch = {name: remember(value.to(device, non_blocking=True), value) for name, value in fed.batch.items()}
         chance = generator(self.seed, *place, self.devices.rank, 1, device=device)
         return Fed(fed.rows, self.work.ready(batch, chance), fed.counts, fed.tokens, fed.slots)
+
+    def settle(self) -> None:
+        """Wait until nothing is being made: what another thread asks of a GPU would disturb a recording."""
+        wait(self._ahead.values())
 
     def close(self) -> None:
         if self._worker is not None:

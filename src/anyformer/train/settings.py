@@ -13,6 +13,7 @@ Precision = Literal["auto", "float32", "bf16", "fp16"]
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(Settings):
     steps: int = 10_000  # of the optimiser
+    minutes: float = 0.0  # of training, at whose end the schedule and the run end too; 0: no limit
     batch_size: int = 32  # rows read at once, on all devices together
     batch_tokens: int | None = None  # instead of so many rows, as many as fit into so many tokens, padding counted
     accumulate: int = 1  # batches whose gradients make one step
@@ -35,6 +36,9 @@ class TrainSettings(Settings):
     average: int = 0  # the model is the mean of the last so many checkpoints; 0: none
     precision: Precision = "auto"  # "auto": bf16 on a GPU that has it, float32 elsewhere
     compile: bool = False
+    # On a GPU, record the whole step once and replay it. "auto": for tasks whose batches are all of one shape, where
+    # nothing stands against it; true: for others too, each shape that comes again and again, without packing.
+    record: bool | Literal["auto"] = "auto"
     checkpointing: bool = False  # compute a block's inner values again in the backward pass instead of keeping them
     parallel: Literal["ddp", "fsdp"] = "ddp"  # on many devices: a whole model on each, or a share of it
     device: str = "auto"
@@ -51,7 +55,7 @@ class TrainSettings(Settings):
             self.require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be 1 or more.")
         for name in ("warmup", "lora", "eval_every", "save_every", "patience", "average", "seed"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
-        for name in ("min_lr", "weight_decay", "clip", "explode"):
+        for name in ("minutes", "min_lr", "weight_decay", "clip", "explode"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         self.require(self.lr > 0, f"lr is {self.lr}; it must be more than 0.")
         for name in ("label_smoothing", "ema"):
@@ -66,6 +70,6 @@ class TrainSettings(Settings):
 
 # Keys that a run may change when it continues: they say how long, how often and where, not what is learned.
 FREE = frozenset(
-    "steps eval_every save_every log_every keep patience explode"
-    " precision compile checkpointing parallel device".split()
+    "steps minutes eval_every save_every log_every keep patience explode"
+    " precision compile record checkpointing parallel device".split()
 )

@@ -43,6 +43,7 @@ class Stepper:
         self.settings, self.devices, self.optimizer, self.model = settings, devices, optimizer, work.model
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.objective = Objective(work)
+        self.carried: dict[str, Tensor] = {}  # what batches hand on to one another
         if settings.compile:
             self.objective.compile()
         self.module: nn.Module | None = None  # joined to the other processes' when the first batch is there
@@ -69,7 +70,7 @@ class Stepper:
                     total, count, some = self.module(fed.batch)
                 figures = self._figures(total, count, fed)
                 if scale is None:  # the count of the whole step is not known yet: that of its first batch will do
-                    scale = torch.where(figures[1] == 0, 1.0, figures[1]) / self.devices.ranks
+                    scale = figures[1].masked_fill(figures[1] == 0, 1.0) / self.devices.ranks
                 weight = (total if fed.counts else total * 0.0) / scale.to(total.dtype)
                 self.scaler.scale(weight).backward()
             sums += figures
@@ -79,15 +80,21 @@ class Stepper:
             self._rescale(scale * self.devices.ranks / sums[1].clamp(min=1e-30))
         return sums, {name: self.devices.add(value) for name, value in parts.items()}
 
+    def clipped(self, batches: Sequence[Fed]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same, cut down to the largest norm allowed; the norm before that is the last of the figures."""
+        sums, parts = self.gradients(batches)
+        return torch.cat([sums, self.clip().reshape(1)]), parts
+
     def _join(self, fed: Fed) -> nn.Module:
         """PyTorch wants to be told whether some parameters may have no gradient; the first batch shows it."""
         if not self.devices.many or self.devices.sharded:
             return self.objective
-        before = [buffer.clone() for buffer in self.model.buffers()]
+        written = [*self.model.buffers(), *self.carried.values()]
+        before = [value.clone() for value in written]
         with torch.random.fork_rng(), self.autocast():
             total = self.objective(fed.batch)[0]
-        for buffer, value in zip(self.model.buffers(), before, strict=True):
-            buffer.copy_(value)  # batch norm followed a batch that it is about to see again
+        for target, value in zip(written, before, strict=True):
+            target.copy_(value)  # batch norm followed a batch that it is about to see again
         missing = len(self.parameters) - len(leaves(total) & {id(parameter) for parameter in self.parameters})
         drops = any(module.config.layer_drop for module in self.model.modules() if isinstance(module, Stack))
         unused = self.devices.add(torch.tensor(float(missing + drops), device=self.devices.device))
@@ -96,9 +103,8 @@ class Stepper:
     def _figures(self, total: Tensor, count: Tensor, fed: Fed) -> Tensor:
         """All devices together; they agree on it, so that they stop together too."""
         device = self.devices.device
-        read = [torch.full((), one, dtype=torch.float64, device=device) for one in (fed.tokens, fed.slots)]
         said = [one.detach().to(device).double() * fed.counts for one in (total, count)]
-        return self.devices.add(torch.stack([*said, *read]))
+        return self.devices.add(torch.cat([torch.stack(said), fed.read(device)]))
 
     @torch.no_grad()
     def _rescale(self, factor: Tensor) -> None:
@@ -112,9 +118,22 @@ class Stepper:
         largest = self.settings.clip or float("inf")
         return full(torch.nn.utils.clip_grad_norm_(self.parameters, largest)).detach().double()
 
-    def apply(self, rate: float) -> None:
+    def hold_rates(self) -> None:
+        """Learning rates become numbers on the device, where a recorded step finds them when it is replayed."""
+        cuda = self.devices.device.type == "cuda"
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
+            group["lr"] = torch.zeros((), dtype=torch.float32 if cuda else torch.float64, device=self.devices.device)
+            group["capturable"] = cuda
+
+    def aim(self, rate: float) -> None:
+        """Set the learning rate of the step."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * group["share"])
+            else:
+                group["lr"] = rate * group["share"]
+
+    def apply(self) -> None:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

@@ -36,11 +36,25 @@ class Work(Protocol):
 
     metric: str
     larger_is_better: bool
+    steady: bool  # whether batches are all of one shape, and the loss does the same whatever their values
     slow: bool  # whether making a batch is worth a thread even where the model runs on the same processor
 
     @property
     def model(self) -> Model:
         """What is trained, in place."""
+
+    @property
+    def fills(self) -> Mapping[str, int]:
+        """What may be appended to rows of tokens [rows, tokens], and as whole rows, and leave the loss as it is."""
+
+    @property
+    def streams(self) -> int:
+        """Rows of a batch, all devices together, each of which goes on where the same row of the batch before ended;
+        batches then have "goes_on" [rows], False in the first of an epoch. 0: batches know nothing of one another."""
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        """For so many of them, this device's: the tensors [rows, …] by which the loss goes on. It reads and writes them
+        in place; they are part of a checkpoint."""
 
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
         """The rows of every batch, all devices together: the same for the same epoch, whoever asks and when."""

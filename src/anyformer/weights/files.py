@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anyformer.errors import FolderError
+from anyformer.errors import FolderError, WeightsError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -60,6 +60,16 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise FolderError(f"{path} must hold a JSON object.")
     return data
+
+
+def check_fit(
+    place: Path, missing: Iterable[str] = (), extra: Iterable[str] = (), wrong: Iterable[str] = (), what: str = "config"
+) -> None:
+    """One error that names every tensor that does not fit."""
+    found = {"Missing": (list(missing), ", "), "Not expected": (list(extra), ", "), "Wrong shapes": (list(wrong), "; ")}
+    said = [f" {name} ({len(names)}): {mark.join(names)}." for name, (names, mark) in found.items() if names]
+    if said:
+        raise WeightsError(f"The weights in {place} do not fit its {what}.{''.join(said)}")
 
 
 def list_tensors(folder: Path) -> dict[str, Stored]:

@@ -15,7 +15,7 @@ from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.model import Model
 from anyformer.version import __version__
-from anyformer.weights.files import list_tensors, read_json, whole_folder, write_tensors
+from anyformer.weights.files import check_fit, list_tensors, read_json, whole_folder, write_tensors
 from anyformer.weights.hf import fill, load_hf, read_companions, save_hf, write_companions
 from anyformer.weights.table import Key, addresses
 
@@ -119,22 +119,10 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
     stored = list_tensors(folder)
     own = {brief(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
     keys = [Key(name, name) for name in addresses(model) if name in own]
-    check_names(set(own), set(stored), folder)
+    check_fit(folder, sorted(own - set(stored)), sorted(set(stored) - own))
     fill(model, keys, stored, folder, device, dtype)
     model.origin.recipe = config.get("recipe")
     model.origin.hf_config = config.get("hf", {})
     model.origin.settings = {name: config[name] for name in SECTIONS if name in config}
-    generation = folder / "generation_config.json"
-    model.origin.generation = read_json(generation) if generation.exists() else {}
-    model.origin.files = read_companions(folder)
+    read_companions(model, folder)
     return model.eval()
-
-
-def check_names(wanted: set[str], stored: set[str], folder: Path) -> None:
-    missing, extra = sorted(wanted - stored), sorted(stored - wanted)
-    if missing or extra:
-        raise WeightsError(
-            f"The weights in {folder} do not fit its config."
-            + (f" Missing ({len(missing)}): {', '.join(missing)}." if missing else "")
-            + (f" Not expected ({len(extra)}): {', '.join(extra)}." if extra else "")
-        )

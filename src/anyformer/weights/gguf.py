@@ -24,7 +24,7 @@ from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.gguf import GGUF, Packed, open_gguf
 from anyformer.model import Model
 from anyformer.recipes.llama import Llama
-from anyformer.weights.files import Stored
+from anyformer.weights.files import Stored, check_fit
 from anyformer.weights.hf import main_dtype
 from anyformer.weights.table import Key, addresses
 from anyformer.weights.tables import llama
@@ -206,19 +206,13 @@ def _type_name(tensor: Packed, file: Path) -> str:
 
 def _check(keys: list[Key], stored: Mapping[str, Stored], shapes: Mapping[str, Tensor], file: Path) -> None:
     wanted = {key.theirs: key.expected(shapes[key.ours]) for key in keys}
-    missing, extra = sorted(set(wanted) - set(stored)), sorted(set(stored) - set(wanted))
     wrong = [
         f"{name} is {list(stored[name].shape)}, expected {list(shape)}"
         for name, shape in wanted.items()
         if name in stored and stored[name].shape != shape
     ]
-    if missing or extra or wrong:
-        raise WeightsError(
-            f"The weights in {file} do not fit its metadata."
-            + (f" Missing ({len(missing)}): {', '.join(missing)}." if missing else "")
-            + (f" Not expected ({len(extra)}): {', '.join(extra)}." if extra else "")
-            + (f" Wrong shapes ({len(wrong)}): {'; '.join(wrong)}." if wrong else "")
-        )
+    missing, extra = sorted(set(wanted) - set(stored)), sorted(set(stored) - set(wanted))
+    check_fit(file, missing, extra, wrong, "metadata")
 
 
 def _rows(tensor: Packed) -> tuple[int, int]:

@@ -16,9 +16,9 @@ from anyformer import registry
 from anyformer.config import Settings
 from anyformer.core.init import materialise
 from anyformer.core.taps import brief
-from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
+from anyformer.errors import ConfigError, FolderError, nearest
 from anyformer.model import Model
-from anyformer.weights.files import Stored, list_tensors, read_json, read_tensors, write_tensors
+from anyformer.weights.files import Stored, check_fit, list_tensors, read_json, read_tensors, write_tensors
 from anyformer.weights.table import GENERAL, Key, Table, addresses
 from anyformer.weights.tables import TABLES
 
@@ -38,9 +38,7 @@ def load_hf(folder: Path, config: dict[str, Any], device: str | torch.device, dt
         model = family.build(settings)
     fill(model, table.keys(settings), match(table, settings, list_tensors(folder), folder), folder, device, dtype)
     model.origin.hf_config = config
-    generation = folder / "generation_config.json"
-    model.origin.generation = read_json(generation) if generation.exists() else {}
-    model.origin.files = read_companions(folder)
+    read_companions(model, folder)
     return model.eval()
 
 
@@ -120,12 +118,7 @@ def match(table: Table, settings: Any, stored: dict[str, Stored], folder: Path) 
         if name not in expected and not any(pattern.search(name) for pattern in leftovers)
     ]
     missing = [key.theirs for key in keys if key.theirs not in found and not key.optional]
-    if missing or extra:
-        raise WeightsError(
-            f"The weights in {folder} do not fit its config."
-            + (f" Missing ({len(missing)}): {', '.join(missing)}." if missing else "")
-            + (f" Not expected ({len(extra)}): {', '.join(extra)}." if extra else "")
-        )
+    check_fit(folder, missing, extra)
     return found
 
 
@@ -144,10 +137,7 @@ def fill(
         for key in keys
         if key.theirs in found and found[key.theirs].shape != key.expected(shapes[key.ours])
     ]
-    if wrong:
-        raise WeightsError(
-            f"The weights in {folder} do not fit its config. Wrong shapes ({len(wrong)}): {'; '.join(wrong)}."
-        )
+    check_fit(folder, wrong=wrong)
     materialise(model, device, dtype if dtype is not None else main_dtype(found))
     places = addresses(model)
     by_stored: dict[Stored, list[Key]] = {}
@@ -180,12 +170,12 @@ def main_dtype(found: dict[str, Stored]) -> torch.dtype:
     return sizes.most_common(1)[0][0] if sizes else torch.float32
 
 
-def read_companions(folder: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(folder.iterdir())
-        if path.is_file() and COMPANIONS.fullmatch(path.name)
-    }
+def read_companions(model: Model, folder: Path) -> None:
+    """Everything beside the weights, to be written back."""
+    generation = folder / "generation_config.json"
+    model.origin.generation = read_json(generation) if generation.exists() else {}
+    files = sorted(path for path in folder.iterdir() if path.is_file() and COMPANIONS.fullmatch(path.name))
+    model.origin.files = {path.name: path.read_bytes() for path in files}
 
 
 def save_hf(model: Model, folder: Path) -> None:

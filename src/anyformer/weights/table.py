@@ -94,6 +94,10 @@ def write_activation(name: str) -> str:
     return "gelu_new" if name == "gelu_tanh" else name
 
 
+def activation(theirs: str, default: str, ours: str = "activation") -> Field:
+    return Field(ours, theirs, default, read_activation, write_activation)
+
+
 LABELS = Field(
     "n_labels",
     "id2label",
@@ -111,6 +115,35 @@ def pair(value: Any) -> tuple[int, int]:
 
 def unpair(value: tuple[int, int]) -> int | list[int]:
     return value[0] if value[0] == value[1] else list(value)
+
+
+def first(value: Any) -> Any:
+    """Some folders have several ids for the end."""
+    return value[0] if isinstance(value, list) else value
+
+
+# What most encoders of text and of pictures say under the same names.
+ENCODER = (
+    Field("n_layers", "num_hidden_layers", 12),
+    Field("d_model", "hidden_size", 768),
+    Field("n_heads", "num_attention_heads", 12),
+    Field("d_hidden", "intermediate_size", 3072),
+    activation("hidden_act", "gelu"),
+    Field("norm_eps", "layer_norm_eps", 1e-12),
+    Field("dropout", "hidden_dropout_prob", 0.0),
+    Field("attention_dropout", "attention_probs_dropout_prob", 0.0),
+)
+PICTURES = (
+    Field("image_size", "image_size", 224, pair, unpair),
+    Field("patch_size", "patch_size", 16, pair, unpair),
+    Field("n_channels", "num_channels", 3),
+)
+
+
+def assume(fields: Iterable[Field], without: tuple[str, ...] = (), **defaults: Any) -> tuple[Field, ...]:
+    """Another family's fields: some left out, by our names, and some with other values assumed, by theirs."""
+    kept = [entry for entry in fields if entry.ours not in without]
+    return tuple(replace(entry, default=defaults.get(entry.theirs, entry.default)) for entry in kept)
 
 
 @dataclass(frozen=True)
@@ -189,3 +222,31 @@ def each_layer(n: int, keys: Iterable[Key]) -> list[Key]:
 def both(ours: str, theirs: str, op: Literal["same", "transpose"] = "same") -> list[Key]:
     """weight and bias"""
     return [Key(f"{ours}.weight", f"{theirs}.weight", op), Key(f"{ours}.bias", f"{theirs}.bias")]
+
+
+def named(ours: str, theirs: str, names: Mapping[str, str]) -> list[Key]:
+    """weight and bias of several pieces: ours -> theirs"""
+    return [key for mine, other in names.items() for key in both(f"{ours}.{mine}", f"{theirs}.{other}")]
+
+
+def vectors(ours: str, theirs: str, n: int, width: int) -> Key:
+    """`n` vectors that their file keeps as a batch of one."""
+    return Key(ours, theirs, "reshape", (1, n, width))
+
+
+def spoken(tied: bool, words: str, output: str = "lm_head.weight") -> list[Key]:
+    """A decoder's table of words and its output, which may be the same tensor."""
+    table = "decoder.inputs.words.weight"
+    if tied:
+        return [Key(table, words, also=(output,))]
+    return [Key(table, words), Key("language.words.weight", output)]
+
+
+def without_key_bias(rows: Iterable[Key]) -> list[Key]:
+    """Their keys have no bias, and ours makes no difference: it adds the same number to all scores of a query."""
+    return [replace(key, optional=key.ours.endswith("key.bias")) for key in rows]
+
+
+def bare(prefix: str) -> Callable[[Any, str], str]:
+    """A `rename` for families whose model without a head leaves out the prefix."""
+    return lambda config, name: name.removeprefix(prefix) if config.head == "base" else name

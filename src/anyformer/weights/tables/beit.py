@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 from anyformer.errors import ConfigError
 from anyformer.recipes.beit import BEiT
 from anyformer.weights.table import (
+    ENCODER,
     LABELS,
+    PICTURES,
     PROBLEM,
     Field,
     Key,
     Table,
+    bare,
     both,
     each_layer,
-    pair,
-    read_activation,
-    unpair,
-    write_activation,
+    vectors,
+    without_key_bias,
 )
-from anyformer.weights.tables.vit import LAYER_ALIASES, vit_layer
+from anyformer.weights.tables.vit import LAYER_ALIASES, cells, classes, patches, vit_layer
 from anyformer.weights.tables.vitpose import normed
 
 _EACH, _SHARED = "use_relative_position_bias", "use_shared_relative_position_bias"
@@ -30,8 +30,7 @@ _TABLE = "relative_position_bias.relative_position_bias_table"
 
 def _layer(config: BEiT) -> list[Key]:
     ours, theirs = "encoder.blocks.{i}", "beit.encoder.layer.{i}"
-    # Their keys have no bias, and ours makes no difference: it adds the same number to all scores of a query.
-    rows = [replace(key, optional=key.ours.endswith("key.bias")) for key in vit_layer(ours, theirs, qkv_bias=True)]
+    rows = without_key_bias(vit_layer(ours, theirs, qkv_bias=True))
     if config.gain is not None:
         rows.append(Key(f"{ours}.self.gain.weight", f"{theirs}.lambda_1"))
         rows.append(Key(f"{ours}.feedforward.gain.weight", f"{theirs}.lambda_2"))
@@ -42,17 +41,14 @@ def _layer(config: BEiT) -> list[Key]:
 
 def _inputs(config: BEiT) -> list[Key]:
     ours, theirs, width = "encoder.inputs", "beit.embeddings", config.d_model
-    patch = (width, config.n_channels, *config.patch_size)
     rows = [
-        Key(f"{ours}.class_token.weight", f"{theirs}.cls_token", "reshape", (1, 1, width)),
-        Key(f"{ours}.patches.weight", f"{theirs}.patch_embeddings.projection.weight", "reshape", patch),
-        Key(f"{ours}.patches.bias", f"{theirs}.patch_embeddings.projection.bias"),
+        vectors(f"{ours}.class_token.weight", f"{theirs}.cls_token", 1, width),
+        *patches(theirs, (width, config.n_channels, *config.patch_size)),
     ]
     if config.mask_token:
-        rows.append(Key(f"{ours}.mask_token.weight", f"{theirs}.mask_token", "reshape", (1, 1, width)))
+        rows.append(vectors(f"{ours}.mask_token.weight", f"{theirs}.mask_token", 1, width))
     if config.positions == "learned":
-        cells = config.grid[0] * config.grid[1]
-        rows.append(Key(f"{ours}.positions.weight", f"{theirs}.position_embeddings", "reshape", (1, cells + 1, width)))
+        rows.append(vectors(f"{ours}.positions.weight", f"{theirs}.position_embeddings", cells(config) + 1, width))
     return rows
 
 
@@ -63,7 +59,7 @@ def _head(config: BEiT) -> list[Key]:
         return [*both("words.norm", "layernorm"), *both("words.words", "lm_head")]
     if config.head == "classify":
         norm = both("classify.average.norm", "beit.pooler.layernorm") if config.average else []
-        return [*norm, *(both("classify.classes", "classifier") if config.n_labels else [])]
+        return [*norm, *classes(config)]
     return _segment(config)
 
 
@@ -96,13 +92,10 @@ def keys(config: BEiT) -> list[Key]:
         rows.append(Key("encoder.positions.weight", f"beit.encoder.{_TABLE}"))
     if not config.average:
         last = both("encoder.final_norm", "beit.layernorm")
-        rows += [replace(key, also=(key.theirs.removeprefix("beit."),)) for key in last] if _bare(config) else last
+        # BeitModel's files leave out the prefix.
+        short = [replace(key, also=(key.theirs.removeprefix("beit."),)) for key in last]
+        rows += short if config.head == "base" else last
     return rows
-
-
-def _bare(config: BEiT) -> bool:
-    """BeitModel's files leave out the prefix."""
-    return config.head == "base"
 
 
 def leftovers(config: BEiT) -> tuple[str, ...]:
@@ -150,18 +143,9 @@ TABLE = Table(
         "BeitForSemanticSegmentation": {"head": "segment"},
     },
     fields=(
-        Field("n_layers", "num_hidden_layers", 12),
-        Field("d_model", "hidden_size", 768),
-        Field("n_heads", "num_attention_heads", 12),
-        Field("d_hidden", "intermediate_size", 3072),
-        Field("image_size", "image_size", 224, pair, unpair),
-        Field("patch_size", "patch_size", 16, pair, unpair),
-        Field("n_channels", "num_channels", 3),
+        *ENCODER,
+        *PICTURES,
         Field("vocab_size", "vocab_size", 8192),
-        Field("activation", "hidden_act", "gelu", read_activation, write_activation),
-        Field("norm_eps", "layer_norm_eps", 1e-12),
-        Field("dropout", "hidden_dropout_prob", 0.0),
-        Field("attention_dropout", "attention_probs_dropout_prob", 0.0),
         Field("drop_path", "drop_path_rate", 0.1),
         Field("gain", "layer_scale_init_value", 0.1, lambda x: x if x > 0 else None, lambda x: x or 0.0),
         Field(
@@ -196,7 +180,7 @@ TABLE = Table(
         *LAYER_ALIASES,
     ),
     leftovers=leftovers,
-    rename=lambda config, name: re.sub(r"^beit\.", "", name) if _bare(config) else name,
+    rename=bare("beit."),
     adjust=adjust,
     extras=extras,
 )

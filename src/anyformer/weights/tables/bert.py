@@ -2,59 +2,58 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from anyformer.recipes.bert import BERT
-from anyformer.weights.table import (
-    LABELS,
-    PROBLEM,
-    Field,
-    Key,
-    Table,
-    both,
-    each_layer,
-    read_activation,
-    write_activation,
-)
+from anyformer.weights.table import ENCODER, LABELS, PROBLEM, Field, Key, Table, assume, bare, both, each_layer, named
 
+# The feed-forward network of a layer, which most of the kin spell alike.
+NETWORK = {"up": "intermediate.dense", "down": "output.dense", "norm": "output.LayerNorm"}
 _POOLED = {"base": "embed", "pretraining": "pair", "classify": "classify", "choice": "choice"}
 
 # Settings that BERT's kin spell alike.
 FIELDS = (
-    Field("n_layers", "num_hidden_layers", 12),
-    Field("d_model", "hidden_size", 768),
-    Field("n_heads", "num_attention_heads", 12),
-    Field("d_hidden", "intermediate_size", 3072),
+    *assume(ENCODER, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
     Field("max_length", "max_position_embeddings", 512),
-    Field("activation", "hidden_act", "gelu", read_activation, write_activation),
-    Field("norm_eps", "layer_norm_eps", 1e-12),
-    Field("dropout", "hidden_dropout_prob", 0.1),
-    Field("attention_dropout", "attention_probs_dropout_prob", 0.1),
     Field("tied", "tie_word_embeddings", True),
     LABELS,
     PROBLEM,
 )
 TYPES = Field("n_types", "type_vocab_size", 2)
 DECODER = (Field("causal", "is_decoder", False), Field("cross_attention", "add_cross_attention", False))
-# Files of the bare encoder leave out the prefix; old ones spell the norms gamma and beta.
 SPELLINGS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 OLD_BUFFERS = r"embeddings\.(position_ids|token_type_ids)$"
+_CLASSES = {
+    "Model": {"head": "base"},
+    "ForMaskedLM": {"head": "masked"},
+    "ForSequenceClassification": {"head": "classify", "pooling": "first"},
+    "ForTokenClassification": {"head": "tag"},
+    "ForQuestionAnswering": {"head": "span"},
+    "ForMultipleChoice": {"head": "choice", "pooling": "first"},
+}
 
 
-def layers(n: int, theirs: str, cross_attention: bool) -> list[Key]:
-    block = "encoder.blocks.{i}"
+def classes(name: str, **more: str) -> dict[str, dict[str, str]]:
+    """The usual classes of a family, and others; classes("Bert")["BertForMaskedLM"] -> {"head": "masked"}"""
+    others = {end: {"head": head} for end, head in more.items()}
+    return {f"{name}{end}": ours for end, ours in (_CLASSES | others).items()}
+
+
+def layers(n: int, theirs: str, cross_attention: bool = False, side: str = "encoder") -> list[Key]:
+    block = f"{side}.blocks.{{i}}"
     parts = {"self": "attention", **({"cross": "crossattention"} if cross_attention else {})}
     rows = []
     for ours, name in parts.items():
-        for role in ("query", "key", "value"):
-            rows += both(f"{block}.{ours}.{role}", f"{theirs}.{name}.self.{role}")
-        rows += both(f"{block}.{ours}.out", f"{theirs}.{name}.output.dense")
-        rows += both(f"{block}.{ours}.norm", f"{theirs}.{name}.output.LayerNorm")
-    rows += both(f"{block}.feedforward.up", f"{theirs}.intermediate.dense")
-    rows += both(f"{block}.feedforward.down", f"{theirs}.output.dense")
-    rows += both(f"{block}.feedforward.norm", f"{theirs}.output.LayerNorm")
-    return each_layer(n, rows)
+        rows += named(f"{block}.{ours}", f"{theirs}.{name}.self", {role: role for role in ("query", "key", "value")})
+        rows += named(f"{block}.{ours}", f"{theirs}.{name}.output", {"out": "dense", "norm": "LayerNorm"})
+    return each_layer(n, [*rows, *named(f"{block}.feedforward", theirs, NETWORK)])
+
+
+def heads(use: str) -> list[Key]:
+    """A class of a text, of each choice or each token, or a span."""
+    if use == "span":
+        return both("span.ends", "qa_outputs")
+    return both(f"{use}.classes", "classifier") if use in ("classify", "choice", "tag") else []
 
 
 def inputs(theirs: str, names: Iterable[str], also: tuple[str, ...] = ()) -> list[Key]:
@@ -93,39 +92,21 @@ def keys(config: BERT) -> list[Key]:
         rows += words(config.tied, f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.bias", scores)
     if config.head == "pretraining":
         rows += both("pair.classes", "cls.seq_relationship")
-    if config.head in ("classify", "choice", "tag"):
-        rows += both(f"{config.head}.classes", "classifier")
-    if config.head == "span":
-        rows += both("span.ends", "qa_outputs")
-    return rows
+    return rows + heads(config.head)
 
 
 def leftovers(config: BERT) -> tuple[str, ...]:
     """The pooler and the heads of pre-training, where this architecture has none of its own; old buffers."""
-    heads = [OLD_BUFFERS]
-    heads += [] if config.head in _POOLED else [r"^bert\.pooler\."]
-    heads += [r"^cls\.seq_relationship\."] if config.head != "pretraining" else []
-    heads += [r"^cls\.predictions\."] if config.head not in ("pretraining", "masked") else []
-    heads += [r"^cls\.predictions\.bias$"]
-    return tuple(heads)
-
-
-def rename(config: BERT, name: str) -> str:
-    return re.sub(r"^bert\.", "", name) if config.head == "base" else name
+    unused = [] if config.head in _POOLED else [r"^bert\.pooler\."]
+    unused += [r"^cls\.seq_relationship\."] if config.head != "pretraining" else []
+    unused += [r"^cls\.predictions\."] if config.head not in ("pretraining", "masked") else []
+    return (OLD_BUFFERS, r"^cls\.predictions\.bias$", *unused)
 
 
 TABLE = Table(
     family="bert",
     model_type="bert",
-    architectures={
-        "BertModel": {"head": "base"},
-        "BertForPreTraining": {"head": "pretraining"},
-        "BertForMaskedLM": {"head": "masked"},
-        "BertForSequenceClassification": {"head": "classify"},
-        "BertForTokenClassification": {"head": "tag"},
-        "BertForQuestionAnswering": {"head": "span"},
-        "BertForMultipleChoice": {"head": "choice"},
-    },
+    architectures=classes("Bert", ForPreTraining="pretraining"),
     fields=(
         *FIELDS,
         *DECODER,
@@ -140,10 +121,7 @@ TABLE = Table(
         "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head"
         " pooler_type".split()
     ),
-    aliases=(
-        *SPELLINGS,
-        (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
-    ),
+    aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"bert.\1.")),
     leftovers=leftovers,
-    rename=rename,
+    rename=bare("bert."),
 )

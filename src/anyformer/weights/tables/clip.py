@@ -4,37 +4,27 @@ ones; both are read."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from anyformer.recipes.clip import CLIP, CLIPText, CLIPVision
-from anyformer.weights.table import (
-    Field,
-    Key,
-    Table,
-    both,
-    each_layer,
-    pair,
-    read_activation,
-    unpair,
-    write_activation,
-)
+from anyformer.weights.table import PICTURES, Field, Key, Table, activation, assume, bare, both, each_layer, named
+
+_LAYER = {
+    "self.query": "self_attn.q_proj",
+    "self.key": "self_attn.k_proj",
+    "self.value": "self_attn.v_proj",
+    "self.out": "self_attn.out_proj",
+    "self.norm": "layer_norm1",
+    "feedforward.norm": "layer_norm2",
+    "feedforward.up": "mlp.fc1",
+    "feedforward.down": "mlp.fc2",
+}
 
 
 def _layers(n: int, stage: str, theirs: str) -> list[Key]:
     block, layer = f"{stage}.blocks.{{i}}", f"{theirs}encoder.layers.{{i}}"
-    rows = [
-        *both(f"{block}.self.out", f"{layer}.self_attn.out_proj"),
-        *both(f"{block}.self.norm", f"{layer}.layer_norm1"),
-        *both(f"{block}.feedforward.norm", f"{layer}.layer_norm2"),
-        *both(f"{block}.feedforward.up", f"{layer}.mlp.fc1"),
-        *both(f"{block}.feedforward.down", f"{layer}.mlp.fc2"),
-    ]
-    for role, letter in (("query", "q"), ("key", "k"), ("value", "v")):
-        rows += both(f"{block}.self.{role}", f"{layer}.self_attn.{letter}_proj")
-    return each_layer(n, rows)
+    return each_layer(n, named(block, layer, _LAYER))
 
 
 def text_keys(config: CLIPText, theirs: str = "text_model.", head: str = "") -> list[Key]:
@@ -50,17 +40,13 @@ def text_keys(config: CLIPText, theirs: str = "text_model.", head: str = "") -> 
 
 def vision_inputs(config: CLIPVision, theirs: str) -> list[Key]:
     """The picture's tower without its last norm."""
-    width, patch = config.d_model, config.patch_size
+    width, ours, embeddings = config.d_model, "vision.inputs", f"{theirs}embeddings"
+    patch = (width, config.n_channels, *config.patch_size)
     return [
-        Key("vision.inputs.class_token.weight", f"{theirs}embeddings.class_embedding", "reshape", (width,)),
-        Key(
-            "vision.inputs.patches.weight",
-            f"{theirs}embeddings.patch_embedding.weight",
-            "reshape",
-            (width, config.n_channels, *patch),
-        ),
-        Key("vision.inputs.positions.weight", f"{theirs}embeddings.position_embedding.weight"),
-        *both("vision.inputs.norm", f"{theirs}pre_layrnorm"),
+        Key(f"{ours}.class_token.weight", f"{embeddings}.class_embedding", "reshape", (width,)),
+        Key(f"{ours}.patches.weight", f"{embeddings}.patch_embedding.weight", "reshape", patch),
+        Key(f"{ours}.positions.weight", f"{embeddings}.position_embedding.weight"),
+        *both(f"{ours}.norm", f"{theirs}pre_layrnorm"),
         *_layers(config.n_layers, "vision", theirs),
     ]
 
@@ -77,18 +63,13 @@ def keys(config: CLIP) -> list[Key]:
     return [*text_keys(config.text, head="match.text"), *vision_keys(config.vision, head="match.image"), scale]
 
 
-def _rename(prefix: str, config: CLIPText | CLIPVision, name: str) -> str:
-    """Alone and bare, a tower's names have no prefix."""
-    return name.removeprefix(prefix) if config.head == "base" else name
-
-
 def _tower_leftovers(config: CLIPText | CLIPVision) -> tuple[str, ...]:
     return (r"position_ids$", r"^(text|visual)_projection\.") if config.head == "base" else (r"position_ids$",)
 
 
 _FIELDS = (
     Field("n_layers", "num_hidden_layers", 12),
-    Field("activation", "hidden_act", "quick_gelu", read_activation, write_activation),
+    activation("hidden_act", "quick_gelu"),
     Field("norm_eps", "layer_norm_eps", 1e-5),
     Field("attention_dropout", "attention_dropout", 0.0),
     Field("d_shared", "projection_dim", 512),
@@ -114,7 +95,7 @@ TEXT = Table(
     inert=_INERT,
     aliases=((r"^(embeddings|encoder|final_layer_norm)\.", r"text_model.\1."),),
     leftovers=_tower_leftovers,
-    rename=partial(_rename, "text_model."),
+    rename=bare("text_model."),
 )
 
 VISION = Table(
@@ -126,28 +107,30 @@ VISION = Table(
         Field("d_model", "hidden_size", 768),
         Field("n_heads", "num_attention_heads", 12),
         Field("d_hidden", "intermediate_size", 3072),
-        Field("image_size", "image_size", 224, pair, unpair),
-        Field("patch_size", "patch_size", 32, pair, unpair),
-        Field("n_channels", "num_channels", 3),
+        *assume(PICTURES, patch_size=32),
     ),
     keys=vision_keys,
     inert=_INERT,
     aliases=((r"^(embeddings|encoder|pre_layrnorm|post_layernorm)\.", r"vision_model.\1."),),
     leftovers=_tower_leftovers,
-    rename=partial(_rename, "vision_model."),
+    rename=bare("vision_model."),
 )
 
 
-def read_part(table: Table, architecture: str, name: str, config: Mapping[str, Any]) -> Any:
+def part(ours: str, table: Table, architecture: str) -> Field:
     """A config inside a config."""
-    from anyformer.weights.hf import read_config  # which reads this table too
+    theirs = f"{ours}_config"
 
-    return read_config(table, architecture, dict(config or {}), Path(name))
+    def read(config: Any) -> Any:
+        from anyformer.weights.hf import read_config  # which reads this table too
 
+        return read_config(table, architecture, dict(config or {}), Path(theirs))
 
-def write_part(table: Table, settings: Any) -> dict[str, Any]:
-    fields = {entry.theirs: entry.write(getattr(settings, entry.ours)) for entry in table.fields}
-    return {**fields, "model_type": table.model_type}
+    def write(settings: Any) -> dict[str, Any]:
+        fields = {entry.theirs: entry.write(getattr(settings, entry.ours)) for entry in table.fields}
+        return {**fields, "model_type": table.model_type}
+
+    return Field(ours, theirs, {}, read, write)
 
 
 def _older(config: dict[str, Any]) -> dict[str, Any]:
@@ -155,10 +138,6 @@ def _older(config: dict[str, Any]) -> dict[str, Any]:
     for name in ("text_config", "vision_config"):
         config = {**config, name: {**(config.get(name) or {}), **(config.get(f"{name}_dict") or {})}}
     return config
-
-
-def _leftovers(config: CLIP) -> tuple[str, ...]:
-    return (r"position_ids$",)
 
 
 def _extras(config: CLIP, today: dict[str, Any]) -> dict[str, Any]:
@@ -170,26 +149,14 @@ TABLE = Table(
     model_type="clip",
     architectures={"CLIPModel": {}},
     fields=(
-        Field(
-            "text",
-            "text_config",
-            {},
-            partial(read_part, TEXT, "CLIPTextModelWithProjection", "text_config"),
-            partial(write_part, TEXT),
-        ),
-        Field(
-            "vision",
-            "vision_config",
-            {},
-            partial(read_part, VISION, "CLIPVisionModelWithProjection", "vision_config"),
-            partial(write_part, VISION),
-        ),
+        part("text", TEXT, "CLIPTextModelWithProjection"),
+        part("vision", VISION, "CLIPVisionModelWithProjection"),
         Field("d_shared", "projection_dim", 512),
         Field("log_scale", "logit_scale_init_value", 2.6592),
     ),
     keys=keys,
     inert=frozenset({"initializer_factor", "text_config_dict", "vision_config_dict"}),
     adjust=_older,
-    leftovers=_leftovers,
+    leftovers=lambda config: (r"position_ids$",),
     extras=_extras,
 )

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import re
-
 from anyformer.recipes.deit import DeiT
-from anyformer.weights.table import Key, Table, both
-from anyformer.weights.tables.vit import FIELDS, LAYER_ALIASES, PLAIN, body
+from anyformer.weights.table import Key, Table, bare, both, vectors
+from anyformer.weights.tables.vit import FIELDS, PLAIN, aliases, body, classes
 
 
 def keys(config: DeiT) -> list[Key]:
     token = "deit.embeddings.distillation_token"
-    rows = [
-        *body(config, "deit", extra=2),
-        Key("encoder.inputs.distill_token.weight", token, "reshape", (1, 1, config.d_model)),
-    ]
+    rows = [*body(config, "deit", extra=2), vectors("encoder.inputs.distill_token.weight", token, 1, config.d_model)]
     if config.head == "base":
         return [*rows, *both("base.pool", "deit.pooler.dense")]
     if config.head == "classify":
-        return [*rows, *(both("classify.classes", "classifier") if config.n_labels else [])]
-    pair = (*both("distill.classes", "cls_classifier"), *both("distill.taught", "distillation_classifier"))
-    return [*rows, *pair]
+        return [*rows, *classes(config)]
+    return [*rows, *both("distill.classes", "cls_classifier"), *both("distill.taught", "distillation_classifier")]
 
 
 def leftovers(config: DeiT) -> tuple[str, ...]:
     """Heads of the other classes, and a pooler where it is not read."""
     heads = {"classify": r"^classifier\.", "distill": r"^(cls|distillation)_classifier\.", "base": r"^deit\.pooler\."}
     return (*(pattern for head, pattern in heads.items() if head != config.head), r"^deit\.embeddings\.mask_token$")
-
-
-def rename(config: DeiT, name: str) -> str:
-    return re.sub(r"^deit\.", "", name) if config.head == "base" else name
 
 
 TABLE = Table(
@@ -44,11 +34,7 @@ TABLE = Table(
     fields=FIELDS,
     keys=keys,
     inert=frozenset({"encoder_stride"}),
-    aliases=(
-        (r"^(embeddings|encoder|layers|layernorm|pooler)\.", r"deit.\1."),
-        (r"^deit\.layers\.", "deit.encoder.layer."),
-        *LAYER_ALIASES,
-    ),
+    aliases=aliases("deit"),
     leftovers=leftovers,
-    rename=rename,
+    rename=bare("deit."),
 )

@@ -8,8 +8,8 @@ from typing import Any
 from anyformer.errors import ConfigError
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.recipes.detr import DETR
-from anyformer.weights.table import LABELS, Field, Key, Table, both, each_layer, read_activation, write_activation
-from anyformer.weights.tables.marian import layer
+from anyformer.weights.table import LABELS, Field, Key, Table, assume, both, each_layer
+from anyformer.weights.tables.marian import SIDES, layer
 from anyformer.weights.tables.resnet import read_net, resnet_keys, write_net
 
 _BACKBONE = "model.backbone.conv_encoder.model"
@@ -23,24 +23,17 @@ _TIMM = {
 
 
 def keys(config: DETR) -> list[Key]:
+    ours, projection = "encoder.inputs", "model.input_projection"
     places = []
     if config.positions == "learned":
-        tables = "model.position_embedding"
-        places = [
-            Key("encoder.inputs.positions.row", f"{tables}.row_embeddings.weight"),
-            Key("encoder.inputs.positions.column", f"{tables}.column_embeddings.weight"),
-        ]
-    width = config.d_model
+        for name in ("row", "column"):
+            places.append(Key(f"{ours}.positions.{name}", f"model.position_embedding.{name}_embeddings.weight"))
+    shape = (config.d_model, config.backbone.d_out, 1, 1)
     return [
-        *resnet_keys(config.backbone, "encoder.inputs.resnet", _BACKBONE),
+        *resnet_keys(config.backbone, f"{ours}.resnet", _BACKBONE),
         *places,
-        Key(
-            "encoder.inputs.project.weight",
-            "model.input_projection.weight",
-            "reshape",
-            (width, config.backbone.d_out, 1, 1),
-        ),
-        Key("encoder.inputs.project.bias", "model.input_projection.bias"),
+        Key(f"{ours}.project.weight", f"{projection}.weight", "reshape", shape),
+        Key(f"{ours}.project.bias", f"{projection}.bias"),
         Key("decoder.inputs.vectors.weight", "model.query_position_embeddings.weight"),
         *each_layer(config.n_layers, layer("encoder")),
         *each_layer(config.n_decoder_layers, layer("decoder")),
@@ -157,19 +150,19 @@ TABLE = Table(
     architectures={"DetrForObjectDetection": {"stem": None, "patch_size": None, "anchors": False}},
     fields=(
         Field("backbone", "backbone_config", None, read_backbone, lambda net: None),
-        Field("n_layers", "encoder_layers", 6),
-        Field("n_decoder_layers", "decoder_layers", 6),
-        Field("d_model", "d_model", 256),
-        Field("n_heads", "encoder_attention_heads", 8),
-        Field("n_decoder_heads", "decoder_attention_heads", 8),
-        Field("d_hidden", "encoder_ffn_dim", 2048),
-        Field("d_decoder_hidden", "decoder_ffn_dim", 2048),
+        *assume(
+            SIDES,
+            encoder_layers=6,
+            decoder_layers=6,
+            d_model=256,
+            encoder_attention_heads=8,
+            decoder_attention_heads=8,
+            encoder_ffn_dim=2048,
+            decoder_ffn_dim=2048,
+            activation_function="relu",
+        ),
         Field("n_queries", "num_queries", 100),
         Field("positions", "position_embedding_type", "sine"),
-        Field("activation", "activation_function", "relu", read_activation, write_activation),
-        Field("dropout", "dropout", 0.1),
-        Field("attention_dropout", "attention_dropout", 0.0),
-        Field("hidden_dropout", "activation_dropout", 0.0),
         Field("every_layer", "auxiliary_loss", False),
         Field("class_cost", "class_cost", 1.0, float, _whole),
         Field("box_cost", "bbox_cost", 5.0, float, _whole),

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 from anyformer.recipes.distilbert import DistilBERT
-from anyformer.weights.table import (
-    LABELS,
-    PROBLEM,
-    Field,
-    Key,
-    Table,
-    both,
-    each_layer,
-    read_activation,
-    write_activation,
-)
-from anyformer.weights.tables.bert import OLD_BUFFERS, SPELLINGS, inputs
+from anyformer.weights.table import LABELS, PROBLEM, Field, Key, Table, activation, bare, both, each_layer, named
+from anyformer.weights.tables.bert import OLD_BUFFERS, SPELLINGS, classes, heads, inputs
 
-_ROLES = {"query": "q_lin", "key": "k_lin", "value": "v_lin", "out": "out_lin"}
-
-
-def _layer() -> list[Key]:
-    block, theirs = "encoder.blocks.{i}", "distilbert.transformer.layer.{i}"
-    rows = []
-    for role, name in _ROLES.items():
-        rows += both(f"{block}.self.{role}", f"{theirs}.attention.{name}")
-    return [
-        *rows,
-        *both(f"{block}.self.norm", f"{theirs}.sa_layer_norm"),
-        *both(f"{block}.feedforward.up", f"{theirs}.ffn.lin1"),
-        *both(f"{block}.feedforward.down", f"{theirs}.ffn.lin2"),
-        *both(f"{block}.feedforward.norm", f"{theirs}.output_layer_norm"),
-    ]
+_LAYER = {
+    "self.query": "attention.q_lin",
+    "self.key": "attention.k_lin",
+    "self.value": "attention.v_lin",
+    "self.out": "attention.out_lin",
+    "self.norm": "sa_layer_norm",
+    "feedforward.up": "ffn.lin1",
+    "feedforward.down": "ffn.lin2",
+    "feedforward.norm": "output_layer_norm",
+}
 
 
 def keys(config: DistilBERT) -> list[Key]:
@@ -40,7 +23,7 @@ def keys(config: DistilBERT) -> list[Key]:
     also = ("vocab_projector.weight",) if config.tied and use == "masked" else ()
     rows = [
         *inputs("distilbert.embeddings", ("words", "positions"), also),
-        *each_layer(config.n_layers, _layer()),
+        *each_layer(config.n_layers, named("encoder.blocks.{i}", "distilbert.transformer.layer.{i}", _LAYER)),
     ]
     if use == "masked":
         rows += [*both("words.dense", "vocab_transform"), *both("words.norm", "vocab_layer_norm")]
@@ -48,30 +31,17 @@ def keys(config: DistilBERT) -> list[Key]:
         rows += [] if config.tied else [Key("words.words.weight", "vocab_projector.weight")]
     if use in ("classify", "choice"):
         rows += both(f"{use}.pool", "pre_classifier")
-    if use in ("classify", "choice", "tag"):
-        rows += both(f"{use}.classes", "classifier")
-    return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
+    return rows + heads(use)
 
 
 def leftovers(config: DistilBERT) -> tuple[str, ...]:
     return (OLD_BUFFERS, *([] if config.head == "masked" else [r"^vocab_"]))
 
 
-def rename(config: DistilBERT, name: str) -> str:
-    return re.sub(r"^distilbert\.", "", name) if config.head == "base" else name
-
-
 TABLE = Table(
     family="distilbert",
     model_type="distilbert",
-    architectures={
-        "DistilBertModel": {"head": "base"},
-        "DistilBertForMaskedLM": {"head": "masked"},
-        "DistilBertForSequenceClassification": {"head": "classify"},
-        "DistilBertForTokenClassification": {"head": "tag"},
-        "DistilBertForQuestionAnswering": {"head": "span"},
-        "DistilBertForMultipleChoice": {"head": "choice"},
-    },
+    architectures=classes("DistilBert"),
     fields=(
         Field("n_layers", "n_layers", 6),
         Field("d_model", "dim", 768),
@@ -79,7 +49,7 @@ TABLE = Table(
         Field("d_hidden", "hidden_dim", 3072),
         Field("vocab_size", "vocab_size", 30522),
         Field("max_length", "max_position_embeddings", 512),
-        Field("activation", "activation", "gelu", read_activation, write_activation),
+        activation("activation", "gelu"),
         Field("dropout", "dropout", 0.1),
         Field("attention_dropout", "attention_dropout", 0.1),
         Field("class_dropout", "seq_classif_dropout", 0.2),
@@ -93,5 +63,5 @@ TABLE = Table(
     inert=frozenset({"sinusoidal_pos_embds", "tie_weights_", "output_past"}),
     aliases=(*SPELLINGS, (r"^(embeddings|transformer)\.", r"distilbert.\1.")),
     leftovers=leftovers,
-    rename=rename,
+    rename=bare("distilbert."),
 )

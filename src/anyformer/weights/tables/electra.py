@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from anyformer.errors import ConfigError
 from anyformer.recipes.electra import ELECTRA
-from anyformer.weights.table import Field, Key, Table, both, read_activation, write_activation
-from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLINGS, TYPES, inputs, layers
+from anyformer.weights.table import Field, Key, Table, activation, assume, bare, both
+from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLINGS, TYPES, classes, inputs, layers
+from anyformer.weights.tables.roberta import heads
 
 _HEADS = {"discriminate": r"^discriminator_predictions\.", "masked": r"^generator_"}
 
@@ -35,13 +35,9 @@ def keys(config: ELECTRA) -> list[Key]:
     if use == "discriminate":
         rows += both("replaced.dense", "discriminator_predictions.dense")
         rows += both("replaced.answer", "discriminator_predictions.dense_prediction")
-    if use == "classify":
-        rows += [*both("classify.pool", "classifier.dense"), *both("classify.classes", "classifier.out_proj")]
     if use == "choice":
         rows += both("choice.pool", "sequence_summary.summary")
-    if use in ("choice", "tag"):
-        rows += both(f"{use}.classes", "classifier")
-    return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
+    return rows + heads(use)
 
 
 def leftovers(config: ELECTRA) -> tuple[str, ...]:
@@ -57,33 +53,18 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def rename(config: ELECTRA, name: str) -> str:
-    return re.sub(r"^electra\.", "", name) if config.head == "base" else name
-
-
 TABLE = Table(
     family="electra",
     model_type="electra",
-    architectures={
-        "ElectraModel": {"head": "base"},
-        "ElectraForPreTraining": {"head": "discriminate"},
-        "ElectraForMaskedLM": {"head": "masked"},
-        "ElectraForSequenceClassification": {"head": "classify"},
-        "ElectraForTokenClassification": {"head": "tag"},
-        "ElectraForQuestionAnswering": {"head": "span"},
-        "ElectraForMultipleChoice": {"head": "choice"},
-    },
+    architectures=classes("Electra", ForPreTraining="discriminate"),
     fields=(
-        *(field for field in FIELDS if field.ours not in ("d_model", "n_heads", "d_hidden")),
+        *assume(FIELDS, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
         *DECODER,
         TYPES,
-        Field("d_model", "hidden_size", 256),
         Field("d_embedding", "embedding_size", 128),
-        Field("n_heads", "num_attention_heads", 4),
-        Field("d_hidden", "intermediate_size", 1024),
         Field("vocab_size", "vocab_size", 30522),
         Field("head_dropout", "classifier_dropout", None),
-        Field("choice_activation", "summary_activation", "gelu", read_activation, write_activation),
+        activation("summary_activation", "gelu", "choice_activation"),
         Field("choice_dropout", "summary_last_dropout", 0.1),
         Field("padding", "pad_token_id", 0),
     ),
@@ -94,5 +75,5 @@ TABLE = Table(
     leftovers=leftovers,
     adjust=adjust,
     extras=lambda config, today: {"embedding_size": config.width},
-    rename=rename,
+    rename=bare("electra."),
 )

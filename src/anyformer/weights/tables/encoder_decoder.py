@@ -12,7 +12,7 @@ from typing import Any
 from anyformer.config import Settings
 from anyformer.errors import ConfigError
 from anyformer.recipes.encoder_decoder import EncoderDecoder, side, widths
-from anyformer.weights.table import Field, Key, Table, both
+from anyformer.weights.table import Field, Key, Table, both, first
 
 
 def table_of(kind: Any) -> Table:
@@ -99,7 +99,7 @@ TABLE = Table(
         Field("decoder", "decoder", {}, partial(read_side, "decoder"), partial(write_side, "decoder")),
         Field("padding", "pad_token_id", None),
         Field("decoder_start", "decoder_start_token_id", None),
-        Field("end", "eos_token_id", None, read=lambda value: value[0] if isinstance(value, list) else value),
+        Field("end", "eos_token_id", None, read=first),
     ),
     keys=keys,
     inert=frozenset({"tie_word_embeddings", "vocab_size", "tie_encoder_decoder"}),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from anyformer.core.rope import Rope
 from anyformer.recipes.llama import Llama
-from anyformer.weights.table import Field, Table, read_activation, write_activation
-from anyformer.weights.tables.llama import fields, keys, leftovers, one_bias, plain, read_end, write_end
-from anyformer.weights.tables.qwen import FULL, SLIDING, read_types, write_types
+from anyformer.weights.table import Field, Table, activation, assume
+from anyformer.weights.tables.llama import BIASES, IDS, fields, keys, leftovers, one_bias, plain
+from anyformer.weights.tables.qwen import FULL, SLIDING, WINDOWS, write_types
 from anyformer.weights.tables.rope import read_rope, write_rope
 
 _BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
@@ -46,10 +45,6 @@ def extras(config: Llama, today: dict[str, Any]) -> dict[str, Any]:
     return {"layer_types": write_types(config)}
 
 
-# As Llama's, under another name for the activation and with other values assumed.
-_OTHER = {"num_hidden_layers": 26, "hidden_size": 2304, "num_attention_heads": 8, "tie_word_embeddings": True}
-_OWN = ("hidden_act", "rope_parameters")
-
 TABLE = Table(
     family="gemma3",
     model_type="gemma3_text",
@@ -63,20 +58,20 @@ TABLE = Table(
         )
     },
     fields=(
-        *(
-            replace(field, default=_OTHER.get(field.theirs, field.default))
-            for field in fields(d_hidden=9216, vocab_size=262208, max_length=131072, n_kv_heads=4, d_head=256)
-            if field.theirs not in _OWN
+        *assume(
+            fields(d_hidden=9216, vocab_size=262208, max_length=131072, n_kv_heads=4, d_head=256),
+            without=("activation", "ropes"),
+            num_hidden_layers=26,
+            hidden_size=2304,
+            num_attention_heads=8,
+            tie_word_embeddings=True,
         ),
-        Field("activation", "hidden_activation", "gelu_pytorch_tanh", read_activation, write_activation),
+        *assume(IDS, pad_token_id=0, eos_token_id=1),
+        *BIASES,
+        *WINDOWS,
+        activation("hidden_activation", "gelu_pytorch_tanh"),
         Field("ropes", "rope_parameters", {}, _read_ropes, _write_ropes),
         Field("scale", "query_pre_attn_scalar", 256, float, int),
-        Field("window", "sliding_window", 4096),
-        Field("windowed", "layer_types", (), read_types, list),
-        Field("qkv_bias", "attention_bias", False),
-        Field("out_bias", "attention_bias", False),
-        Field("padding", "pad_token_id", 0),
-        Field("end", "eos_token_id", 1, read_end, write_end),
     ),
     keys=keys,
     fixed={"final_logit_softcapping": (None,), "use_bidirectional_attention": (False, None)},

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.errors import ConfigError
 from anyformer.recipes.gpt2 import GPT2
-from anyformer.weights.table import Field, Key, Table
+from anyformer.weights.table import Field, Key, Table, assume
 from anyformer.weights.tables import gpt2
 
 _NAMES = {
@@ -15,10 +15,7 @@ _NAMES = {
     "transformer.wpe.weight": "transformer.positions_embed.weight",
 }
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-_ABSENT = frozenset(
-    "n_inner activation_function scale_attn_weights scale_attn_by_inverse_layer_idx add_cross_attention".split()
-)
-_DEFAULTS = {"vocab_size": 40478, "n_positions": 512}
+_FIXED = {"d_hidden": None, "scale_by_width": True, "scale_by_depth": False, "cross_attention": False}
 
 
 def keys(config: GPT2) -> list[Key]:
@@ -42,20 +39,9 @@ def _write_activation(name: str) -> str:
 TABLE = Table(
     family="gpt1",
     model_type="openai-gpt",
-    architectures={
-        "OpenAIGPTLMHeadModel": {
-            "d_hidden": None,
-            "scale_by_width": True,
-            "scale_by_depth": False,
-            "cross_attention": False,
-        }
-    },
+    architectures={"OpenAIGPTLMHeadModel": _FIXED},
     fields=(
-        *(
-            replace(field, default=_DEFAULTS.get(field.theirs, field.default))
-            for field in gpt2.TABLE.fields
-            if field.theirs not in _ABSENT
-        ),
+        *assume(gpt2.TABLE.fields, without=("activation", *_FIXED), vocab_size=40478, n_positions=512),
         Field("activation", "afn", "gelu", _read_activation, _write_activation),
     ),
     keys=keys,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.recipes.gpt2 import GPT2
-from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
+from anyformer.weights.table import Field, Key, Table, activation, both, each_layer, spoken
 
 
 def keys(config: GPT2) -> list[Key]:
@@ -23,15 +23,11 @@ def keys(config: GPT2) -> list[Key]:
             *both(f"{block}.cross.kv", f"{theirs}.crossattention.c_attn", "transpose"),
             *both(f"{block}.cross.out", f"{theirs}.crossattention.c_proj", "transpose"),
         ]
-    words = Key(
-        "decoder.inputs.words.weight", "transformer.wte.weight", also=("lm_head.weight",) if config.tied else ()
-    )
     return [
-        words,
+        *spoken(config.tied, "transformer.wte.weight"),
         Key("decoder.inputs.positions.weight", "transformer.wpe.weight"),
         *each_layer(config.n_layers, layer),
         *both("decoder.final_norm", "transformer.ln_f"),
-        *([] if config.tied else [Key("language.words.weight", "lm_head.weight")]),
     ]
 
 
@@ -46,7 +42,7 @@ TABLE = Table(
         Field("d_hidden", "n_inner", None),
         Field("vocab_size", "vocab_size", 50257),
         Field("max_length", "n_positions", 1024),
-        Field("activation", "activation_function", "gelu_new", read_activation, write_activation),
+        activation("activation_function", "gelu_new"),
         Field("norm_eps", "layer_norm_epsilon", 1e-5),
         Field("dropout", "resid_pdrop", 0.1),
         Field("embedding_dropout", "embd_pdrop", 0.1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.recipes.gptneox import GPTNeoX
-from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
+from anyformer.weights.table import Field, Key, Table, activation, both, each_layer, spoken
 from anyformer.weights.tables.llama import read_end, write_end
 from anyformer.weights.tables.rope import gather, read_rope, write_rope
 
@@ -15,30 +15,20 @@ _gather = gather("rotary_emb_base", "rotary_pct")
 def keys(config: GPTNeoX) -> list[Key]:
     block, theirs = "decoder.blocks.{i}", "gpt_neox.layers.{i}"
     by_head = (config.n_heads, 3, config.d_model // config.n_heads)
+    fused = f"{theirs}.attention.query_key_value"
     kinds = ("weight", "bias") if config.bias else ("weight",)
     layer = [
         *both(f"{block}.self.norm", f"{theirs}.input_layernorm"),
         *both(f"{block}.feedforward.norm", f"{theirs}.post_attention_layernorm"),
-        *(
-            Key(
-                f"{block}.self.qkv.{kind}",
-                f"{theirs}.attention.query_key_value.{kind}",
-                "rows",
-                by_head,
-                axes=(1, 0, 2),
-            )
-            for kind in kinds
-        ),
+        *(Key(f"{block}.self.qkv.{kind}", f"{fused}.{kind}", "rows", by_head, axes=(1, 0, 2)) for kind in kinds),
         *(Key(f"{block}.self.out.{kind}", f"{theirs}.attention.dense.{kind}") for kind in kinds),
         *both(f"{block}.feedforward.up", f"{theirs}.mlp.dense_h_to_4h"),
         *both(f"{block}.feedforward.down", f"{theirs}.mlp.dense_4h_to_h"),
     ]
-    words = "gpt_neox.embed_in.weight"
     return [
-        Key("decoder.inputs.words.weight", words, also=("lm_head.weight",) if config.tied else ()),
+        *spoken(config.tied, "gpt_neox.embed_in.weight"),
         *each_layer(config.n_layers, layer),
         *both("decoder.final_norm", "gpt_neox.final_layer_norm"),
-        *([] if config.tied else [Key("language.words.weight", "lm_head.weight")]),
     ]
 
 
@@ -59,7 +49,7 @@ TABLE = Table(
         Field("d_hidden", "intermediate_size", 24576),
         Field("vocab_size", "vocab_size", 50432),
         Field("max_length", "max_position_embeddings", 2048),
-        Field("activation", "hidden_act", "gelu", read_activation, write_activation),
+        activation("hidden_act", "gelu"),
         Field("norm_eps", "layer_norm_eps", 1e-5),
         Field("parallel", "use_parallel_residual", True),
         Field("bias", "attention_bias", True),

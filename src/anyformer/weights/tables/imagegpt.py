@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from anyformer.recipes.imagegpt import ImageGPT
-from anyformer.weights.table import LABELS, PROBLEM, Key, Table
+from anyformer.weights.table import LABELS, PROBLEM, Key, Table, assume, bare
 from anyformer.weights.tables import gpt2
 
 
@@ -26,10 +24,6 @@ def leftovers(config: ImageGPT) -> tuple[str, ...]:
     return (r"attn\.(bias|masked_bias)$", *others)
 
 
-def rename(config: ImageGPT, name: str) -> str:
-    return name.removeprefix("transformer.") if config.head == "base" else name
-
-
 _DEFAULTS = {"n_layer": 24, "n_embd": 512, "n_head": 8, "vocab_size": 513, "activation_function": "quick_gelu"}
 
 TABLE = Table(
@@ -41,11 +35,7 @@ TABLE = Table(
         "ImageGPTModel": {"head": "base"},
     },
     fields=(
-        *(
-            replace(entry, default=_DEFAULTS.get(entry.theirs, entry.default))
-            for entry in gpt2.TABLE.fields
-            if entry.ours not in ("tied", "cross_attention")
-        ),
+        *assume(gpt2.TABLE.fields, without=("tied", "cross_attention"), **_DEFAULTS),
         LABELS,
         PROBLEM,
     ),
@@ -54,5 +44,5 @@ TABLE = Table(
     inert=frozenset({"is_decoder", "reorder_and_upcast_attn"}),
     aliases=gpt2.TABLE.aliases,
     leftovers=leftovers,
-    rename=rename,
+    rename=bare("transformer."),
 )

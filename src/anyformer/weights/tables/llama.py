@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.errors import ConfigError
 from anyformer.recipes.llama import Llama
-from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
+from anyformer.weights.table import Field, Key, Table, activation, both, each_layer, spoken
 from anyformer.weights.tables.rope import gather, read_ropes, write_ropes
 
 NORMS = {"self.norm": "input_layernorm", "feedforward.norm": "post_attention_layernorm"}
@@ -53,12 +53,10 @@ def _layer(config: Llama) -> list[Key]:
 
 
 def keys(config: Llama) -> list[Key]:
-    words = "model.embed_tokens.weight"
     return [
-        Key("decoder.inputs.words.weight", words, also=("lm_head.weight",) if config.tied else ()),
+        *spoken(config.tied, "model.embed_tokens.weight"),
         *each_layer(config.n_layers, _layer(config)),
         Key("decoder.final_norm.weight", "model.norm.weight"),
-        *([] if config.tied else [Key("language.words.weight", "lm_head.weight")]),
     ]
 
 
@@ -99,7 +97,7 @@ def fields(
         Field("d_hidden", "intermediate_size", d_hidden),
         Field("vocab_size", "vocab_size", vocab_size),
         Field("max_length", "max_position_embeddings", max_length),
-        Field("activation", "hidden_act", "silu", read_activation, write_activation),
+        activation("hidden_act", "silu"),
         Field("norm_eps", "rms_norm_eps", 1e-6),
         Field("attention_dropout", "attention_dropout", 0.0),
         Field("tied", "tie_word_embeddings", False),
@@ -108,12 +106,8 @@ def fields(
     )
 
 
-IDS = (
-    Field("padding", "pad_token_id", None),
-    Field("end", "eos_token_id", 2, read_end, write_end),
-)
-# The same ids, where the family assumes no end.
-OPEN_IDS = (IDS[0], Field("end", "eos_token_id", None, read_end, write_end))
+BIASES = (Field("qkv_bias", "attention_bias", False), Field("out_bias", "attention_bias", False))
+IDS = (Field("padding", "pad_token_id", None), Field("end", "eos_token_id", 2, read_end, write_end))
 
 TABLE = Table(
     family="llama",
@@ -122,8 +116,7 @@ TABLE = Table(
     fields=(
         *fields(d_hidden=11008, vocab_size=32000, max_length=2048, n_kv_heads=None),
         *IDS,
-        Field("qkv_bias", "attention_bias", False),
-        Field("out_bias", "attention_bias", False),
+        *BIASES,
         Field("hidden_bias", "mlp_bias", False),
     ),
     keys=keys,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.recipes.mamba import Mamba
-from anyformer.weights.table import Field, Key, Table, each_layer, read_activation, write_activation
+from anyformer.weights.table import Field, Key, Table, activation, each_layer, first, spoken
 
 
 def keys(config: Mamba) -> list[Key]:
@@ -29,21 +29,15 @@ def keys(config: Mamba) -> list[Key]:
             Key(f"{mixer}.enter.bias", f"{theirs}.in_proj.bias"),
             Key(f"{mixer}.out.bias", f"{theirs}.out_proj.bias"),
         ]
-    also = ("lm_head.weight",) if config.tied else ()
     return [
-        Key("decoder.inputs.words.weight", "backbone.embeddings.weight", also=also),
+        *spoken(config.tied, "backbone.embeddings.weight"),
         *each_layer(config.n_layers, layer),
         Key("decoder.final_norm.weight", "backbone.norm_f.weight"),
-        *([] if config.tied else [Key("language.words.weight", "lm_head.weight")]),
     ]
 
 
 def _rank(value: Any) -> int | None:
     return None if value == "auto" else int(value)
-
-
-def _first(value: Any) -> Any:
-    return value[0] if isinstance(value, list) else value
 
 
 TABLE = Table(
@@ -58,13 +52,13 @@ TABLE = Table(
         Field("rank", "time_step_rank", "auto", _rank, lambda rank: "auto" if rank is None else rank),
         Field("kernel", "conv_kernel", 4),
         Field("vocab_size", "vocab_size", 50280),
-        Field("activation", "hidden_act", "silu", read_activation, write_activation),
+        activation("hidden_act", "silu"),
         Field("bias", "use_bias", False),
         Field("conv_bias", "use_conv_bias", True),
         Field("norm_eps", "layer_norm_epsilon", 1e-5),
         Field("tied", "tie_word_embeddings", True),
         Field("padding", "pad_token_id", 0),
-        Field("end", "eos_token_id", 0, read=_first),
+        Field("end", "eos_token_id", 0, read=first),
     ),
     keys=keys,
     # How fresh weights are drawn; which of several equal scans transformers takes; in which precision it keeps the

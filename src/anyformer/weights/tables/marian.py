@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.recipes.transformer import Transformer
-from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
+from anyformer.weights.table import Field, Key, Table, activation, each_layer, first, named
 
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
@@ -16,17 +16,11 @@ def layer(side: str) -> list[Key]:
     """The rows of one layer, which BART and DETR spell in the same way."""
     block, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
     parts = {"self": "self_attn", **({"cross": "encoder_attn"} if side == "decoder" else {})}
-    rows = []
+    rows = named(f"{block}.feedforward", theirs, {"up": "fc1", "down": "fc2", "norm": "final_layer_norm"})
     for ours, name in parts.items():
-        for role, projection in _ATTENTION.items():
-            rows += both(f"{block}.{ours}.{role}", f"{theirs}.{name}.{projection}")
-        rows += both(f"{block}.{ours}.norm", f"{theirs}.{name}_layer_norm")
-    return [
-        *rows,
-        *both(f"{block}.feedforward.up", f"{theirs}.fc1"),
-        *both(f"{block}.feedforward.down", f"{theirs}.fc2"),
-        *both(f"{block}.feedforward.norm", f"{theirs}.final_layer_norm"),
-    ]
+        rows += named(f"{block}.{ours}", f"{theirs}.{name}", _ATTENTION)
+        rows += named(f"{block}.{ours}", theirs, {"norm": f"{name}_layer_norm"})
+    return rows
 
 
 def words(config: Transformer, speaks: bool = True) -> list[Key]:
@@ -63,48 +57,52 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "decoder_start_token_id": config.get("decoder_start_token_id", pad)}
 
 
-def extras(config: Transformer, today: dict[str, Any]) -> dict[str, Any]:
+def numbers(config: Transformer, today: dict[str, Any]) -> dict[str, Any]:
     """Where our decoder says "as the encoder", theirs wants the number."""
     return {
         "decoder_layers": config.decoder_layers,
         "decoder_attention_heads": config.decoder_heads,
         "decoder_ffn_dim": config.decoder_hidden,
-        "decoder_vocab_size": config.target_words,
     }
 
 
-def first(value: Any) -> Any:
-    return value[0] if isinstance(value, list) else value
-
+# What the kin of the original Transformer say of their two sides.
+SIDES = (
+    Field("n_layers", "encoder_layers", 12),
+    Field("n_decoder_layers", "decoder_layers", 12),
+    Field("d_model", "d_model", 1024),
+    Field("n_heads", "encoder_attention_heads", 16),
+    Field("n_decoder_heads", "decoder_attention_heads", 16),
+    Field("d_hidden", "encoder_ffn_dim", 4096),
+    Field("d_decoder_hidden", "decoder_ffn_dim", 4096),
+    activation("activation_function", "gelu"),
+    Field("dropout", "dropout", 0.1),
+    Field("attention_dropout", "attention_dropout", 0.0),
+    Field("hidden_dropout", "activation_dropout", 0.0),
+)
+# And of their words.
+WORDS = (
+    Field("vocab_size", "vocab_size", 58101),
+    Field("max_length", "max_position_embeddings", 1024),
+    Field("layer_drop", "encoder_layerdrop", 0.0),
+    Field("decoder_layer_drop", "decoder_layerdrop", 0.0),
+    Field("scale_embedding", "scale_embedding", False),
+    Field("tied", "tie_word_embeddings", True),
+    Field("init_std", "init_std", 0.02),
+    Field("padding", "pad_token_id", 58100),
+    Field("decoder_start", "decoder_start_token_id", 58100),
+    Field("end", "eos_token_id", 0, read=first),
+)
 
 TABLE = Table(
     family="transformer",
     model_type="marian",
     architectures={"MarianMTModel": {}},
     fields=(
-        Field("n_layers", "encoder_layers", 12),
-        Field("n_decoder_layers", "decoder_layers", 12),
-        Field("d_model", "d_model", 1024),
-        Field("n_heads", "encoder_attention_heads", 16),
-        Field("n_decoder_heads", "decoder_attention_heads", 16),
-        Field("d_hidden", "encoder_ffn_dim", 4096),
-        Field("d_decoder_hidden", "decoder_ffn_dim", 4096),
-        Field("vocab_size", "vocab_size", 58101),
+        *SIDES,
+        *WORDS,
         Field("target_vocab_size", "decoder_vocab_size", None),
-        Field("max_length", "max_position_embeddings", 1024),
-        Field("activation", "activation_function", "gelu", read_activation, write_activation),
-        Field("dropout", "dropout", 0.1),
-        Field("attention_dropout", "attention_dropout", 0.0),
-        Field("hidden_dropout", "activation_dropout", 0.0),
-        Field("layer_drop", "encoder_layerdrop", 0.0),
-        Field("decoder_layer_drop", "decoder_layerdrop", 0.0),
-        Field("scale_embedding", "scale_embedding", False),
         Field("shared", "share_encoder_decoder_embeddings", True),
-        Field("tied", "tie_word_embeddings", True),
-        Field("init_std", "init_std", 0.02),
-        Field("padding", "pad_token_id", 58100),
-        Field("decoder_start", "decoder_start_token_id", 58100),
-        Field("end", "eos_token_id", 0, read=first),
     ),
     keys=keys,
     fixed={
@@ -117,6 +115,6 @@ TABLE = Table(
     inert=frozenset("is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits".split()),
     leftovers=lambda config: (r"^model\.shared\.weight$",),
     adjust=adjust,
-    extras=extras,
+    extras=lambda config, today: {**numbers(config, today), "decoder_vocab_size": config.target_words},
     copies=copies,
 )

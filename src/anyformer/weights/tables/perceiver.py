@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from anyformer.recipes.perceiver import D_PIXEL, Perceiver
-from anyformer.weights.table import (
-    LABELS,
-    PROBLEM,
-    Field,
-    Key,
-    Table,
-    both,
-    read_activation,
-    write_activation,
-)
+from anyformer.weights.table import LABELS, PROBLEM, Field, Key, Table, activation, both, named
 
 
 def _layer(block: str, name: str, theirs: str) -> list[Key]:
@@ -20,14 +11,11 @@ def _layer(block: str, name: str, theirs: str) -> list[Key]:
     rows = both(f"{block}.{name}.norm", f"{inner}.layernorm1")
     if name == "cross":
         rows += both(f"{block}.cross.context_norm", f"{inner}.layernorm2")
-    for role in ("query", "key", "value"):
-        rows += both(f"{block}.{name}.{role}", f"{inner}.{role}")
     return [
         *rows,
+        *named(f"{block}.{name}", inner, {role: role for role in ("query", "key", "value")}),
         *both(f"{block}.{name}.out", f"{theirs}.attention.output.dense"),
-        *both(f"{block}.feedforward.norm", f"{theirs}.layernorm"),
-        *both(f"{block}.feedforward.up", f"{theirs}.mlp.dense1"),
-        *both(f"{block}.feedforward.down", f"{theirs}.mlp.dense2"),
+        *named(f"{block}.feedforward", theirs, {"norm": "layernorm", "up": "mlp.dense1", "down": "mlp.dense2"}),
     ]
 
 
@@ -98,7 +86,7 @@ TABLE = Table(
         Field("cross_width", "cross_attention_shape_for_attention", "kv"),
         Field("widen", "self_attention_widening_factor", 1),
         Field("cross_widen", "cross_attention_widening_factor", 1),
-        Field("activation", "hidden_act", "gelu", read_activation, write_activation),
+        activation("hidden_act", "gelu"),
         Field("attention_dropout", "attention_probs_dropout_prob", 0.1),
         Field("query_residual", "use_query_residual", True),
         Field("vocab_size", "vocab_size", 262),

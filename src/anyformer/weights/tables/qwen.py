@@ -6,8 +6,8 @@ from typing import Any
 
 from anyformer.errors import ConfigError
 from anyformer.recipes.llama import Llama
-from anyformer.weights.table import Field, Table
-from anyformer.weights.tables.llama import OPEN_IDS, fields, keys, leftovers, one_bias, plain
+from anyformer.weights.table import Field, Table, assume
+from anyformer.weights.tables.llama import BIASES, IDS, fields, keys, leftovers, one_bias, plain
 from anyformer.weights.tables.rope import gather
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -48,6 +48,7 @@ WINDOWS = (
     Field("window", "sliding_window", 4096),
     Field("windowed", "layer_types", (), read_types, list),
 )
+_IDS = assume(IDS, eos_token_id=None)
 _INERT = frozenset({"use_sliding_window", "max_window_layers"})
 
 QWEN2 = Table(
@@ -56,7 +57,7 @@ QWEN2 = Table(
     architectures={"Qwen2ForCausalLM": plain("window", qkv_bias=True)},
     fields=(
         *fields(d_hidden=22016, vocab_size=151936, max_length=32768, n_kv_heads=32),
-        *OPEN_IDS,
+        *_IDS,
         *WINDOWS,
     ),
     keys=keys,
@@ -71,10 +72,9 @@ QWEN3 = Table(
     architectures={"Qwen3ForCausalLM": plain("window", "qkv_bias", "out_bias", qk_norm=True)},
     fields=(
         *fields(d_hidden=22016, vocab_size=151936, max_length=32768, n_kv_heads=32, d_head=128),
-        *OPEN_IDS,
+        *_IDS,
         *WINDOWS,
-        Field("qkv_bias", "attention_bias", False),
-        Field("out_bias", "attention_bias", False),
+        *BIASES,
     ),
     keys=keys,
     inert=_INERT,

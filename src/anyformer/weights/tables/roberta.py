@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
 from anyformer.recipes.encoder import Encoder
 from anyformer.recipes.roberta import RoBERTa
-from anyformer.weights.table import Field, Key, Table, both
-from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLINGS, TYPES, inputs, layers, words
+from anyformer.weights.table import Field, Key, Table, bare, both
+from anyformer.weights.tables import bert
+from anyformer.weights.tables.bert import DECODER, FIELDS, OLD_BUFFERS, SPELLINGS, TYPES, classes, inputs, layers, words
 
 # What RoBERTa and MPNet call the head over the first token, by use.
 _POOLED = {"base": "embed", "choice": "choice"}
+
+
+def heads(use: str) -> list[Key]:
+    """As BERT's, except that the class of a text is read through a dense layer."""
+    if use == "classify":
+        return [*both("classify.pool", "classifier.dense"), *both("classify.classes", "classifier.out_proj")]
+    return bert.heads(use)
 
 
 def head_keys(config: Encoder, theirs: str) -> list[Key]:
@@ -19,11 +25,7 @@ def head_keys(config: Encoder, theirs: str) -> list[Key]:
     rows = both(f"{_POOLED[use]}.pool", f"{theirs}.pooler.dense") if use in _POOLED else []
     if use == "masked":
         rows += words(config.tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
-    if use == "classify":
-        rows += [*both("classify.pool", "classifier.dense"), *both("classify.classes", "classifier.out_proj")]
-    if use in ("choice", "tag"):
-        rows += both(f"{use}.classes", "classifier")
-    return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
+    return rows + heads(use)
 
 
 def head_leftovers(config: Encoder, theirs: str) -> tuple[str, ...]:
@@ -42,21 +44,10 @@ def keys(config: RoBERTa) -> list[Key]:
     ]
 
 
-def rename(config: RoBERTa, name: str) -> str:
-    return re.sub(r"^roberta\.", "", name) if config.head == "base" else name
-
-
 TABLE = Table(
     family="roberta",
     model_type="roberta",
-    architectures={
-        "RobertaModel": {"head": "base"},
-        "RobertaForMaskedLM": {"head": "masked"},
-        "RobertaForSequenceClassification": {"head": "classify"},
-        "RobertaForTokenClassification": {"head": "tag"},
-        "RobertaForQuestionAnswering": {"head": "span"},
-        "RobertaForMultipleChoice": {"head": "choice"},
-    },
+    architectures=classes("Roberta"),
     fields=(
         *FIELDS,
         *DECODER,
@@ -69,5 +60,5 @@ TABLE = Table(
     fixed={"position_embedding_type": ("absolute",)},
     aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"roberta.\1.")),
     leftovers=lambda config: head_leftovers(config, "roberta"),
-    rename=rename,
+    rename=bare("roberta."),
 )

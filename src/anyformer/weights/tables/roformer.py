@@ -10,9 +10,10 @@ from torch import Tensor
 
 from anyformer.core.positions import sinusoids
 from anyformer.recipes.roformer import RoFormer
-from anyformer.weights.table import Field, Key, Table, both
-from anyformer.weights.tables.bert import DECODER, FIELDS, SPELLINGS, TYPES, inputs, layers, words
+from anyformer.weights.table import Field, Key, Table, assume, bare
+from anyformer.weights.tables.bert import DECODER, FIELDS, SPELLINGS, TYPES, classes, inputs, layers, words
 from anyformer.weights.tables.electra import project
+from anyformer.weights.tables.roberta import heads
 
 _ANGLES = "roformer.encoder.embed_positions.weight"
 
@@ -27,11 +28,7 @@ def keys(config: RoFormer) -> list[Key]:
     ]
     if use == "masked":
         rows += words(config.tied, f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.bias", scores)
-    if use == "classify":
-        rows += [*both("classify.pool", "classifier.dense"), *both("classify.classes", "classifier.out_proj")]
-    if use == "tag":
-        rows += both("tag.classes", "classifier")
-    return rows + (both("span.ends", "qa_outputs") if use == "span" else [])
+    return rows + heads(use)
 
 
 def leftovers(config: RoFormer) -> tuple[str, ...]:
@@ -44,26 +41,15 @@ def made(config: RoFormer) -> Mapping[str, Tensor]:
     return {_ANGLES: sinusoids(places, config.d_model // config.n_heads, "halves").float()}
 
 
-def rename(config: RoFormer, name: str) -> str:
-    return re.sub(r"^roformer\.", "", name) if config.head == "base" else name
-
-
 TABLE = Table(
     family="roformer",
     model_type="roformer",
-    architectures={
-        "RoFormerModel": {"head": "base"},
-        "RoFormerForMaskedLM": {"head": "masked"},
-        "RoFormerForSequenceClassification": {"head": "classify"},
-        "RoFormerForTokenClassification": {"head": "tag"},
-        "RoFormerForQuestionAnswering": {"head": "span"},
-    },
+    architectures={name: ours for name, ours in classes("RoFormer").items() if ours["head"] != "choice"},
     fields=(
-        *(field for field in FIELDS if field.ours != "max_length"),
+        *assume(FIELDS, max_position_embeddings=1536),
         *DECODER,
         TYPES,
         Field("vocab_size", "vocab_size", 50000),
-        Field("max_length", "max_position_embeddings", 1536),
         Field("d_embedding", "embedding_size", None),
         Field("turn_values", "rotary_value", False),
         Field("padding", "pad_token_id", 0),
@@ -72,5 +58,5 @@ TABLE = Table(
     aliases=(*SPELLINGS, (r"^(embeddings|embeddings_project|encoder)\.", r"roformer.\1.")),
     leftovers=leftovers,
     made=made,
-    rename=rename,
+    rename=bare("roformer."),
 )

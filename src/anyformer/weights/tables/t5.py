@@ -11,7 +11,7 @@ from typing import Any
 
 from anyformer.errors import ConfigError
 from anyformer.recipes.t5 import T5
-from anyformer.weights.table import Field, Key, Table, each_layer, read_activation, write_activation
+from anyformer.weights.table import Field, Key, Table, activation, each_layer, first, write_activation
 
 _ROLES = {"query": "q", "key": "k", "value": "v", "out": "o"}
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -60,11 +60,8 @@ def extras(config: T5, today: dict[str, Any]) -> dict[str, Any]:
     name = write_activation(config.activation)
     name = "gelu" if config.gated and name == "gelu_new" else name
     written: dict[str, Any] = {"num_decoder_layers": config.decoder_layers}
-    if (
-        not today
-        or today["is_gated_act"] != config.gated
-        or today["dense_act_fn"] != write_activation(config.activation)
-    ):
+    theirs = {"is_gated_act": config.gated, "dense_act_fn": write_activation(config.activation)}
+    if any(today.get(field) != value for field, value in theirs.items()):
         written["feed_forward_proj"] = f"gated-{name}" if config.gated else name
     return written if today else {**written, "tie_word_embeddings": config.tied}
 
@@ -83,14 +80,14 @@ TABLE = Table(
         Field("vocab_size", "vocab_size", 32128),
         Field("n_buckets", "relative_attention_num_buckets", 32),
         Field("max_distance", "relative_attention_max_distance", 128),
-        Field("activation", "dense_act_fn", "relu", read_activation, write_activation),
+        activation("dense_act_fn", "relu"),
         Field("gated", "is_gated_act", False),
         Field("norm_eps", "layer_norm_epsilon", 1e-6),
         Field("dropout", "dropout_rate", 0.1),
         Field("tied", "scale_decoder_outputs", True),
         Field("padding", "pad_token_id", 0),
         Field("decoder_start", "decoder_start_token_id", 0),
-        Field("end", "eos_token_id", 1, read=lambda value: value[0] if isinstance(value, list) else value),
+        Field("end", "eos_token_id", 1, read=first),
     ),
     keys=keys,
     inert=frozenset(

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.recipes.trocr import TrOCR
-from anyformer.weights.table import Field, Key, Table, both, each_layer, read_activation, write_activation
-from anyformer.weights.tables.marian import layer
+from anyformer.weights.table import Field, Key, Table, activation, both, each_layer, spoken
+from anyformer.weights.tables.marian import TARGET, layer
 
 
 def keys(config: TrOCR) -> list[Key]:
-    rows = [Key("decoder.inputs.words.weight", "model.decoder.embed_tokens.weight", also=_tied(config))]
+    rows = spoken(config.tied, TARGET, "output_projection.weight")
     if config.learned_positions:
         rows += [Key("decoder.inputs.positions.weight", "model.decoder.embed_positions.weight")]
     if config.norm_embedding:
         rows += both("decoder.inputs.norm", "model.decoder.layernorm_embedding")
-    rows += each_layer(config.n_layers, layer("decoder"))
-    return rows if config.tied else [*rows, Key("language.words.weight", "output_projection.weight")]
-
-
-def _tied(config: TrOCR) -> tuple[str, ...]:
-    return ("output_projection.weight",) if config.tied else ()
-
-
-def leftovers(config: TrOCR) -> tuple[str, ...]:
-    return (r"^output_projection\.weight$", r"embed_positions\._float_tensor$", r"version$")
-
-
-def extras(config: TrOCR, today: dict[str, Any]) -> dict[str, Any]:
-    return {"is_decoder": True}
+    return rows + each_layer(config.n_layers, layer("decoder"))
 
 
 TABLE = Table(
@@ -43,7 +28,7 @@ TABLE = Table(
         Field("d_context", "cross_attention_hidden_size", None),
         Field("vocab_size", "vocab_size", 50265),
         Field("max_length", "max_position_embeddings", 512),
-        Field("activation", "activation_function", "gelu", read_activation, write_activation),
+        activation("activation_function", "gelu"),
         Field("dropout", "dropout", 0.1),
         Field("attention_dropout", "attention_dropout", 0.0),
         Field("hidden_dropout", "activation_dropout", 0.0),
@@ -58,6 +43,6 @@ TABLE = Table(
     keys=keys,
     fixed={"is_decoder": (True,)},
     inert=frozenset({"add_cross_attention", "classifier_dropout", "encoder_hidden_size"}),
-    leftovers=leftovers,
-    extras=extras,
+    leftovers=lambda config: (r"^output_projection\.weight$", r"embed_positions\._float_tensor$", r"version$"),
+    extras=lambda config, today: {"is_decoder": True},
 )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import re
+import math
+from typing import Any
 
 from anyformer.recipes.vit import ViT
 from anyformer.weights.table import (
+    ENCODER,
     LABELS,
+    PICTURES,
     PROBLEM,
     Field,
     Key,
     Table,
+    activation,
+    bare,
     both,
     each_layer,
-    pair,
-    read_activation,
-    unpair,
-    write_activation,
+    named,
+    vectors,
 )
 
 # Newer names of the pieces of a layer, as transformers has them in memory -> those in the files.
@@ -30,54 +33,78 @@ LAYER_ALIASES = (
 )
 
 
-def vit_layer(block: str, theirs: str, qkv_bias: bool) -> list[Key]:
+def aliases(prefix: str, pieces: str = "embeddings|encoder|layers|layernorm|pooler") -> tuple[tuple[str, str], ...]:
+    """Names without the prefix, and newer ones."""
+    return (
+        (rf"^({pieces})\.", rf"{prefix}.\1."),
+        (rf"^{prefix}\.layers\.", f"{prefix}.encoder.layer."),
+        *LAYER_ALIASES,
+    )
+
+
+def vit_layer(
+    block: str, theirs: str, qkv_bias: bool, up: str = "intermediate.dense", down: str = "output.dense"
+) -> list[Key]:
     rows = []
     for role in ("query", "key", "value"):
         names = both(f"{block}.self.{role}", f"{theirs}.attention.attention.{role}")
         rows += names if qkv_bias else names[:1]
-    return [
-        *rows,
-        *both(f"{block}.self.out", f"{theirs}.attention.output.dense"),
-        *both(f"{block}.self.norm", f"{theirs}.layernorm_before"),
-        *both(f"{block}.feedforward.norm", f"{theirs}.layernorm_after"),
-        *both(f"{block}.feedforward.up", f"{theirs}.intermediate.dense"),
-        *both(f"{block}.feedforward.down", f"{theirs}.output.dense"),
-    ]
+    rest = {
+        "self.out": "attention.output.dense",
+        "self.norm": "layernorm_before",
+        "feedforward.norm": "layernorm_after",
+        "feedforward.up": up,
+        "feedforward.down": down,
+    }
+    return [*rows, *named(block, theirs, rest)]
 
 
-def vit_inputs(
-    d_model: int, n_channels: int, patch: tuple[int, ...], n_cells: int, prefix: str = "vit", extra: int = 1
-) -> list[Key]:
-    embeddings = f"{prefix}.embeddings"
-    projection = f"{embeddings}.patch_embeddings.projection"
+def vit_layers(config: Any, theirs: str, side: str = "encoder", n_layers: int | None = None) -> list[Key]:
+    n = config.n_layers if n_layers is None else n_layers
+    return each_layer(n, vit_layer(f"{side}.blocks.{{i}}", f"{theirs}.{{i}}", config.qkv_bias))
+
+
+def patches(theirs: str, shape: tuple[int, ...]) -> list[Key]:
+    """The projection of the patches; theirs is a convolution: (width, channels, rows, columns)."""
+    projection = f"{theirs}.patch_embeddings.projection"
     return [
-        Key("encoder.inputs.class_token.weight", f"{embeddings}.cls_token", "reshape", (1, 1, d_model)),
-        Key(
-            "encoder.inputs.positions.weight",
-            f"{embeddings}.position_embeddings",
-            "reshape",
-            (1, n_cells + extra, d_model),
-        ),
-        Key("encoder.inputs.patches.weight", f"{projection}.weight", "reshape", (d_model, n_channels, *patch)),
+        Key("encoder.inputs.patches.weight", f"{projection}.weight", "reshape", shape),
         Key("encoder.inputs.patches.bias", f"{projection}.bias"),
     ]
 
 
-def body(config: ViT, prefix: str, extra: int = 1) -> list[Key]:
-    """Everything below the head; `extra` tokens stand before the patches."""
-    cells = (config.image_size[0] // config.patch_size[0]) * (config.image_size[1] // config.patch_size[1])
+def vit_inputs(config: Any, patch: tuple[int, ...], n_cells: int, theirs: str, extra: int = 1) -> list[Key]:
+    """`extra` tokens stand before the patches."""
+    width = config.d_model
     return [
-        *vit_inputs(config.d_model, config.n_channels, config.patch_size, cells, prefix, extra),
-        *each_layer(config.n_layers, vit_layer("encoder.blocks.{i}", f"{prefix}.encoder.layer.{{i}}", config.qkv_bias)),
+        vectors("encoder.inputs.class_token.weight", f"{theirs}.cls_token", 1, width),
+        vectors("encoder.inputs.positions.weight", f"{theirs}.position_embeddings", n_cells + extra, width),
+        *patches(theirs, (width, config.n_channels, *patch)),
+    ]
+
+
+def cells(config: Any) -> int:
+    return math.prod(side // patch for side, patch in zip(config.image_size, config.patch_size, strict=True))
+
+
+def body(config: ViT, prefix: str, extra: int = 1) -> list[Key]:
+    """Everything below the head."""
+    return [
+        *vit_inputs(config, config.patch_size, cells(config), f"{prefix}.embeddings", extra),
+        *vit_layers(config, f"{prefix}.encoder.layer"),
         *both("encoder.final_norm", f"{prefix}.layernorm"),
     ]
+
+
+def classes(config: Any) -> list[Key]:
+    return both("classify.classes", "classifier") if config.n_labels else []
 
 
 def keys(config: ViT) -> list[Key]:
     rows = body(config, "vit")
     if config.head == "base":
         return [*rows, *both("base.pool", "vit.pooler.dense")]
-    return [*rows, *(both("classify.classes", "classifier") if config.n_labels else [])]
+    return [*rows, *classes(config)]
 
 
 def leftovers(config: ViT) -> tuple[str, ...]:
@@ -85,26 +112,13 @@ def leftovers(config: ViT) -> tuple[str, ...]:
     return (others, r"^vit\.embeddings\.mask_token$")
 
 
-def rename(config: ViT, name: str) -> str:
-    return re.sub(r"^vit\.", "", name) if config.head == "base" else name
-
-
 FIELDS = (
-    Field("n_layers", "num_hidden_layers", 12),
-    Field("d_model", "hidden_size", 768),
-    Field("n_heads", "num_attention_heads", 12),
+    *ENCODER,
+    *PICTURES,
     Field("d_head", "head_dim", None),
-    Field("d_hidden", "intermediate_size", 3072),
-    Field("image_size", "image_size", 224, pair, unpair),
-    Field("patch_size", "patch_size", 16, pair, unpair),
-    Field("n_channels", "num_channels", 3),
-    Field("activation", "hidden_act", "gelu", read_activation, write_activation),
-    Field("norm_eps", "layer_norm_eps", 1e-12),
-    Field("dropout", "hidden_dropout_prob", 0.0),
-    Field("attention_dropout", "attention_probs_dropout_prob", 0.0),
     Field("qkv_bias", "qkv_bias", True),
     Field("d_pool", "pooler_output_size", None),
-    Field("pool_activation", "pooler_act", "tanh", read_activation, write_activation),
+    activation("pooler_act", "tanh", "pool_activation"),
     LABELS,
     PROBLEM,
 )
@@ -121,11 +135,7 @@ TABLE = Table(
     fields=FIELDS,
     keys=keys,
     inert=frozenset({"encoder_stride"}),
-    aliases=(
-        (r"^(embeddings|encoder|layers|layernorm|pooler)\.", r"vit.\1."),
-        (r"^vit\.layers\.", "vit.encoder.layer."),
-        *LAYER_ALIASES,
-    ),
+    aliases=aliases("vit"),
     leftovers=leftovers,
-    rename=rename,
+    rename=bare("vit."),
 )

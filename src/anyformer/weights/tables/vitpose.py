@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from anyformer.errors import ConfigError
 from anyformer.recipes.vitpose import ViTPose
-from anyformer.weights.table import (
-    GENERAL,
-    Field,
-    Key,
-    Table,
-    both,
-    each_layer,
-    pair,
-    read_activation,
-    write_activation,
-)
+from anyformer.weights.table import ENCODER, GENERAL, LABELS, Field, Key, Table, assume, both, each_layer, pair, vectors
+from anyformer.weights.tables.vit import cells, patches, vit_layer
 
 INSIDE = "backbone_config"
 _COUNTS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -28,35 +20,17 @@ def normed(ours: str, filter_name: str, norm_name: str) -> list[Key]:
     return [Key(f"{ours}.filter.weight", f"{filter_name}.weight"), *norm]
 
 
-def _layer(block: str, theirs: str, qkv_bias: bool) -> list[Key]:
-    rows = []
-    for role in ("query", "key", "value"):
-        names = both(f"{block}.self.{role}", f"{theirs}.attention.attention.{role}")
-        rows += names if qkv_bias else names[:1]
-    return [
-        *rows,
-        *both(f"{block}.self.out", f"{theirs}.attention.output.dense"),
-        *both(f"{block}.self.norm", f"{theirs}.layernorm_before"),
-        *both(f"{block}.feedforward.norm", f"{theirs}.layernorm_after"),
-        *both(f"{block}.feedforward.up", f"{theirs}.mlp.fc1"),
-        *both(f"{block}.feedforward.down", f"{theirs}.mlp.fc2"),
-    ]
-
-
 def keys(config: ViTPose) -> list[Key]:
-    width = config.d_model
-    cells = (config.image_size[0] // config.patch_size[0]) * (config.image_size[1] // config.patch_size[1])
-    patch = (width, config.n_channels, *config.patch_size)
-    inputs, embeddings = "encoder.inputs", "backbone.embeddings"
+    width, theirs = config.d_model, "backbone.embeddings"
+    names = ("encoder.blocks.{i}", "backbone.encoder.layer.{i}")
     classic = []
     if config.decoder == "classic":
         for i in (1, 2):
             classic += normed(f"pose.widen.{i - 1}", f"head.deconv{i}", f"head.batchnorm{i}")
     return [
-        Key(f"{inputs}.positions.weight", f"{embeddings}.position_embeddings", "reshape", (1, cells + 1, width)),
-        Key(f"{inputs}.patches.weight", f"{embeddings}.patch_embeddings.projection.weight", "reshape", patch),
-        Key(f"{inputs}.patches.bias", f"{embeddings}.patch_embeddings.projection.bias"),
-        *each_layer(config.n_layers, _layer("encoder.blocks.{i}", "backbone.encoder.layer.{i}", config.qkv_bias)),
+        vectors("encoder.inputs.positions.weight", f"{theirs}.position_embeddings", cells(config) + 1, width),
+        *patches(theirs, (width, config.n_channels, *config.patch_size)),
+        *each_layer(config.n_layers, vit_layer(*names, config.qkv_bias, up="mlp.fc1", down="mlp.fc2")),
         *both("pose.norm", "backbone.layernorm"),
         *classic,
         *both("pose.joints", "head.conv"),
@@ -92,24 +66,17 @@ def write_inner(config: ViTPose, today: dict[str, Any]) -> dict[str, Any]:
     return {**{entry.theirs: None for entry in _INNER}, INSIDE: inner}
 
 
-def _inner(ours: str, theirs: str, default: Any, *more: Any) -> Field:
-    return Field(ours, f"{INSIDE}.{theirs}", default, *more)
-
-
-_INNER = (
-    _inner("n_layers", "num_hidden_layers", 12),
-    _inner("d_model", "hidden_size", 768),
-    _inner("n_heads", "num_attention_heads", 12),
-    _inner("hidden_ratio", "mlp_ratio", 4),
-    _inner("image_size", "image_size", (256, 192), pair, list),
-    _inner("patch_size", "patch_size", (16, 16), pair, list),
-    _inner("n_channels", "num_channels", 3),
-    _inner("activation", "hidden_act", "gelu", read_activation, write_activation),
-    _inner("norm_eps", "layer_norm_eps", 1e-12),
-    _inner("dropout", "hidden_dropout_prob", 0.0),
-    _inner("attention_dropout", "attention_probs_dropout_prob", 0.0),
-    _inner("qkv_bias", "qkv_bias", True),
-    _inner("layer", "layer", None),
+_INNER = tuple(
+    replace(entry, theirs=f"{INSIDE}.{entry.theirs}")
+    for entry in (
+        *assume(ENCODER, without=("d_hidden",)),
+        Field("hidden_ratio", "mlp_ratio", 4),
+        Field("image_size", "image_size", (256, 192), pair, list),
+        Field("patch_size", "patch_size", (16, 16), pair, list),
+        Field("n_channels", "num_channels", 3),
+        Field("qkv_bias", "qkv_bias", True),
+        Field("layer", "layer", None),
+    )
 )
 
 TABLE = Table(
@@ -118,7 +85,7 @@ TABLE = Table(
     architectures={"VitPoseForPoseEstimation": {}},
     fields=(
         *_INNER,
-        Field("n_joints", "id2label", {"0": "", "1": ""}, len, lambda n: {str(i): f"LABEL_{i}" for i in range(n)}),
+        replace(LABELS, ours="n_joints"),
         Field("scale", "scale_factor", 4),
         Field(
             "decoder",

@@ -1,21 +1,16 @@
-"""Whisper: Marian's names of the layers. Its keys have no bias, and ours makes no difference: it adds the same number
-to all scores of a query."""
+"""Whisper: Marian's names of the layers, without biases of the keys."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 from anyformer.recipes.whisper import Whisper
-from anyformer.weights.table import LABELS, Field, Key, Table, both, each_layer, read_activation, write_activation
-from anyformer.weights.tables.marian import TARGET, first, layer
+from anyformer.weights.table import LABELS, Field, Key, Table, assume, both, each_layer, spoken, without_key_bias
+from anyformer.weights.tables.marian import SIDES, TARGET, WORDS, layer
 
 
 def _side(side: str, n_layers: int) -> list[Key]:
-    rows = [replace(key, optional=key.ours.endswith("key.bias")) for key in layer(side)]
     return [
         Key(f"{side}.inputs.positions.weight", f"model.{side}.embed_positions.weight"),
-        *each_layer(n_layers, rows),
+        *each_layer(n_layers, without_key_bias(layer(side))),
         *both(f"{side}.final_norm", f"model.{side}.layer_norm"),
     ]
 
@@ -31,10 +26,10 @@ def keys(config: Whisper) -> list[Key]:
     ]
     if config.head == "classify":
         return [*rows, *both("classify.project", "projector"), *both("classify.classes", "classifier")]
-    speaks = config.head == "language"
-    words = Key("decoder.inputs.words.weight", TARGET, also=("proj_out.weight",) if config.tied and speaks else ())
-    output = [Key("language.words.weight", "proj_out.weight")] if speaks and not config.tied else []
-    return [*rows, words, *_side("decoder", config.n_decoder_layers), *output]
+    words = [Key("decoder.inputs.words.weight", TARGET)]
+    if config.head == "language":
+        words = spoken(config.tied, TARGET, "proj_out.weight")
+    return [*rows, *words, *_side("decoder", config.n_decoder_layers)]
 
 
 def leftovers(config: Whisper) -> tuple[str, ...]:
@@ -44,7 +39,7 @@ def leftovers(config: Whisper) -> tuple[str, ...]:
 
 
 def rename(config: Whisper, name: str) -> str:
-    return name if config.head == "language" else re.sub(r"^model\.", "", name)
+    return name if config.head == "language" else name.removeprefix("model.")
 
 
 TABLE = Table(
@@ -56,28 +51,28 @@ TABLE = Table(
         "WhisperForAudioClassification": {"head": "classify"},
     },
     fields=(
-        Field("n_layers", "encoder_layers", 4),
-        Field("n_decoder_layers", "decoder_layers", 4),
-        Field("d_model", "d_model", 384),
-        Field("n_heads", "encoder_attention_heads", 6),
-        Field("n_decoder_heads", "decoder_attention_heads", 6),
-        Field("d_hidden", "encoder_ffn_dim", 1536),
-        Field("d_decoder_hidden", "decoder_ffn_dim", 1536),
-        Field("vocab_size", "vocab_size", 51865),
+        *assume(
+            SIDES,
+            encoder_layers=4,
+            decoder_layers=4,
+            d_model=384,
+            encoder_attention_heads=6,
+            decoder_attention_heads=6,
+            encoder_ffn_dim=1536,
+            decoder_ffn_dim=1536,
+            dropout=0.0,
+        ),
+        *assume(
+            WORDS,
+            without=("max_length", "scale_embedding"),
+            vocab_size=51865,
+            pad_token_id=50256,
+            decoder_start_token_id=50257,
+            eos_token_id=50256,
+        ),
         Field("n_mels", "num_mel_bins", 80),
         Field("source_length", "max_source_positions", 1500),
         Field("max_length", "max_target_positions", 448),
-        Field("activation", "activation_function", "gelu", read_activation, write_activation),
-        Field("dropout", "dropout", 0.0),
-        Field("attention_dropout", "attention_dropout", 0.0),
-        Field("hidden_dropout", "activation_dropout", 0.0),
-        Field("layer_drop", "encoder_layerdrop", 0.0),
-        Field("decoder_layer_drop", "decoder_layerdrop", 0.0),
-        Field("tied", "tie_word_embeddings", True),
-        Field("init_std", "init_std", 0.02),
-        Field("padding", "pad_token_id", 50256),
-        Field("decoder_start", "decoder_start_token_id", 50257),
-        Field("end", "eos_token_id", 50256, read=first),
         Field("d_pool", "classifier_proj_size", 256),
         LABELS,
     ),

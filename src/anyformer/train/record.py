@@ -1,0 +1,211 @@
+"""A whole step recorded on the GPU and replayed: forward, loss, backward, clipping, optimiser and moving average as one
+launch. A small model's step is a thousand kernels, which Python cannot ask for as fast as they run.
+
+The first steps over batches of a shape run as usual, on the stream that will record, the last of them watched for looks
+at values (looks.py); the next one is recorded and replayed. A shape that cannot be recorded goes on as usual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core.stack import Stack
+from anyformer.errors import ConfigError
+from anyformer.tokens import unseen
+from anyformer.train.distributed import Devices
+from anyformer.train.feed import Fed
+from anyformer.train.looks import looking
+from anyformer.train.settings import TrainSettings
+from anyformer.train.step import choose_precision
+from anyformer.train.work import Work
+
+KEPT = 32  # shapes that are recorded
+ROWS, TOKENS = 32, 8  # texts are filled up to multiples of these, so that there are few shapes
+WARM = 3  # steps over a shape before it is, as libraries set themselves up in the first ones
+ROOM = 0.25  # of the device's memory: what steps may take, as a recording takes as much again beside them
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+Taken = tuple[Tensor, dict[str, Tensor]]  # what a step gives: its figures, and the parts of its loss
+Whole = Callable[[Fed], Taken]  # a step over one batch, from nothing to moved weights
+
+
+def can_record(work: Work, settings: TrainSettings, devices: Devices) -> bool:
+    """Whether steps are to be recorded; an error where that was asked for and cannot be."""
+    if settings.record is False:
+        return False
+    why = obstacle(work, settings, devices)
+    if why is not None and settings.record is True:
+        raise ConfigError(f"train.record: steps cannot be recorded {why}.")
+    usual = work.steady and not settings.compile
+    return why is None and (usual or settings.record is True)
+
+
+def obstacle(work: Work, settings: TrainSettings, devices: Devices) -> str | None:
+    """What stands against it, before any batch was seen."""
+    if devices.device.type != "cuda":
+        return "without a GPU"
+    if devices.many:
+        return "on several devices"
+    if settings.accumulate > 1:
+        return "where gradients of several batches are added up (train.accumulate)"
+    if choose_precision(settings.precision, devices.device) == "fp16":
+        return "in fp16, whose scale the host decides; take bf16"
+    if settings.checkpointing:
+        return "with train.checkpointing, which looks at the state of chance"
+    if any(module.config.layer_drop for module in work.model.modules() if isinstance(module, Stack)):
+        return "where layers are left out by chance (layer_drop)"
+    return None
+
+
+class Tape:
+    """A step over batches of one shape: its inputs at fixed addresses, and what it gives at fixed addresses."""
+
+    def __init__(self, fed: Fed, device: torch.device, fills: Mapping[str, int] = NOTHING) -> None:
+        self.fills = fills
+        batch = {name: _room(value, name in fills) for name, value in fed.batch.items()}
+        told = torch.zeros(2, dtype=torch.float64, device=device)
+        self.fed = replace(fed, rows=(), batch=batch, told=told)
+        self.graph: Any = None
+        self.taken: Taken | None = None
+
+    def load(self, fed: Fed) -> None:
+        for name, value in fed.batch.items():
+            room = self.fed.batch[name]
+            if room.shape != value.shape:
+                room.fill_(self.fills[name])
+            room[tuple(slice(n) for n in value.shape)].copy_(value)
+        assert self.fed.told is not None
+        for place, n in zip(self.fed.told, (fed.tokens, fed.slots), strict=True):
+            place.fill_(n)
+
+
+class Recorder:
+    """Steps over the batches it is given, as usual or from a recording. `fills`: what rows of tokens [rows, tokens] may
+    be filled up with, by name. `hold` is asked to keep other threads still, `reseed` to bring the generators back to
+    the start of the step."""
+
+    def __init__(
+        self,
+        whole: Whole,
+        device: torch.device,
+        *,
+        compiled: bool = False,
+        fills: Mapping[str, int] = NOTHING,
+        hold: Callable[[], None] = lambda: None,
+        reseed: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.whole, self.device, self.compiled, self.fills = whole, device, compiled, fills
+        self.hold, self.reseed, self.say = hold, reseed, say
+        self.seen: Counter[Any] = Counter()
+        self.tapes: dict[Any, Tape | None] = {}  # None: this shape is not recorded
+        self.open = True  # closed where recording failed: everything goes on as usual
+        cuda = device.type == "cuda"
+        self.side = torch.cuda.Stream(device) if cuda else None
+        self.pool = torch.cuda.graph_pool_handle() if cuda else None  # all recordings share their memory
+
+    def learn(self, fed: Fed) -> Taken | None:
+        """The step; None where it has not been done, and is the caller's."""
+        fills = self.fills if self.fills.keys() >= fed.batch.keys() else NOTHING
+        key = shape_of(fed, fills)
+        if not self.open or (key not in self.tapes and len(self.tapes) >= KEPT):
+            return None
+        self.seen[key] += 1
+        if self.seen[key] < WARM:
+            return self._aside(fed)
+        if self.seen[key] == WARM:
+            return self._try(key, fed, fills)
+        tape = self.tapes.get(key)
+        if tape is None:
+            return None
+        tape.load(fed)
+        if tape.graph is None and self.side is not None and not self._record(tape, self.side):
+            return None
+        return self._replay(tape)
+
+    def _aside(self, fed: Fed) -> Taken:
+        """On the stream that will record, so that what PyTorch sets up in the first steps belongs to it."""
+        if self.side is None:
+            return self.whole(fed)
+        here = torch.cuda.current_stream(self.device)
+        self.side.wait_stream(here)
+        with torch.cuda.stream(self.side):
+            made = self.whole(fed)
+        here.wait_stream(self.side)
+        return made
+
+    def _try(self, key: Any, fed: Fed, fills: Mapping[str, int]) -> Taken:
+        """A step from the fixed addresses, watched: one that looks at values counts, and is not recorded."""
+        tape = Tape(fed, self.device, fills)
+        tape.load(fed)
+        with looking(self.device, inside=not self.compiled) as found, unseen():
+            made = self._aside(tape.fed)
+        self.tapes[key] = tape if not found and self._fits() else None
+        if found and len(self.tapes) == 1:
+            self.say(f"Steps are not recorded: they look at values ({', '.join(dict.fromkeys(found))}).")
+        return made
+
+    def _fits(self) -> bool:
+        if self.device.type != "cuda":
+            return True
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        return torch.cuda.max_memory_allocated(self.device) < ROOM * total
+
+    def _record(self, tape: Tape, side: Any) -> bool:
+        """Nothing moves by it: what is recorded is carried out when it is replayed."""
+        self.hold()
+        here, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
+        try:
+            # Other threads (which pin memory) may go on; the backward pass has one of its own.
+            with torch.cuda.graph(graph, pool=self.pool, stream=side, capture_error_mode="thread_local"), unseen():
+                tape.taken = self.whole(tape.fed)
+        except Exception as error:  # whatever it was, the run goes on as it would have without
+            self._give_up(here, str(error).partition("\n")[0])
+            return False
+        tape.graph = graph
+        if sum(one is not None and one.graph is not None for one in self.tapes.values()) == 1:
+            self.say("Steps are recorded from here on.")
+        return True
+
+    def _replay(self, tape: Tape) -> Taken:
+        """Chance is what the generator says now: PyTorch writes its seed and offset where the recording reads them."""
+        if tape.graph is None or tape.taken is None:
+            with unseen():
+                return self.whole(tape.fed)
+        tape.graph.replay()
+        return tape.taken
+
+    def _give_up(self, here: Any, why: str) -> None:
+        """Leave everything as it was. A capture that broke off may leave its stream current, its pool open, and the
+        generator, which it took part in, refusing to draw: that one gets a state which knows of no recording."""
+        torch.cuda.set_stream(here)
+        with contextlib.suppress(Exception):
+            torch._C._cuda_endAllocateToPool(self.device.index, self.pool)  # type: ignore[arg-type]
+        self.tapes, self.open = {}, False  # what was recorded reads the generator's old state
+        fresh = torch.Generator(self.device)
+        torch.cuda.default_generators[self.device.index].graphsafe_set_state(fresh)
+        self.reseed()
+        self.say(f"Steps are not recorded ({why}).")
+
+
+def shape_of(fed: Fed, fills: Mapping[str, int] = NOTHING) -> Any:
+    """All that a recording depends on."""
+    batch = {name: _room(value, name in fills, "meta") for name, value in sorted(fed.batch.items())}
+    return tuple((name, value.dtype, value.shape, value.stride()) for name, value in batch.items())
+
+
+def _room(value: Tensor, filled: bool, device: Any = None) -> Tensor:
+    """As much as a batch of its shape needs; where it may be filled up, a multiple of rows and of tokens."""
+    if not filled:
+        return torch.empty_like(value, device=device)
+    rows, tokens = (-(-n // m) * m for n, m in zip(value.shape, (ROWS, TOKENS), strict=True))
+    return torch.empty(rows, tokens, dtype=value.dtype, device=value.device if device is None else device)

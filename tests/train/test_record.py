@@ -1,0 +1,350 @@
+"""Recorded steps: which ones may be, and that a run of them is the run without. Without a GPU a recording replays by
+running the step again on its fixed inputs; the tests at the end need one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import anyformer as af
+from anyformer.tasks.base import Loss
+from anyformer.train import engine as engines
+from anyformer.train.distributed import Devices
+from anyformer.train.engine import Engine, train
+from anyformer.train.feed import Fed
+from anyformer.train.record import KEPT, WARM, Recorder, Tape, can_record, obstacle, shape_of
+from anyformer.train.settings import TrainSettings
+from anyformer.train.watch import Progress
+from tests.train.test_engine import Notes
+from tests.train.test_looks import make_engine
+from tests.train.toy import LENGTH, WORDS, DeadError, PictureToy, ReadingToy, Toy, fingerprint, settings
+
+CUDA = torch.device("cuda")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class Even(Toy):
+    """Rows of one length, so that nothing is padded; the last batch of an epoch is smaller."""
+
+    def __init__(self, rows: int = 22, **more: Any) -> None:
+        super().__init__(rows, **more)
+        self.rows = [[(start * 5 + i) % WORDS for i in range(LENGTH)] for start in range(rows)]
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        logits, labels = self.model(input_ids=batch["input_ids"]).logits[:, :-1], batch["labels"][:, 1:]
+        total = F.cross_entropy(logits.reshape(-1, WORDS), labels.reshape(-1), reduction="sum")
+        return Loss(total, (labels != -100).sum(), {"again": total.detach()})
+
+    def evaluate(self) -> dict[str, float | str]:
+        batch = self.collate(range(len(self.rows)), torch.Generator())
+        loss = self.loss({name: value.to(self.model.device) for name, value in batch.items()})
+        return {"loss": float(loss.total / loss.count)}
+
+
+class EvenPictures(PictureToy):
+    """Batch norm follows every batch once."""
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        logits = self.model(pixel_values=batch["pixel_values"]).logits
+        total = F.cross_entropy(logits, batch["labels"], reduction="sum")
+        return Loss(total, torch.full((), len(logits), device=logits.device))
+
+    def evaluate(self) -> dict[str, float | str]:
+        batch = self.collate(range(len(self.labels)), torch.Generator())
+        loss = self.loss({name: value.to(self.model.device) for name, value in batch.items()})
+        return {"loss": float(loss.total / loss.count)}
+
+
+class Peeks(Even):
+    """Its loss depends on a value that the host reads."""
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        found = super().loss(batch)
+        return Loss(found.total * (1.0 + float(batch["input_ids"][0, 0]) / WORDS), found.count)
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
+    """Runs are recorded, GPU or not; the tapes of the steps that were replayed."""
+    tapes: list[Tape] = []
+    plain = Recorder._replay
+    monkeypatch.setattr(engines, "can_record", lambda *_: True)
+    monkeypatch.setattr(Recorder, "_replay", lambda self, tape: tapes.append(tape) or plain(self, tape))
+    return tapes
+
+
+@pytest.mark.parametrize("kind", [Even, EvenPictures])
+def test_a_recorded_run_is_the_run(kind: type[Toy], replayed: list[Tape], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, with a moving average, evaluations in between, and batches of two shapes."""
+    recorded, plain, notes, usual = kind(), kind(), Notes(), Notes()
+    train(recorded, settings(steps=40, ema=0.9, weight_decay=0.1), watcher=notes)
+    assert len({id(tape) for tape in replayed}) == (2 if kind is Even else 1) and len(replayed) > 25
+    monkeypatch.setattr(engines, "can_record", lambda *_: False)
+    train(plain, settings(steps=40, ema=0.9, weight_decay=0.1), watcher=usual)
+    assert notes.figures == usual.figures and notes.metrics == usual.metrics
+    assert fingerprint(recorded.model) == fingerprint(plain.model)
+
+
+def test_cut_off_and_continued_it_ends_the_same(tmp_path: Path, replayed: list[Tape]) -> None:
+    def die(progress: Progress) -> None:
+        if progress.step == 13:
+            raise DeadError
+
+    whole, cut = Even(), Even()
+    train(whole, settings(), folder=tmp_path / "whole")
+    with pytest.raises(DeadError):
+        train(Even(), settings(), folder=tmp_path / "cut", on_step=die)
+    before = len(replayed)
+    train(cut, settings(), folder=tmp_path / "cut", resume=True)
+    assert fingerprint(whole.model) == fingerprint(cut.model) and len(replayed) > before
+
+
+def test_rates_on_the_device_are_the_rates() -> None:
+    """As float64 on a CPU: the weights are equal to the bit, layer by layer at rates of their own."""
+
+    def trained(held: bool) -> str:
+        toy = Toy()
+        engine = Engine(toy, settings(layer_decay=0.7, weight_decay=0.1), Devices(torch.device("cpu")))
+        if held:
+            engine.stepper.hold_rates()
+        engine.run()
+        assert all(isinstance(group["lr"], Tensor) == held for group in engine.optimizer.param_groups)
+        return fingerprint(toy.model)
+
+    assert trained(True) == trained(False)
+
+
+def fed(rows: int, **more: Any) -> Fed:
+    return Fed(range(rows), {"x": torch.randn(rows, 3), "y": torch.arange(rows)}, True, 3 * rows, 4 * rows, **more)
+
+
+def test_inputs_stay_where_they_are() -> None:
+    """Batches are copied in, with their counts of tokens; the caller's own tensors are neither kept nor changed."""
+    first, second = fed(2), fed(2)
+    tape = Tape(first, torch.device("cpu"))
+    where = {name: value.data_ptr() for name, value in tape.fed.batch.items()}
+    for one in (first, second):
+        tape.load(one)
+        assert all(torch.equal(tape.fed.batch[name], value) for name, value in one.batch.items())
+        assert tape.fed.read(torch.device("cpu")).tolist() == [6.0, 8.0]
+    assert {name: value.data_ptr() for name, value in tape.fed.batch.items()} == where
+    assert shape_of(first) == shape_of(second) != shape_of(fed(3))
+    turned = replace(first, batch={**first.batch, "x": torch.randn(3, 2).T})
+    assert shape_of(turned) != shape_of(first), "kernels depend on how the numbers lie"
+
+
+def test_texts_are_filled_up_to_few_shapes() -> None:
+    """Multiples of rows and tokens, with what does not count; what stood there before is gone."""
+    fills = {"x": -7, "y": 0}
+
+    def some(rows: int, tokens: int) -> Fed:
+        return Fed(range(rows), {"x": torch.ones(rows, tokens), "y": torch.ones(rows, 3).long()}, True, 1, 1)
+
+    assert shape_of(some(30, 9), fills) == shape_of(some(32, 16), fills) != shape_of(some(30, 17), fills)
+    tape = Tape(some(32, 16), torch.device("cpu"), fills)
+    for rows, tokens in ((32, 16), (30, 9)):
+        tape.load(some(rows, tokens))
+        expected = torch.full((32, 16), -7.0)
+        expected[:rows, :tokens] = 1
+        assert torch.equal(tape.fed.batch["x"], expected) and int(tape.fed.batch["y"].sum()) == 3 * rows
+    assert tape.fed.batch["y"].shape == (32, 8)
+
+
+def test_a_translator_learns_the_same_from_filled_up_batches(
+    tmp_path: Path, replayed: list[Tape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task says what may be appended: the losses are those of the packed rows, but for rounding."""
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    losses = []
+    for number, recorded in enumerate((True, False)):
+        monkeypatch.setattr(engines, "can_record", lambda *_, recorded=recorded: recorded)
+        (tmp_path / str(number)).mkdir()
+        engine = make_engine("translate", tmp_path / str(number), steps=14, dropout=0.0)
+        engine.watcher = notes = Notes()
+        engine.run()
+        losses.append(notes.losses)
+    assert len(replayed) > 3
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][0] != losses[0][-1]
+
+
+def test_so_many_shapes_and_no_more() -> None:
+    recorder = Recorder(lambda one: (torch.zeros(5), {}), torch.device("cpu"))
+    for rows in range(1, KEPT + 4):
+        for n in range(WARM + 2):
+            assert (recorder.learn(fed(rows)) is None) == (rows > KEPT), (rows, n)
+    assert len(recorder.tapes) == KEPT
+
+
+def test_a_step_that_looks_at_values_is_not_recorded(replayed: list[Tape], monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, plain, notes = Peeks(), Peeks(), Notes()
+    train(recorded, settings(), watcher=notes)
+    assert not replayed and ["look at values (_local_scalar_dense)" in said for said in notes.said] == [True]
+    monkeypatch.setattr(engines, "can_record", lambda *_: False)
+    train(plain, settings())
+    assert fingerprint(recorded.model) == fingerprint(plain.model)
+
+
+def test_what_is_recorded() -> None:
+    """By itself where a task is steady and nothing stands against it; where that was asked for, an error says what."""
+    toy, gpu = Even(), Devices(CUDA)
+    usual = TrainSettings(precision="bf16")
+    assert can_record(toy, usual, gpu) and can_record(toy, usual.replace(record=True), gpu)
+    assert not can_record(toy, usual.replace(record=False), gpu)
+    assert not can_record(toy, usual.replace(compile=True), gpu)
+    assert can_record(toy, usual.replace(compile=True, record=True), gpu)
+    toy.steady = False
+    assert not can_record(toy, usual, gpu) and can_record(toy, usual.replace(record=True), gpu)
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "said"),
+    [
+        ({}, Devices(torch.device("cpu")), "without a GPU"),
+        ({}, Devices(CUDA, 0, 2), "several devices"),
+        ({"accumulate": 2}, Devices(CUDA), "accumulate"),
+        ({"precision": "fp16"}, Devices(CUDA), "fp16"),
+        ({"checkpointing": True}, Devices(CUDA), "checkpointing"),
+    ],
+)
+def test_what_stands_against_it(changes: dict[str, Any], devices: Devices, said: str) -> None:
+    chosen = TrainSettings(precision="bf16").replace(**changes)
+    assert not can_record(Even(), chosen, devices)
+    with pytest.raises(af.ConfigError, match=said):
+        can_record(Even(), chosen.replace(record=True), devices)
+
+
+def test_layers_that_are_left_out_by_chance_are_not_recorded() -> None:
+    toy = Even()
+    toy.model = af.build("bart-tiny", layer_drop=0.1)
+    assert "layer_drop" in str(obstacle(toy, TrainSettings(precision="bf16"), Devices(CUDA)))
+
+
+# On a GPU.
+
+
+def both(kind: type[Toy], **changes: Any) -> tuple[Notes, Notes, Toy, Toy]:
+    """The same run recorded and as usual."""
+    chosen = settings(steps=40, device="cuda", weight_decay=0.1, ema=0.9, **changes)
+    recorded, plain, notes, usual = kind(), kind(), Notes(), Notes()
+    train(recorded, chosen.replace(record=True), watcher=notes)
+    train(plain, chosen.replace(record=False), watcher=usual)
+    return notes, usual, recorded, plain
+
+
+def same(notes: Notes, usual: Notes) -> None:
+    """The noise of dropout is the same, or losses would be apart by a tenth; sums of gradients may be in any order."""
+    assert notes.losses == pytest.approx(usual.losses, rel=2e-3)
+    assert [(one.tokens, one.slots, one.lr) for one in notes.figures] == [
+        (one.tokens, one.slots, one.lr) for one in usual.figures
+    ]
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("kind", [Even, EvenPictures])
+def test_on_a_gpu_a_recorded_run_is_the_run(kind: type[Toy], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replays: list[int] = []
+    plain = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: replays.append(1) or plain(self))
+    notes, usual, one, other = both(kind, precision=precision)
+    assert len(replays) > 25 and "Steps are recorded from here on." in notes.said
+    same(notes, usual)
+    for a, b in zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)
+
+
+@needs_gpu
+def test_on_a_gpu_it_goes_on_after_a_break(tmp_path: Path) -> None:
+    def die(progress: Progress) -> None:
+        if progress.step == 13:
+            raise DeadError
+
+    whole, rest = Notes(), Notes()
+    chosen = settings(device="cuda", record=True)
+    train(Even(), chosen, folder=tmp_path / "whole", watcher=whole)
+    with pytest.raises(DeadError):
+        train(Even(), chosen, folder=tmp_path / "cut", on_step=die)
+    train(Even(), chosen, folder=tmp_path / "cut", resume=True, watcher=rest)
+    assert rest.losses == pytest.approx(whole.losses[10:], rel=2e-3)
+
+
+class Breaks(Even):
+    """Does while it is recorded what cannot be, and did not when it was watched."""
+
+    way = "raise"
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        found = super().loss(batch)
+        if torch.cuda.is_current_stream_capturing():
+            if self.way == "raise":
+                raise ValueError("not while recording")
+            float(found.total.detach())
+        return found
+
+
+@needs_gpu
+@pytest.mark.parametrize("way", ["raise", "wait"])
+def test_on_a_gpu_a_recording_that_fails_changes_nothing(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on, at the same noise, and the generator draws; later runs are recorded again."""
+    monkeypatch.setattr(Breaks, "way", way)
+    notes, usual, *_ = both(Breaks)
+    assert [said for said in notes.said if said.startswith("Steps are not recorded")]
+    same(notes, usual)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.manual_seed(3)
+    first = torch.rand(4, device="cuda")
+    torch.manual_seed(3)
+    assert torch.equal(first, torch.rand(4, device="cuda"))
+    assert "Steps are recorded from here on." in both(Even)[0].said
+
+
+@needs_gpu
+def test_on_a_gpu_a_step_that_waits_is_seen_before() -> None:
+    notes, usual, *_ = both(Peeks)
+    assert any("look at values" in said for said in notes.said)
+    same(notes, usual)
+
+
+@needs_gpu
+@pytest.mark.slow
+def test_on_a_gpu_a_compiled_step_is_recorded_too() -> None:
+    chosen = settings(steps=20, device="cuda", compile=True)
+    notes, usual = Notes(), Notes()
+    train(Even(dropout=0.0), chosen.replace(record=True), watcher=notes)
+    train(Even(dropout=0.0), chosen.replace(record=False), watcher=usual)
+    same(notes, usual)
+
+
+STEADY = ("classify-image", "classify-audio", "classify-video", "complete-image", "reconstruct", "pose", "segment")
+
+
+@needs_gpu
+@pytest.mark.parametrize("task", [*STEADY, "generate", "fill-mask", "translate"])
+def test_on_a_gpu_every_steady_task_is_recorded(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, but for texts of uneven lengths, which must be told to; with the losses of the run that is not."""
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    losses, uneven = [], {"dropout": 0.0} if task == "translate" else {}
+    for record in (True if uneven else "auto", False):
+        folder = tmp_path / str(record)
+        folder.mkdir()
+        engine = make_engine(task, folder, torch.device("cuda", 0), steps=14, record=record, precision="bf16", **uneven)
+        engine.watcher = notes = Notes()
+        engine.recorder = engine._make_recorder()  # which speaks to the watcher
+        engine.run()
+        losses.append(notes.losses)
+        assert ("Steps are recorded from here on." in notes.said) == (record is not False)
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+
+
+@needs_gpu
+def test_on_a_gpu_memory_goes_on_in_recorded_steps() -> None:
+    notes, usual, *_ = both(ReadingToy)
+    assert "Steps are recorded from here on." in notes.said
+    same(notes, usual)

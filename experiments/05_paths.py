@@ -166,7 +166,9 @@ def run(options: Options) -> Found:
 
 def taken(cell: Cell, limit: int) -> Spread | str:
     reached = [course for course in cell.courses if course.steps_to(GOAL) is not None]
-    return cell.taken(limit) if len(reached) == len(cell.courses) else f"{len(reached)} of {len(cell.courses)} learn it"
+    if len(reached) == len(cell.courses):
+        return cell.taken(limit)
+    return f"not in {limit} ({len(reached)} of {len(cell.courses)} did)"
 
 
 def exact(cells: dict[tuple[str, int], Cell], distances: Sequence[int]) -> dict[str, bool]:
@@ -195,8 +197,9 @@ def judge(cells: dict[tuple[str, int], Cell], distances: Sequence[int], limit: i
     lost = [mixer for mixer in short if not learned[mixer]]
     if not kept and not lost:
         return "holds", words + "."
-    words += f". Against the claim: {', '.join([*kept, *lost])}."
-    return "holds partly", words
+    against = [f"learned in spite of a long path: {', '.join(kept)}"] if kept else []
+    against += [f"not learned in spite of a short one: {', '.join(lost)}"] if lost else []
+    return "holds partly", f"{words}. Against the claim, {'; '.join(against)}."
 
 
 def picture(cells: dict[tuple[str, int], Cell], distances: Sequence[int], limit: int) -> Picture:

@@ -205,9 +205,9 @@ def judge(scores: dict[tuple[str, float], list[float]], seen: dict[str, float]) 
     said = ", ".join(f"{gap:+.3f} at {share:.0%}" for share, gap in gaps.items())
     ends = {share: sorted((mean["ViT", share], mean["ResNet", share])) for share in SHARES}
     between = all(low <= mean["hybrid", share] <= high for share, (low, high) in ends.items())
-    shrinks = "shrinks with more data" if closes else (
-        "does not shrink with more data by more than the seeds differ, and a run this short sees too few pictures to tell"
-    )  # fmt: skip
+    shrinks = "shrinks with more data"
+    if not closes:
+        shrinks = "does not shrink with more data by more than the seeds differ, and a run this short sees few of them"
     words = (
         f"The ResNet's lead over the ViT is {said}: it {shrinks}."
         f" From 1% to 100% the ViT gains {gained['ViT']:.3f}, the hybrid {gained['hybrid']:.3f}, the ResNet"

@@ -83,7 +83,13 @@ class Spread:
     def __str__(self) -> str:
         if self.n < 2 or not math.isfinite(self.mean):
             return show(self.mean)
-        return f"{show(self.mean)} ± {show(self.deviation)}"
+        mean = show(self.mean)
+        return f"{mean} ± {show(self.deviation) if 'e' in mean else f'{self.deviation:,.{decimals(mean)}f}'}"
+
+
+def decimals(number: str) -> int:
+    """0.12 -> 2; 1,234 -> 0"""
+    return len(number.partition(".")[2])
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -260,8 +266,11 @@ One command a claim; each page is written by its script from what it measured, a
 
 
 @contextmanager
-def plot(columns: int = 1, width: float = 4.2, height: float = 3.2) -> Iterator[tuple[Figure, list[Any]]]:
-    """A figure of `columns` panels side by side, in the house's look; legends are drawn where lines have names."""
+def plot(
+    columns: int = 1, width: float = 4.2, height: float = 3.2, beside: bool = False
+) -> Iterator[tuple[Figure, list[Any]]]:
+    """A figure of `columns` panels side by side, in the house's look; legends are drawn where lines have names, on the
+    panel or `beside` it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height), layout="constrained")
@@ -273,7 +282,8 @@ def plot(columns: int = 1, width: float = 4.2, height: float = 3.2) -> Iterator[
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if axes.get_legend_handles_labels()[1]:
-            axes.legend(frameon=False, fontsize=8)
+            place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if beside else {}
+            axes.legend(frameon=False, fontsize=8, **place)
 
 
 class Pace:

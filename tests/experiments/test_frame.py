@@ -24,6 +24,7 @@ def test_a_spread_is_the_mean_and_the_sample_deviation() -> None:
     found = frame.spread([1.0, 2.0, 4.0])
     assert (found.mean, found.deviation) == (pytest.approx(7 / 3), pytest.approx(statistics.stdev([1, 2, 4])))
     assert str(found) == "2.33 ± 1.53" and str(frame.spread([0.5])) == "0.500"
+    assert str(frame.spread([1000.2, 1000.4])) == "1,000 ± 0", "no more digits of the spread than of the mean"
 
 
 @pytest.mark.parametrize(

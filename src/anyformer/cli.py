@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -16,9 +17,11 @@ EXAMPLES = """One library for every transformer, from text to images to anything
 \b
 Start here:
   anyformer demo
-      train a small translator in a minute, test it, draw what it looks at
-  anyformer run generate --model SmolLM2.gguf "What is the capital of France?"
-      a model folder or a .gguf file put to work; "anyformer run --help" has more
+      every model that came with anyformer put to work once, on one page
+  anyformer run translate "A man rides a bicycle."
+      a model that ships, or with --model your own, put to work; "anyformer run --help" has more
+  anyformer models
+      the models that ship, and whether they are here
   anyformer recipes
       the models that can be built
   anyformer tasks
@@ -147,10 +150,29 @@ def tasks() -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show the card of this model.")] = None,
+) -> None:
+    """List the models that ship: name, task, parameters, size, score, whether it is here. With NAME: its card.
+
+    \b
+    Examples:
+      anyformer models
+      anyformer models en-de
+    """
+    from anyformer.tasks.console import show_card, show_models
+
+    if name is None:
+        show_models()
+    else:
+        show_card(name)
+
+
 @app.command(name="eval")
 def evaluate(
     task: Annotated[str, typer.Argument(metavar="TASK", help="What the model does: see anyformer tasks.")],
-    model: Annotated[Path, typer.Option(metavar="DIR", help="A model folder.")],
+    model: Annotated[Path, typer.Option(metavar="DIR", help="A model folder, or the name of a model that ships.")],
     data: Annotated[str, typer.Option(metavar="PATH", help="Rows with the right answers; globs, gz and xz too.")],
     columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
@@ -203,7 +225,12 @@ HEARING = ("language", "times")
 def run_task(
     context: typer.Context,
     task: Annotated[str, typer.Argument(metavar="TASK", help="What to do, such as generate or embed.")],
-    model: Annotated[str, typer.Option(metavar="DIR", help="A model folder, or a .gguf file.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="A model folder, a .gguf file, or the name of a model that ships; else the usual one."
+        ),
+    ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="INPUT", help="A text, a file that holds one, or - for a text on each line of input."),
@@ -226,6 +253,9 @@ def run_task(
         str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
     ] = None,
     times: Annotated[bool | None, typer.Option("--times", help="Speech: say when each thing was said.")] = None,
+    wide: Annotated[
+        str | None, typer.Option(help="Reading: squeeze, cut or refuse a line wider than the model's limit.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Talk: a line in, an answer out, both remembered.")] = False,
 ) -> None:
@@ -233,9 +263,13 @@ def run_task(
 
     \b
     Examples:
+      anyformer run translate "A man rides a bicycle."
+          by the model for it that ships; anyformer models lists them
+      anyformer run translate --model en-fr "A man rides a bicycle."
+          by another of them
       anyformer run generate --model gpt2/ "Once upon a time" --do-sample --temperature 0.8
           go on with a text; on a terminal it appears word by word
-      anyformer run generate --model SmolLM2.gguf --chat
+      anyformer run generate --chat
           talk with a chat model
       anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
           examples first, then each case; an answer ends where the next example would begin
@@ -255,7 +289,8 @@ def run_task(
     for name in ("stop", "template"):  # typed in a shell, \n is two characters
         if name in given:
             given[name] = _unescape(given[name])
-    console.run(task, model, inputs or [], given, chat=chat, out=out, device=device, dtype=dtype)
+    where = {"device": device, "dtype": dtype, **({} if wide is None else {"wide": wide})}
+    console.run(task, model, inputs or [], given, chat=chat, out=out, **where)
 
 
 def _unescape(text: Any) -> Any:
@@ -286,22 +321,34 @@ def explore(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the model and the picture go.")] = Path("demo-output"),
-    seed: Annotated[int, typer.Option(help="Another seed draws other numbers and other first weights.")] = 1,
+    out: Annotated[Path, typer.Option(help="Where the page goes, or the model and the picture.")] = Path("demo-output"),
+    train: Annotated[bool, typer.Option("--train", help="Train a small translator instead: a minute.")] = False,
+    seed: Annotated[int, typer.Option(help="With --train: other numbers and other first weights.")] = 1,
 ) -> None:
-    """Train a small Transformer to translate number words, English to German, and show what it attends to.
+    """Put every model that is here to work once, and gather the answers on a page.
 
-    Example: anyformer demo --out demo-output
+    With --train: train a small Transformer to translate number words, English to German, and show what it attends to.
+
+    \b
+    Examples:
+      anyformer demo
+      anyformer demo --train --out demo-output
     """
-    from anyformer.demo import DemoSettings, run
+    if train:
+        from anyformer.demo.numbers import DemoSettings, run
 
-    run(out, DemoSettings(seed=seed))
+        run(out, DemoSettings(seed=seed))
+    else:
+        from anyformer.demo.tour import tour
+
+        tour(out)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """A mistake of the user's ends in one sentence and exit code 2; a mistake of ours in a traceback."""
     from anyformer.errors import Error, StoppedError
 
+    warnings.formatwarning = lambda message, *where, **more: f"anyformer: {message}\n"  # without lines of our code
     try:
         app(arguments, prog_name="anyformer")
     except Error as error:

@@ -90,7 +90,15 @@ def blank(tokens: Tokens) -> Tensor:
     """Values at padded positions mean nothing: show zeros."""
     if tokens.packed:
         return tokens.pad().x
-    return tokens.x if tokens.mask is None else tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
+    if tokens.mask is None:
+        return tokens.x
+    if not tokens.x.is_inference():
+        return tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
+    # What an encoder made is shown again at every step of decoding; layers share a memo, but not their vectors.
+    seen: tuple[Tensor, Tensor] | None = tokens.memo.get("blank")
+    if seen is None or seen[0] is not tokens.x:
+        seen = tokens.memo["blank"] = (tokens.x, tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0))
+    return seen[1]
 
 
 def real_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: str) -> Tensor | None:

@@ -35,8 +35,10 @@ def test_roles_are_slices_of_one_matrix() -> None:
 @needs_onednn
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (3, 5, 24)])
-def test_packed_is_plain(shape: tuple[int, ...], bias: bool) -> None:
+@pytest.mark.parametrize("small", [0, 10**6])  # whether a small matrix is left as it lies at one row
+def test_packed_is_plain(shape: tuple[int, ...], bias: bool, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same product from the other layout, one row or many."""
+    monkeypatch.setattr("anyformer.core.linear.SMALL", small)
     layer, x = made(bias=bias), torch.randn(*shape)
     plain = layer(x)
     layer.pack(8)

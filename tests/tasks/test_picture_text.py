@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import anyformer as af
+from anyformer.cli import main
 from anyformer.pictures.open import Picture
 from anyformer.tasks.ask_image import split
 from anyformer.tasks.base import Setup
@@ -144,12 +145,40 @@ def test_a_line_that_is_too_wide(tmp_path: Path) -> None:
     wide = task_picture(np.zeros((16, 300), dtype=np.uint8))
     with pytest.warns(UserWarning, match="300 x 16 pixels.*squeezed"):
         batch, _ = reader(tmp_path).look_at([wide])
-    assert batch["pixel_mask"].sum() < 16 * 64  # smaller both ways
+    assert list(batch["pixel_values"].shape) == [1, 1, 16, 64]  # as high as the model reads
+    longer = task_picture(np.zeros((16, 3000), dtype=np.uint8))
+    with pytest.warns(UserWarning, match="3000 x 16"):
+        assert isinstance(str(reader(tmp_path)(longer)), str)  # alone in its batch, it is read
     with pytest.warns(UserWarning, match="cut off"):
         batch, _ = reader(tmp_path, wide="cut").look_at([wide])
     assert batch["pixel_values"].shape[-1] == 64
     with pytest.raises(af.InputError, match="64 columns"):
         reader(tmp_path, wide="refuse").look_at([wide])
+
+
+def test_lines_are_answered_in_the_order_they_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever widths they have, and however many are sorted at a time."""
+    task, widths = reader(tmp_path), [40, 8, 64, 24, 16, 56, 32]
+    lines = [Picture.of(np.full((16, width), 200, dtype=np.uint8)) for width in widths]
+    monkeypatch.setattr(task, "_said", lambda picture, ids: picture.open("L").width)
+    for size in (1024, 3):
+        monkeypatch.setattr("anyformer.tasks.read.SORTED", size)
+        assert task(lines) == widths
+
+
+def test_what_happens_to_a_wide_line_can_be_said_at_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader(tmp_path).save(tmp_path / "m")
+    Image.fromarray(np.zeros((16, 300), dtype=np.uint8)).save(tmp_path / "wide.png")
+    for task, way, said in (
+        ("read", "refuse", "64 columns"),
+        ("read", "chop", "wide"),
+        ("caption", "cut", "no --wide"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", task, "--model", str(tmp_path / "m"), str(tmp_path / "wide.png"), "--wide", way])
+        assert stopped.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_evaluation_sees_the_data_alone(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Run the toy again and again, killing it: at random moments, and at the n-th time that it touches the disk or is
 inside an evaluation. Each life is a fork, so that torch is imported once.
 
-    python -m tests.train.kills FOLDER KILLS SEED       prints a JSON object with what happened
+    python -m tests.train.kills FOLDER KILLS SEED [streams]      prints a JSON object with what happened
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from anyformer.train import checkpoint, engine
 from anyformer.weights import files
-from tests.train.toy import Toy, fingerprint, settings
+from tests.train.toy import ReadingToy, Toy, fingerprint, settings
 
 SETTINGS = settings(steps=60, save_every=3, eval_every=4, accumulate=2, ema=0.9)
 TOUCHES = 40  # a life's last touch of the disk that it is killed at; about six saves
@@ -29,7 +29,7 @@ TOUCHES = 40  # a life's last touch of the disk that it is killed at; about six 
 
 def live(folder: Path, touches: int | None) -> None:
     """One life: to the end, or to a touch of the disk."""
-    toy = Toy()
+    toy = ReadingToy() if "streams" in sys.argv[4:] else Toy()
     if touches is not None:
         die = _countdown(touches)
         for module in (checkpoint, files):

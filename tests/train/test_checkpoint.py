@@ -24,9 +24,9 @@ from tests.train.toy import DeadError, Toy, fingerprint, settings
 ROOT = Path(__file__).parents[2]
 
 
-def killed(folder: Path, kills: int, seed: int) -> None:
+def killed(folder: Path, kills: int, seed: int, *kind: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.train.kills", str(folder), str(kills), str(seed)],
+        [sys.executable, "-m", "tests.train.kills", str(folder), str(kills), str(seed), *kind],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -41,6 +41,10 @@ def killed(folder: Path, kills: int, seed: int) -> None:
 
 def test_killed_five_times(tmp_path: Path) -> None:
     killed(tmp_path, 5, 0)
+
+
+def test_killed_five_times_with_memory_that_goes_on(tmp_path: Path) -> None:
+    killed(tmp_path, 5, 0, "streams")
 
 
 @pytest.mark.slow

@@ -136,6 +136,7 @@ def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str
         (["--out", "reviews.tsv"], "is a file"),
         (["--resume"], "no run in mine to continue"),
         (["--set", "train.device=cuda:99"], "device"),
+        (["--set", "train.record=true"], "steps cannot be recorded without a GPU"),
     ],
 )
 def test_mistakes_end_in_a_sentence(

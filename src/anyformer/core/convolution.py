@@ -6,6 +6,7 @@ All read rows in order (see rows.py), so padding changes nothing; the causal one
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -130,9 +131,7 @@ class LookupConfig(Settings):
     d_model: int
     d_context: int
 
-    @property
-    def steps(self) -> bool:
-        return False
+    steps: ClassVar[bool] = False  # whether it can go on token by token
 
 
 class Lookup(nn.Module):
@@ -171,9 +170,7 @@ class AlignConfig(Settings):
     d_model: int
     d_context: int
 
-    @property
-    def steps(self) -> bool:
-        return False
+    steps: ClassVar[bool] = False  # whether it can go on token by token
 
 
 class Align(nn.Module):

@@ -15,6 +15,7 @@ from anyformer.core.products import Int8, Packed
 
 ALIGNED = 8  # half-precision numbers in the 16 bytes that the fast products of a GPU begin rows at
 HALVES = (torch.float16, torch.bfloat16)
+SMALL = 2**20  # numbers of a matrix below which one row alone is multiplied faster as it lies than packed
 EPILOGUES = ("relu", "gelu_tanh")  # activations that products of a GPU can end with
 
 HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
@@ -73,9 +74,11 @@ class Linear(nn.Module):
         """Both sides in half precision on a GPU, without gradients; under autocast the weights are not."""
         return x.is_cuda and x.dtype in HALVES and self.weight.dtype == x.dtype and not torch.is_grad_enabled()
 
-    @staticmethod
-    def _takes_packed(x: Tensor) -> bool:
-        return x.is_cpu and x.dtype == torch.float32 and not torch.is_grad_enabled()
+    def _takes_packed(self, x: Tensor) -> bool:
+        """A packed product has a fixed cost that a small matrix does not win back at one row."""
+        if not x.is_cpu or x.dtype != torch.float32 or torch.is_grad_enabled():
+            return False
+        return x.numel() > x.shape[-1] or self.d_in * self.d_out > SMALL
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the matrix laid out for oneDNN, for products with about so many rows without gradients."""

@@ -22,6 +22,7 @@ from anyformer.errors import InputError
 from anyformer.tokens import Memo, Tokens, unobserved
 
 Layout = Literal["halves", "interleaved", "stretched"]
+Shape = tuple[int, int]  # rows and columns of a picture's tokens
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: Layout = "interleaved", base: float = 10_000.0) -> Tensor:
@@ -68,11 +69,8 @@ class Positions(nn.Module):
         """[B, H, T, d_value]; few encodings touch the values."""
         return value
 
-    def bias(
-        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
-    ) -> Tensor | None:
-        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`. `grid` are the
-        rows and columns of a picture's tokens."""
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor | None:
+        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`."""
         return None
 
 
@@ -350,9 +348,7 @@ class RelativeBuckets(Positions):
         far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (n - exact)
         return start + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
-    def bias(
-        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
-    ) -> Tensor:
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
         return self.weight[self.bucket(_distances(query, key, offset))].permute(2, 0, 1).unsqueeze(0)
 
 
@@ -373,9 +369,7 @@ class RelativeGrid(Positions):
     def reset(self, std: float) -> None:
         nn.init.zeros_(self.weight)
 
-    def bias(
-        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
-    ) -> Tensor:
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
         rows, columns = grid if grid is not None else (self.rows, self.columns)
         numbers = self.table(rows, columns)[differences(rows, columns, query.device)]  # [Q, K, H]
         return numbers.permute(2, 0, 1).unsqueeze(0)
@@ -423,9 +417,7 @@ class RelativeXL(Positions):
         for parameter in (self.content, self.place, self.weight):
             nn.init.normal_(parameter, std=std)
 
-    def bias(
-        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
-    ) -> Tensor:
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
         n_heads, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
         far = torch.arange(offset + n_query - 1, offset - n_key, -1, device=query.device)  # every query - key
         codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
@@ -452,9 +444,7 @@ class ALiBi(Positions):
         slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
         self.slopes = slopes
 
-    def bias(
-        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, int] | None = None
-    ) -> Tensor:
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
         slopes = torch.tensor(self.slopes, device=query.device, dtype=query.dtype).view(1, -1, 1, 1)
         return -slopes * _distances(query, key, offset).abs().to(query.dtype)
 

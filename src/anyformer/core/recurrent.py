@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -44,10 +44,7 @@ class RecurrentConfig(Settings):
     reverse: bool = False  # read from the last word to the first
     dropout: float = 0.0  # between the layers
 
-    @property
-    def steps(self) -> bool:
-        """It can go on token by token."""
-        return False
+    steps: ClassVar[bool] = False  # whether it can go on token by token
 
     @property
     def width(self) -> int:
@@ -64,10 +61,7 @@ class RecurrentDecoderConfig(Settings):
     show_last: bool = False  # the source's last state with every word, and not only as the start
     dropout: float = 0.0
 
-    @property
-    def steps(self) -> bool:
-        """It can go on token by token."""
-        return True
+    steps: ClassVar[bool] = True  # whether it can go on token by token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +89,7 @@ class AttentiveConfig(Settings):
     note: bool = False  # tell the loss where was looked (Note)
     dropout: float = 0.0
 
-    @property
-    def steps(self) -> bool:
-        """It can go on token by token."""
-        return True
+    steps: ClassVar[bool] = True  # whether it can go on token by token
 
     def check(self) -> None:
         same = self.score != "dot" or self.d_hidden == self.d_context

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -38,10 +39,7 @@ class StateSpaceConfig(Settings):
     conv_bias: bool = True
     activation: str = "silu"
 
-    @property
-    def steps(self) -> bool:
-        """It can go on token by token."""
-        return True
+    steps: ClassVar[bool] = True  # whether it can go on token by token
 
 
 class StateSpace(nn.Module):

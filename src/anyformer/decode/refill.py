@@ -24,7 +24,7 @@ from anyformer.decode.jobs import Job, Jobs, Prompt, collate
 from anyformer.decode.options import resolve
 from anyformer.decode.processors import Processor, truncations
 from anyformer.decode.stops import Stops
-from anyformer.decode.strategies import check_every, gumbel
+from anyformer.decode.strategies import check_every, gumbel, largest
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
@@ -187,7 +187,7 @@ class Refill:
             for limit in self.limits:
                 scores = limit(scores, self.end[None])  # none of them looks at what was said
             scores = scores + gumbel(scores, self.dice)
-        return scores.argmax(dim=-1)
+        return largest(scores)
 
     def _ends(self, token: Tensor) -> Tensor:
         """Which of these tokens [R] end their rows."""

@@ -58,7 +58,8 @@ def decode(data: bytes, name: str) -> tuple[int, Tensor]:
     try:
         samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise DataError(f"{name} is no sound that can be read, or it is damaged: {error}") from None
+        why = error.error_string.rstrip(".")  # without the name of a buffer, which means nothing to anyone
+        raise DataError(f"{name} is no sound that can be read, or it is damaged: {why}.") from None
     return int(rate), torch.from_numpy(samples.T.copy())
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from anyformer import shipped
 from anyformer.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -56,19 +57,23 @@ def find(name: str) -> type[Task]:
 
 def task(
     name: str,
-    path: str | PathLike[str],
+    path: str | PathLike[str] | None = None,
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
     **options: Any,
 ) -> Callable[..., Any]:
-    """A model folder or a .gguf file as a function: one thing in, one answer out; a list in, a list out.
+    """A model folder, a .gguf file or a model that ships as a function: one thing in, one answer out; a list in, a list
+    out.
 
     ask = task("generate", "folder", max_new_tokens=50)
     print(ask("What is the capital of France?"))
+    translate = task("translate")           # the model for it that ships; task("translate", "en-fr") is another
 
     `weights="int8"` rounds the model's matrices to 8 bits, which a CPU runs several times faster. Other `options` hold
     for every call that does not say otherwise.
     """
-    ready: Callable[..., Any] = find(name).load(path, device=device, dtype=dtype, **options)
+    kind = find(name)
+    found = shipped.default(name).open() if path is None else shipped.place(path)
+    ready: Callable[..., Any] = kind.load(found, device=device, dtype=dtype, **options)
     return ready

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyformer import registry
+from anyformer import registry, shipped
 from anyformer.config import Settings
 from anyformer.core.positions import Table
 from anyformer.errors import ConfigError, FolderError, nearest
@@ -26,13 +26,16 @@ Fits = Callable[[Settings], bool]
 
 
 def is_folder(source: str | PathLike[str]) -> bool:
-    """A folder (or a file with a model in it); else it must be the name of a recipe."""
-    path = Path(source)
+    """A folder (or a file with a model in it), or a model that ships; else it must be the name of a recipe."""
+    path, names = Path(source), registry.recipes()
     if path.is_dir() or path.is_file():
         return True
-    names = registry.recipes()
     if str(source) not in names:
-        raise ConfigError(f'There is no recipe and no folder "{source}".{nearest(str(source), names)}')
+        shipping = [model.name for model in shipped.models()]
+        if str(source) not in shipping:
+            hint = nearest(str(source), [*names, *shipping])
+            raise ConfigError(f'There is no recipe and no folder "{source}".{hint}')
+        return True
     return False
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from anyformer.errors import InputError
+from anyformer import shipped
+from anyformer.errors import InputError, nearest
 from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.generate import Generate
 
@@ -20,7 +21,7 @@ DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
 
 def run(
     name: str,
-    model: str,
+    model: str | None,
     inputs: Sequence[str],
     options: Mapping[str, Any],
     *,
@@ -28,21 +29,24 @@ def run(
     out: Path | None = None,
     **where: Any,
 ) -> None:
-    """Answer every input, each answer on a line of its own; where someone watches, text comes word by word. With
-    `out`, answers are drawn there."""
+    """Answer every input, each answer on a line of its own; where someone watches, text comes word by word. No model:
+    the one that ships. With `out`, answers are drawn there."""
     written = [option for option in options if option != "threshold"] + ["chat"] * chat
     if name in TASKS and name not in WRITING and written:
         raise InputError(f"{name} writes no text, so it takes no --{written[0].replace('_', '-')}.")
     if name in TASKS and "threshold" in options and not find(name).has_slots:
         raise InputError(f"{name} finds no things that are more or less sure, so it takes no --threshold.")
+    if "wide" in where and name != "read":
+        raise InputError(f"{name} reads no lines, so it takes no --wide.")
     if chat and inputs:
         raise InputError("--chat reads what you say from standard input; leave INPUT out.")
     if not chat and not inputs:
         raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
     texts = read_inputs(inputs, find(name).reads == "files")
     places = pictures_at(out)
-    with waiting(f"Reading {model}"):
-        work = task(name, model, **where)
+    chosen = model if model is not None else shipped.default(name, chat).name
+    with waiting(f"Reading {chosen}"):
+        work = task(name, chosen, **where)
     if chat:
         converse(work, options)
     elif isinstance(work, Generate) and sys.stdout.isatty() and options.get("num_beams", 1) == 1:
@@ -149,6 +153,39 @@ def show_pieces(pieces: Iterable[str]) -> None:
 def spell(answer: Any) -> str:
     """An answer as one printed thing; a vector as its numbers."""
     return " ".join(f"{x:.6g}" for x in answer.tolist()) if isinstance(answer, Tensor) else str(answer)
+
+
+def show_models() -> None:
+    """The models that ship, as a table, and a word on those that are not here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    listed = shipped.models()
+    table = Table(box=None, pad_edge=False)
+    for title in ("name", "task", "parameters", "size", "score", "here"):
+        table.add_column(
+            title, justify="right" if title in ("parameters", "size") else "left", no_wrap=title != "score"
+        )
+    for model in listed:
+        size = f"{model.bytes / 1e6:.1f} MB" if model.bytes else ""
+        usual = f"{model.task} *" if model.default else model.task
+        here = "yes" if model.trouble is None else "no"
+        table.add_row(model.name, usual, f"{model.parameters:,}", size, model.score, here)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    console.print(table)
+    console.print("\n* used for its task where no --model is given; anyformer models NAME shows a card", soft_wrap=True)
+    for trouble in (model.trouble for model in listed if model.trouble is not None):
+        console.print(trouble, soft_wrap=True)
+    if shipped.home() is None:
+        console.print(f"anyformer's own models are not installed: {shipped.GET}.", soft_wrap=True)
+
+
+def show_card(name: str) -> None:
+    found = shipped.find(name)
+    if found is None:
+        names = [model.name for model in shipped.models()]
+        raise InputError(f'No model "{name}" ships.{nearest(name, names)} There are: {", ".join(names)}.')
+    print(found.card)
 
 
 def waiting(message: str) -> Any:

@@ -35,6 +35,7 @@ from anyformer.tasks.base import Batch, Column, Figures, Options, Source, Total,
 from anyformer.tasks.caption import writes_of_pictures
 from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, needs_pair, picture_side, texts_of
 
+SORTED = 1024  # lines that are sorted by width at once
 LONGER = 4  # lines at least so many times wider than high are kept in shape; squarer models squeeze them
 
 
@@ -113,7 +114,22 @@ class Read(PictureTextTask):
             raise InputError(f"{wide}: cut it into lines, or say task.wide=squeeze or cut.")
         how = "squeezed" if self.settings.wide == "squeeze" else "cut off on the right"
         warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
-        return image if self.settings.wide == "squeeze" else image.crop((0, 0, most - 1, image.height))
+        narrow = max(most - 1, 1)
+        # Squeezed in its width alone: shrunk both ways, a line would have fewer rows than the model reads.
+        squeezes = self.settings.wide == "squeeze"
+        return image.resize((narrow, image.height)) if squeezes else image.crop((0, 0, narrow, image.height))
+
+    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+        """Lines of like width are read together, whatever order they come in: their texts are of like length too."""
+        found: list[Any] = []
+        for start in range(0, len(pictures), SORTED):
+            some = pictures[start : start + SORTED]
+            shapes = [one.open(self.processor.mode).size for one in some]
+            order = sorted(range(len(some)), key=lambda i: shapes[i][0] / max(shapes[i][1], 1))
+            said = super().answer([some[i] for i in order], **options)
+            back = dict(zip(order, said, strict=True))
+            found += [back[i] for i in range(len(some))]
+        return found
 
     def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
         placed = [self.processor.place(self._fit(one.open(self.processor.mode), one.name)) for one in pictures]

@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from anyformer import shipped
 from anyformer.errors import FolderError
 from anyformer.text.gguf_vocab import read_gguf
 from anyformer.text.marian import SOURCE, read_marian
@@ -53,8 +54,9 @@ Config = dict[str, Any]
 
 def read(path: Path, pattern: str | None = None) -> Parts:
     """The tokenizer in a folder or in a file."""
+    path = shipped.place(path)
     if path.is_dir():
-        file = find(path)
+        file = find(shipped.base_of(path))
     elif path.is_file():
         file = path
     else:

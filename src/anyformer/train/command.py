@@ -22,6 +22,7 @@ from anyformer.train.energy import Meter
 from anyformer.train.engine import Engine
 from anyformer.train.folder import START, begin_folder, check_folder, check_same
 from anyformer.train.keys import Sections, flatten, resolve, show
+from anyformer.train.record import can_record
 from anyformer.train.report import MetricsFile, summary, write_report
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
@@ -130,6 +131,7 @@ def run(order: Order) -> Trained:
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
         with devices.first_one_first():
             job = prepare(chosen, devices)
+            can_record(job, chosen.train, devices)  # an error is one before anything is written
             if devices.first and not order.resume:
                 begin_folder(order.out, settings, chosen.fingerprints)
                 keep_tokenizer(job.task, order.out)

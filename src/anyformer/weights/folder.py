@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from anyformer import registry
+from anyformer import registry, shipped
 from anyformer.core.linear import quantised
 from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.model import Model
 from anyformer.version import __version__
+from anyformer.weights.difference import complete, own_tensors
 from anyformer.weights.files import check_fit, list_tensors, read_json, whole_folder, write_tensors
 from anyformer.weights.hf import fill, load_hf, read_companions, save_hf, write_companions
+from anyformer.weights.rounded import rescale, scales_of
 from anyformer.weights.table import Key, addresses
 
 FORMATS = ("anyformer", "hf")
 SECTIONS = ("task", "data", "tokenizer", "train")  # of config.json, beside the model's own
+
+WORDS = re.compile(r"tokenizer|vocab|merges|special_tokens|added_tokens")  # the files of a tokenizer
 
 
 def load(
@@ -29,15 +34,16 @@ def load(
     dtype: torch.dtype | str | None = None,
     weights: str | None = None,
 ) -> Model:
-    """A model from an anyformer folder, a Hugging Face one or a .gguf file, on `device`, as stored or as `dtype`
-    ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs several times faster."""
+    """A model from an anyformer folder, a Hugging Face one or a .gguf file, or one that ships, by name; on `device`, as
+    it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs faster."""
     if isinstance(dtype, str):
         dtype = read_dtype(dtype)
     if isinstance(device, str):
         device = read_device(device)
+    path = shipped.place(folder)
     if weights is None:
-        return read(Path(folder), device, dtype)
-    return read(Path(folder), device, torch.float32 if dtype is None else dtype).quantise(weights)
+        return read(path, device, dtype)
+    return read(path, device, torch.float32 if dtype is None else dtype).quantise(weights)
 
 
 def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
@@ -48,7 +54,9 @@ def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> M
         return load_gguf(path, device, dtype)
     if not path.is_dir():
         what = "is a file, not a folder" if path.exists() else "does not exist"
-        raise FolderError(f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.")
+        raise FolderError(
+            f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.{shipped.hint(path)}"
+        )
     if not (path / "config.json").exists():
         raise FolderError(f"{path} has no config.json, so it is no model folder.")
     config = read_json(path / "config.json")
@@ -88,14 +96,15 @@ def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -
 
 
 def save_own(model: Model, folder: Path) -> None:
-    names = {}
-    seen: set[int] = set()
-    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if id(tensor) not in seen:  # tied ones once
-            names[brief(path)] = tensor.detach().contiguous().cpu()
-            seen.add(id(tensor))
-    write_tensors(folder, names)
-    config = {
+    write_tensors(folder, {name: tensor.contiguous().cpu() for name, tensor in own_tensors(model).items()})
+    config = own_config(model)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_companions(model, folder)
+
+
+def own_config(model: Model) -> dict[str, Any]:
+    """`dtype` is what the model computes in; the file may hold it in fewer bits."""
+    return {
         "anyformer": __version__,
         "family": model.family,
         "recipe": model.origin.recipe,
@@ -104,8 +113,6 @@ def save_own(model: Model, folder: Path) -> None:
         "hf": model.origin.hf_config,
         **model.origin.settings,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    write_companions(model, folder)
 
 
 def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, dtype: torch.dtype | None) -> Model:
@@ -116,13 +123,30 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
         raise ConfigError(f"{folder / 'config.json'}: {error}") from None
     with torch.device("meta"):
         model = family.build(settings)
-    stored = list_tensors(folder)
-    own = {brief(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
-    keys = [Key(name, name) for name in addresses(model) if name in own]
-    check_fit(folder, sorted(own - set(stored)), sorted(set(stored) - own))
-    fill(model, keys, stored, folder, device, dtype)
+    if dtype is None and "dtype" in config:
+        dtype = read_dtype(str(config["dtype"]))
+    base = None if config.get("base") is None else read(shipped.place(str(config["base"])), "cpu", torch.float32)
+    if base is None:
+        fill_own(model, folder, device, dtype)
+    else:
+        complete(model, base, folder, device, dtype if dtype is not None else torch.float32)
     model.origin.recipe = config.get("recipe")
     model.origin.hf_config = config.get("hf", {})
     model.origin.settings = {name: config[name] for name in SECTIONS if name in config}
     read_companions(model, folder)
+    if base is not None:
+        words = {name: content for name, content in base.origin.files.items() if WORDS.match(name)}
+        model.origin.files = {**words, **model.origin.files}
     return model.eval()
+
+
+def fill_own(model: Model, folder: Path, device: str | torch.device, dtype: torch.dtype | None) -> None:
+    stored = list_tensors(folder)
+    scales = scales_of(stored)
+    beside = {one.name for one in scales.values()}
+    stored = {name: one for name, one in stored.items() if name not in beside}
+    own = {brief(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
+    keys = [Key(name, name) for name in addresses(model) if name in own]
+    check_fit(folder, sorted(own - set(stored)), sorted(set(stored) - own))
+    fill(model, keys, stored, folder, device, dtype)
+    rescale(addresses(model), scales)

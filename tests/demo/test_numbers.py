@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer import demo
+from anyformer.demo import numbers as demo
 
 
 def test_learning_and_test_numbers_are_disjoint() -> None:

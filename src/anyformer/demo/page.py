@@ -1,0 +1,99 @@
+"""One page that needs nothing else: a panel for each model, pictures and sounds inside, light or dark as the reader
+likes."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a model was given and what it made of it. `given`, `said` and `picture` are HTML, the others plain text."""
+
+    task: str
+    model: str
+    about: str
+    given: str  # "" where the drawing shows it
+    said: str
+    picture: str = ""
+    caption: str = ""  # of the picture
+    command: str = ""
+    score: str = ""
+    seconds: float = 0.0
+
+
+def write_page(path: Path, panels: Sequence[Panel], absent: Sequence[str], summary: str) -> None:
+    left = "".join(f"<li>{html.escape(line)}</li>" for line in absent)
+    more = f"<section class='absent'><h2>Not here</h2><ul>{left}</ul></section>" if left else ""
+    body = "\n".join(map(show, panels))
+    path.write_text(PAGE.format(style=STYLE, summary=html.escape(summary), panels=body, more=more), encoding="utf-8")
+
+
+def show(panel: Panel) -> str:
+    text = html.escape
+    picture = ""
+    if panel.picture:
+        picture = f"<figure>{panel.picture}<figcaption>{text(panel.caption)}</figcaption></figure>"
+    score = f"<p class='score'>{text(panel.score)}</p>" if panel.score else ""
+    given = f"<div class='given'>{panel.given}</div>" if panel.given else ""
+    return (
+        f"<article><header><h2>{text(panel.task)}</h2><span>{text(panel.model)} · {panel.seconds:.1f} s</span></header>"
+        f"<p class='about'>{text(panel.about)}</p>"
+        f"{given}<div class='said'>{panel.said}</div>{picture}"
+        f"<footer>{score}<code>{text(panel.command)}</code></footer></article>"
+    )
+
+
+STYLE = """
+:root{color-scheme:light dark;--paper:#fff;--ink:#1b2a41;--soft:#5b6b82;--line:#d5dce6;--card:#f6f8fb;--blue:#1b4f8f;
+--warm:#b4451f;--mark:#ffe3a8}
+@media (prefers-color-scheme:dark){:root{--paper:#10151d;--ink:#e6ecf5;--soft:#9fb0c6;--line:#2c3847;--card:#171f2a;
+--blue:#7fb4f5;--warm:#ff9d73;--mark:#5c4712}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1240px;padding:1.2rem 1rem 3rem;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,"Segoe UI","DejaVu Sans",sans-serif}
+h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.05rem;margin:0}
+.lead{color:var(--soft);margin:0 0 1.2rem;max-width:48rem}
+main{columns:2;column-gap:1.1rem}
+article{break-inside:avoid;border:1px solid var(--line);border-radius:10px;background:var(--card);padding:.9rem 1rem;
+margin:0 0 1.1rem}
+article header{display:flex;justify-content:space-between;gap:1rem;align-items:baseline}
+article header span,.about,.score{color:var(--soft);font-size:.87rem;font-variant-numeric:tabular-nums}
+.about,.score{margin:.1rem 0 .6rem}
+.given{border-left:3px solid var(--line);padding-left:.8rem;color:var(--soft)}
+.given p,.said p{margin:.25rem 0}
+.said{border-left:3px solid var(--blue);padding-left:.8rem;margin-top:.6rem}
+.said .text{white-space:pre-wrap;overflow-wrap:anywhere;font-weight:550}
+img{max-width:100%;height:auto;display:block;border-radius:6px}
+.given img{max-height:190px;width:auto}
+audio{width:100%;max-width:22rem;display:block}
+figure{margin:.8rem 0 0;background:#fff;border-radius:8px;padding:.4rem;overflow:hidden}
+figure img{max-height:440px;width:auto;margin:0 auto}
+figcaption{color:#5b6b82;font-size:.82rem;padding:.3rem .2rem 0}
+mark{background:var(--mark);color:inherit;border-radius:4px;padding:.05em .25em}
+mark small{color:var(--warm);margin-left:.3em;font-size:.72em}
+.bars{display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.15rem .6rem;align-items:center;font-size:.9rem}
+.bars i{display:block;height:.7rem;background:var(--blue);border-radius:3px;min-width:2px}
+.bars b{font-weight:500;color:var(--soft);font-variant-numeric:tabular-nums}
+table{border-collapse:collapse;font-size:.87rem;width:100%}
+td{padding:.3rem .4rem;font-variant-numeric:tabular-nums;border:1px solid var(--line)}td.n{text-align:center;width:4rem}
+footer{margin-top:.7rem}code{display:block;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.82rem;color:var(--soft);
+background:var(--paper);border:1px solid var(--line);border-radius:6px;padding:.35rem .6rem}
+.absent{color:var(--soft);font-size:.9rem;margin-top:1rem}.absent ul{padding-left:1.1rem}
+@media (max-width:820px){main{columns:1}body{padding:.8rem .7rem 2rem}}
+"""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>anyformer: what comes with it</title><style>{style}</style></head>
+<body><h1>anyformer: what comes with it</h1><p class="lead">{summary}</p>
+<main>
+{panels}
+</main>
+{more}
+</body></html>
+"""

@@ -1,0 +1,110 @@
+"""The tour: every model that is here answers its example, and the answers are gathered on a page."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anyformer import shipped
+from anyformer.demo import views
+from anyformer.demo.numbers import make_folder
+from anyformer.demo.page import Panel, write_page
+from anyformer.errors import Error, FolderError
+from anyformer.shipped import Shipped
+from anyformer.tasks import TASKS, task
+from anyformer.train.display import progress_bar
+
+PAGE = "index.html"
+# The order of the page; other tasks come after these.
+ORDER = "translate read caption classify-image detect pose reconstruct classify-audio generate".split()
+TALK, STORY = 40, 90  # tokens of an answer in a chat, and of a text that is gone on with
+LINE = 110  # letters of an answer that the terminal shows
+
+
+def tour(out: str | Path = "demo-output") -> Path:
+    """Run it, print what happens, and say where the page is."""
+    known = [model for model in shipped.models() if model.task in TASKS]
+    here = sorted((model for model in known if model.trouble is None and model.example), key=_place)
+    if not here:
+        raise FolderError(
+            f"No model is here to show: get anyformer's own with {shipped.GET}"
+            f"{''.join(f', or {model.name} with {model.get}' for model in known if model.path is None)}."
+            " anyformer demo --train trains one from nothing instead."
+        )
+    page = make_folder(Path(out)) / PAGE
+    started = time.perf_counter()
+    panels = run(here)
+    took = time.perf_counter() - started
+    what = "model was" if len(panels) == 1 else "models were"
+    summary = f"{len(panels)} {what} put to work on this machine, offline, in {took:.0f} seconds."
+    write_page(page, panels, [model.trouble for model in known if model.trouble is not None], summary)
+    print(f"\n{summary}\nThe page, with the pictures: {page}")
+    return page
+
+
+def run(models: Sequence[Shipped]) -> list[Panel]:
+    panels = []
+    with progress_bar("Models") as show:
+        for done, model in enumerate(models):
+            show(done, len(models), f"{model.name}: {model.about}")
+            panels.append(panel(model))
+        show(len(models), len(models), "done")
+    for one in panels:
+        print(f"{one.task:>15}  {one.model:<11} {views.plain(one.said)[:LINE]}")
+    return panels
+
+
+def panel(model: Shipped) -> Panel:
+    """A model's example and its answer; a model that cannot be opened says why."""
+    started = time.perf_counter()
+    given = ""
+    try:
+        thing = model.input()
+        given = views.given(thing[0] if model.task == "answer" else thing)  # the text is shown with the answer in it
+        work = task(model.task, model.open())
+        answer = work(thing, **options(model, work))
+        said, drawn = views.said(model.task, thing, answer), views.picture(model.task, work, thing, answer)
+        given = "" if drawn and model.task in views.SHOWS else given
+    except Error as error:
+        said, drawn = views.text(str(error)), ""
+    return Panel(
+        model.task,
+        model.name,
+        model.about,
+        given,
+        said,
+        drawn,
+        views.CAPTIONS.get(model.task, ""),
+        command(model),
+        model.score,
+        time.perf_counter() - started,
+    )
+
+
+def options(model: Shipped, work: Any) -> dict[str, Any]:
+    """Answers that are short, and the same every time."""
+    if model.task != "generate":
+        return {}
+    sampled = bool(work.model.origin.generation.get("do_sample"))
+    return {"max_new_tokens": TALK if model.chat else STORY, **({"seed": 1} if sampled else {})}
+
+
+def command(model: Shipped) -> str:
+    """What to type for the same at the command line."""
+    words = ["anyformer", "run", model.task, *([] if model.default else ["--model", model.name])]
+    if isinstance(model.example, str):
+        words.append(shlex.quote(model.example))
+    elif isinstance(model.example, dict):
+        words.append(shlex.quote(str(model.example["file"])))
+    elif model.task in shipped.PAIRS:
+        words.append("\\t".join(model.example).replace("'", "\\'").join(("$'", "'")))  # a tab between the two
+    else:
+        words.append(shlex.quote(model.example[0]))
+    return " ".join(words)
+
+
+def _place(model: Shipped) -> tuple[int, bool]:
+    return (ORDER.index(model.task) if model.task in ORDER else len(ORDER), not model.default)

@@ -1,0 +1,149 @@
+"""The tour: whatever models are here answer their examples, on a page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from PIL import Image
+
+import anyformer as af
+from anyformer import shipped
+from anyformer.cli import main
+from anyformer.demo import tour, views
+from anyformer.tasks.answer import Answer
+from anyformer.tasks.classify_text import Label
+from anyformer.tasks.tag import Entity, Tagged
+
+from .. import shelf
+
+
+@pytest.fixture(autouse=True)
+def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The large models of others would take long."""
+    monkeypatch.setattr(shipped, "EXTRAS", ())
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    pack = shelf.packer()
+    shelf.write_notes(folder / "notes", "en-de", "translate", '"one <cat> there"')
+    shelf.write_notes(folder / "notes", "small", "classify-text", '"cat number 1"')
+    for run, name in ((shelf.train_translator(folder), "en-de"), (_small(folder), "small")):
+        pack.pack(pack.Order(run, name, home=folder / "home", notes=folder / "notes", anyway=True))
+    return folder / "home"
+
+
+def _small(folder: Path) -> Path:
+    return shelf.train_classifier(folder, "bert-tiny", "small")
+
+
+class Page(HTMLParser):
+    """Every tag that is opened is closed, and where things come from."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.sources += [value or "" for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_one_page_with_every_model(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The models' own answers, a picture of the alignment, and nothing that is fetched from anywhere."""
+    monkeypatch.setenv("ANYFORMER_MODELS", str(home))
+    with pytest.raises(SystemExit):
+        main(("demo", "--out", str(tmp_path / "out")))
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert not page.open and page.sources and all(source.startswith("data:") for source in page.sources)
+    assert not re.search(r"https?://", text)
+    words = " ".join(" ".join(page.words).split())
+    assert "one <cat> there" in words and "<cat>" not in text, "what models are given is no HTML"
+    label = af.task("classify-text", home / "small")("cat number 1")
+    assert f"{label.label} {label.score:.2f}" in words
+    assert str(af.task("translate")("one <cat> there")) in words.replace("  ", " ")
+    assert words.index("translate") < words.index("classify-text")
+    printed = capsys.readouterr().out
+    assert "100%" in printed and "2 models were put to work" in printed and "index.html" in printed
+
+
+def test_a_damaged_model_does_not_stop_the_others(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(home, tmp_path / "home")
+    monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path / "home"))
+    weights = tmp_path / "home" / "en-de" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    shutil.rmtree(tmp_path / "home" / "small")
+    text = tour.tour(tmp_path / "out").read_text(encoding="utf-8")
+    assert "is damaged: its model.safetensors has another checksum" in text
+    assert "Not here" in text and "&quot;small&quot; is not here" in text
+
+
+def test_with_no_model_it_says_how_to_get_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path))
+    with pytest.raises(SystemExit) as stop:
+        main(("demo", "--out", str(tmp_path / "out")))
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and "pip install ./models" in said and "--train" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_answers_are_shown_as_what_they_are() -> None:
+    """A span where it stands, names marked, chances as bars, cosines as torch has them; all of it escaped."""
+    assert "in <mark>&lt;Paris&gt;</mark>." in views.span(("where", "in <Paris>."), Answer("<Paris>", 0.9, 3, 10))
+    tagged = Tagged(("Ann", "&", "Bo"), ("B-PER", "O", "O"), (1, 1, 1), (Entity("Ann", "PER", 0, 1, 1.0),))
+    assert views.plain(views.entities("", tagged)) == "Ann PER & Bo"
+    bars = views.bars("", Label("b", 0.75, {"a": 0.25, "b": 0.75}))
+    assert views.plain(bars) == "b 0.75 a 0.25" and "width:75.0%" in bars
+    vectors = torch.tensor([[3.0, 4.0], [4.0, 3.0]])
+    cosine = torch.cosine_similarity(vectors[0], vectors[1], 0)
+    assert f"{cosine:.2f}" in views.nearness(["x", "y"], vectors)
+
+
+def test_commands_can_be_typed() -> None:
+    """What a panel shows is what a shell takes; two texts have their tab."""
+    model = shipped.Shipped("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
+    shown = tour.command(model).replace("anyformer run classify-pair", "printf %s")
+    assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one\ttwo"
+
+
+def test_strips_are_dark_where_the_reader_looked(tmp_path: Path) -> None:
+    """Four letters, each looked for in its own quarter of a line that fills half of what the model takes."""
+    Image.new("L", (120, 20), 255).save(tmp_path / "line.png")
+    looked = torch.zeros(4, 2, 16)
+    for letter in range(4):
+        looked[letter, :, 2 * letter : 2 * letter + 2] = 0.25
+    mask = torch.cat([torch.ones(1, 8, 32), torch.zeros(1, 8, 32)], dim=2)
+    work = SimpleNamespace(
+        look_at=lambda pictures: ({"pixel_mask": mask}, []),
+        regions=lambda batch, ids: looked,
+        tokenizer=SimpleNamespace(decode=lambda ids: "abcd"[ids[0]]),
+    )
+    sheet = views.reading(work, tmp_path / "line.png", SimpleNamespace(ids=(0, 1, 2, 3))).convert("L")
+    line = 20 * views.LINE // 120
+    for letter in range(4):
+        row = line + letter * views.STRIP + views.STRIP // 2
+        shades = [sheet.getpixel((views.STRIP + views.LINE * (2 * i + 1) // 8, row)) for i in range(4)]
+        assert shades.index(min(shades)) == letter and sorted(shades)[1] > 250

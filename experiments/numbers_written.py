@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Generator, Tensor
 
-from anyformer.demo import END, PADDING, Corpus, Pair, teacher, write_out
+from anyformer.demo.numbers import END, PADDING, Corpus, Pair, teacher, write_out
 from anyformer.heads.base import IGNORED
 
 Batch = dict[str, Tensor]

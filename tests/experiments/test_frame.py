@@ -83,4 +83,4 @@ def test_the_loop_learns_stops_when_told_and_repeats_itself() -> None:
     course, second = (learn(one, draw, steps=200, seed=3, lr=5e-3, until=0.1) for one in (model, again))
     assert course.losses == second.losses, "the same seed, the same run"
     assert course.steps_to(0.1) == len(course.losses) < 200
-    assert accuracy(model, draw(50, torch.Generator().manual_seed(0))) == 1.0
+    assert accuracy(model, draw(50, torch.Generator().manual_seed(0))) > 0.95

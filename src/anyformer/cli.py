@@ -306,6 +306,9 @@ def explore(
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen at; by default the first free one.")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder of pictures, for the map of a detector's query slots.")
+    ] = None,
 ) -> None:
     """Look inside a model in the browser, with your own input. Without --model: whatever models lie around.
 
@@ -316,7 +319,7 @@ def explore(
     """
     from anyformer.explore.server import serve
 
-    serve(model or [], port, browser=not no_open)
+    serve(model or [], port, browser=not no_open, pictures=pictures)
 
 
 @app.command()
@@ -327,20 +330,23 @@ def demo(
 ) -> None:
     """Put every model that is here to work once, and gather the answers on a page.
 
-    With --train: train a small Transformer to translate number words, English to German, and show what it attends to.
+    With --train, or where there is none: train a small Transformer to translate number words, English to German, and
+    show what it attends to.
 
     \b
     Examples:
       anyformer demo
       anyformer demo --train --out demo-output
     """
-    if train:
-        from anyformer.demo.numbers import DemoSettings, run
+    from anyformer.demo.numbers import DemoSettings, run
+    from anyformer.demo.tour import at_hand, tour
 
+    if not train and not at_hand():
+        print("No model is here to show (anyformer models says how to get some), so one is trained.", flush=True)
+        train = True
+    if train:
         run(out, DemoSettings(seed=seed))
     else:
-        from anyformer.demo.tour import tour
-
         tour(out)
 
 

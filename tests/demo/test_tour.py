@@ -16,7 +16,7 @@ from PIL import Image
 import anyformer as af
 from anyformer import shipped
 from anyformer.cli import main
-from anyformer.demo import tour, views
+from anyformer.demo import numbers, tour, views
 from anyformer.tasks.answer import Answer
 from anyformer.tasks.classify_text import Label
 from anyformer.tasks.tag import Entity, Tagged
@@ -99,14 +99,10 @@ def test_a_damaged_model_does_not_stop_the_others(home: Path, tmp_path: Path, mo
     assert "Not here" in text and "&quot;small&quot; is not here" in text
 
 
-def test_with_no_model_it_says_how_to_get_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_no_model_it_says_how_to_get_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path))
-    with pytest.raises(SystemExit) as stop:
-        main(("demo", "--out", str(tmp_path / "out")))
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and "pip install ./models" in said and "--train" in said
+    with pytest.raises(af.FolderError, match=r"pip install \./models.*--train"):
+        tour.tour(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -147,3 +143,15 @@ def test_strips_are_dark_where_the_reader_looked(tmp_path: Path) -> None:
         row = line + letter * views.STRIP + views.STRIP // 2
         shades = [sheet.getpixel((views.STRIP + views.LINE * (2 * i + 1) // 8, row)) for i in range(4)]
         assert shades.index(min(shades)) == letter and sorted(shades)[1] > 250
+
+
+def test_where_there_is_no_model_the_command_trains_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new user's first command works wherever it is typed."""
+    asked: list[Path] = []
+    monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path))
+    monkeypatch.setattr(numbers, "run", lambda out, settings: asked.append(out))
+    with pytest.raises(SystemExit) as stop:
+        main(("demo", "--out", str(tmp_path / "out")))
+    assert not stop.value.code and asked == [tmp_path / "out"] and "so one is trained" in capsys.readouterr().out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +14,9 @@ from anyformer.explore.opened import Opened
 from anyformer.explore.shelf import Shelf
 
 from . import models
+
+if TYPE_CHECKING:
+    from .browser import Page
 
 
 @pytest.fixture(scope="package")
@@ -29,3 +34,12 @@ def shelf(folder: Path) -> Shelf:
 @pytest.fixture(scope="package")
 def opened(folder: Path) -> dict[str, Opened]:
     return {path.name: Opened.load(path) for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def page(shelf: Shelf) -> Iterator[Page]:
+    """A tab of a real browser; where there is none, a reason to skip."""
+    from .browser import served
+
+    with served(shelf) as tab:
+        yield tab

@@ -14,7 +14,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,12 +26,13 @@ from fastapi.testclient import TestClient
 import anyformer
 from anyformer.errors import ConfigError, Error, FolderError
 from anyformer.explore import app as app_module
+from anyformer.explore import shelf as shelf_module
 from anyformer.explore.app import make_app
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.server import free_socket
-from anyformer.explore.shelf import Shelf
+from anyformer.explore.shelf import Shelf, shipped
 from anyformer.explore.views import VIEWS
 
 from .models import TEXT, save, tokenizer, view
@@ -190,6 +193,50 @@ def test_the_shelf_finds_models_and_nothing_else(tmp_path: Path) -> None:
     assert "deep/er/one" in found and "not" not in found
     with pytest.raises(FolderError, match="is no model"):
         Shelf.of([tmp_path / "not"])
+    outside = tmp_path / "deep"
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(outside, target_is_directory=True)  # leads out of the folder
+    assert not [entry for entry in Shelf.around(inside).entries.values() if entry.group == "here"]
+
+
+def test_the_shelf_says_what_a_model_is(tmp_path: Path) -> None:
+    save(tmp_path / "one", "gpt2-tiny", tokenizer())
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text("[1]")
+    (tmp_path / "odd" / "model.safetensors").write_bytes(b"")
+    found = {entry.name: entry.to_json() for entry in Shelf.around(tmp_path).entries.values() if entry.group == "here"}
+    assert (found["one"]["family"], found["one"]["about"]) == ("gpt2", "gpt2-tiny")
+    assert found["odd"]["about"] == ""
+    assert all("path" not in entry for entry in found.values())
+
+
+def test_models_that_ship_are_listed_where_they_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the listing of the package that has them; one that is not here is left out."""
+    here = save(tmp_path / "one", "gpt2-tiny", tokenizer())
+    known = [
+        SimpleNamespace(name="stories", path=here, trouble=None, about="tells stories", task="generate"),
+        SimpleNamespace(name="gone", path=None, trouble="not here", about="", task="tag"),
+    ]
+    monkeypatch.setitem(sys.modules, "anyformer.shipped", module := ModuleType("anyformer.shipped"))
+    module.__spec__ = ModuleSpec("anyformer.shipped", None)
+    monkeypatch.setattr(module, "models", lambda: known, raising=False)
+    found = [one for one in shipped() if one.name in ("stories", "gone")]
+    assert [(one.name, one.about, one.task, one.group) for one in found] == [
+        ("stories", "tells stories", "generate", "shipped")
+    ]
+    named = Shelf.of([Path("stories"), here]).entries.values()
+    assert [(one.name, one.group, one.path) for one in named] == [("stories", "given", here), ("one", "given", here)]
+    with pytest.raises(FolderError, match="gone is no model"):
+        Shelf.of([Path("gone")])
+
+
+def test_models_make_room_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf_module, "HELD_BYTES", 1)
+    shelf = Shelf.of([folder / "decoder", folder / "encoder"])
+    for name in [*shelf.entries, *shelf.entries]:
+        shelf.open(name, Patience(60))
+        assert list(shelf.held) == [name]
 
 
 def test_a_port_that_is_taken_is_said() -> None:

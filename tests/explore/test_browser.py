@@ -1,100 +1,16 @@
-"""The page in a real browser: numbers that are drawn are Python's, and a silenced head changes what is seen.
-
-Screenshots go to the folder that ANYFORMER_SCREENSHOTS names, where it is set.
-"""
+"""The page in a real browser: numbers that are drawn are Python's, and a silenced head changes what is seen."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
-
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests take playwright")
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if BROWSER is None:
-    pytest.skip("no Chromium is installed here", allow_module_level=True)
-
 import torch
-import uvicorn
 
-from anyformer.explore.app import make_app
-from anyformer.explore.opened import Opened
-from anyformer.explore.server import free_socket
-from anyformer.explore.shelf import Shelf
-
+from .browser import Models, Page, sent
 from .models import TEXT, unpack, view
-
-Models = dict[str, Opened]
-READY = 'body[data-ready]:not([data-ready=""])'
-SLOW = 60_000  # milliseconds: the machine may be busy
-
-
-class Page:
-    """A tab of the browser, by model and view."""
-
-    def __init__(self, tab: Any, address: str, ids: dict[str, str]) -> None:
-        self.tab, self.address, self.ids = tab, address, ids
-        self.mistakes: list[str] = []
-        tab.set_default_timeout(SLOW)
-        tab.on("pageerror", lambda error: self.mistakes.append(str(error)))
-
-    def open(self, models: str, name: str, **state: Any) -> None:
-        chosen = ",".join(self.ids[model] for model in models.split(","))
-        said = {"models": chosen, "view": name, "text": TEXT, **state}
-        self.tab.goto("about:blank")
-        self.tab.goto(self.address + "#" + "&".join(f"{key}={quote(str(value))}" for key, value in said.items()))
-        self.wait()
-        assert not self.mistakes
-        assert self.tab.locator(".bad").count() == 0, self.tab.locator(".bad").first.inner_text()
-        if os.environ.get("ANYFORMER_SCREENSHOTS"):
-            place = Path(os.environ["ANYFORMER_SCREENSHOTS"])
-            place.mkdir(parents=True, exist_ok=True)
-            self.tab.screenshot(path=place / f"{models.replace(',', '_')}-{name}.png", full_page=True)
-
-    def wait(self) -> None:
-        self.tab.wait_for_selector(READY, state="attached")
-
-    def act(self, do: Any) -> None:
-        """Do something that draws the page anew, and wait for that."""
-        before = self.tab.get_attribute("body", "data-ready")
-        do()
-        self.tab.wait_for_selector(
-            f'body[data-ready]:not([data-ready="{before}"]):not([data-ready=""])', state="attached"
-        )
-
-    def text(self, selector: str) -> str:
-        found: str = self.tab.locator(selector).first.text_content()
-        return found
-
-    def texts(self, selector: str) -> list[str]:
-        found: list[str] = self.tab.locator(selector).all_text_contents()
-        return found
-
-    def number(self, selector: str) -> float:
-        return float(re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", self.text(selector))[-1])
-
-
-@pytest.fixture(scope="module")
-def page(shelf: Shelf) -> Iterator[Page]:
-    listening = free_socket(None)
-    server = uvicorn.Server(uvicorn.Config(make_app(shelf), log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    ids = {entry.name: entry.id for entry in shelf.entries.values()}
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1200, "height": 900})
-        yield Page(tab, f"http://127.0.0.1:{listening.getsockname()[1]}/", ids)
-        browser.close()
-    server.should_exit = True
-    thread.join(timeout=10)
 
 
 def test_tokens(page: Page, opened: Models) -> None:
@@ -142,27 +58,57 @@ def test_one_head_by_keyboard(page: Page, opened: Models) -> None:
     assert drawn == pytest.approx(weights[-1].tolist(), abs=1e-5)
 
 
-def test_silencing_from_one_head_changes_the_next_word(page: Page, opened: Models) -> None:
-    mute = [{"stage": "decoder", "layer": 0, "part": "self", "head": 0}]
-    drawn = []
-    for muted in ("", "decoder.0.self.0"):
-        page.open("decoder", "next", mute=muted)
-        words = view(opened["decoder"], "next", text=TEXT, silence=mute if muted else [])["words"]
-        drawn.append(float(page.text("svg .value")))
-        assert drawn[-1] == pytest.approx(words[0]["chance"], abs=6e-5)
-    assert drawn[0] != drawn[1]
-
-
 def test_step_by_step_with_a_temperature(page: Page, opened: Models) -> None:
+    """From the query to what is added up: what is drawn under another temperature is worked out here by PyTorch."""
     page.open("decoder", "steps", layer=1, head=1, pos=3)
     got = view(opened["decoder"], "steps", text=TEXT, layer=1, head=1, position=3)
-    drawn = [float(text) for text in page.texts('[data-figure^="3-scores"] td:last-child')]
+    drawn = [float(text) for text in page.texts('[data-figure^="4-scores"] td:last-child')]
     assert drawn == pytest.approx(got["weights"], abs=6e-5)
     page.tab.locator("#softness-0").fill("2")
     scores = torch.tensor(got["scores"]) * got["scale"] / 2
     softer = scores.masked_fill(~torch.tensor(got["allowed"]), float("-inf")).softmax(-1)
-    drawn = [float(text) for text in page.texts('[data-figure^="3-scores"] td:last-child')]
+    drawn = [float(text) for text in page.texts('[data-figure^="4-scores"] td:last-child')]
     assert drawn == pytest.approx(softer.tolist(), abs=2e-4)
+    assert [float(text) for text in page.texts('[data-figure="5-the-weights"] .value')] == pytest.approx(
+        softer.tolist(), abs=6e-4
+    )
+    said = softer @ torch.tensor(got["values"])
+    page.tab.locator('[data-figure^="7-added"] .pick').focus()
+    page.tab.keyboard.press("ArrowRight")
+    assert page.number('[data-figure^="7-added"] output') == pytest.approx(float(said[1]), abs=1e-3)
+    norm = got["norm"]["before"]
+    assert f"before: mean {norm['mean']:.3f}, spread {norm['std']:.3f}" in page.text(".norm")
+
+
+def test_masks_and_padding(page: Page, opened: Models) -> None:
+    """The mask is the model's own: what it forbids has weight zero, and padding moves nothing."""
+    page.open("decoder", "mask", layer=1, head=2)
+    page.tab.locator("#pad-0").fill("3")
+    page.tab.wait_for_selector(".moved")
+    got = view(opened["decoder"], "mask", text=TEXT, layer=1, head=2, padding=3)
+    assert page.texts(".parts li") == [
+        f"{part['says']}: {part['forbids']} of {got['of'][0] ** 2} pairs" for part in got["parts"]
+    ]
+    page.tab.locator('[data-figure^="the-mask"] .pick').focus()
+    page.tab.keyboard.press("ArrowRight")
+    assert page.text(".verdict").endswith("forbidden, no token sees the future")
+    page.tab.locator('[data-figure^="the-weights-under"] .pick').focus()
+    page.tab.keyboard.press("ArrowDown")
+    weights = unpack(got["weights"])
+    assert page.number('[data-figure^="the-weights-under"] output') == pytest.approx(float(weights[1, 0]), abs=6e-5)
+    assert "pad=3" in page.tab.url
+
+
+def test_heads_are_found_by_what_looks_at_what(page: Page, opened: Models) -> None:
+    """A click on a cell asks for the heads in which the row's token looks most at the column's."""
+    page.open("encoder", "head", layer=0, head=0)
+    page.tab.locator("svg .pick").first.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.tab.keyboard.press(key)
+    page.act(lambda: page.tab.keyboard.press("Enter"))
+    heads = [view(opened["encoder"], "head", text=TEXT, layer=n // 4, head=n % 4) for n in range(8)]
+    wanted = sorted((float(unpack(one["cells"])[2, 1]) for one in heads), reverse=True)
+    assert [float(text) for text in page.texts(".sought small")] == pytest.approx(wanted, abs=6e-4)
 
 
 def test_rollout_and_flow(page: Page, opened: Models) -> None:
@@ -189,10 +135,15 @@ def test_next_words_move_with_the_temperature(page: Page, opened: Models) -> Non
 
 def test_embeddings(page: Page, opened: Models) -> None:
     page.open("relative", "embeddings")
-    assert "Positions: " in page.text("h3")
-    toy = [float(text) for text in page.texts('[data-figure^="sines"] tbody tr:nth-child(4) td')]
-    wanted = view(opened["relative"], "embeddings", text=TEXT)["toy"][3]
-    assert toy[1:] == pytest.approx(wanted, abs=6e-4)
+    assert "Positions of this model" in page.text("h3")
+    got = view(opened["relative"], "embeddings", text=TEXT)
+    toy = [float(text) for text in page.texts('[data-figure^="sines-and-cosines-at"] tbody tr:nth-child(4) td')]
+    assert toy[1:] == pytest.approx(got["toy"][3], abs=6e-4)
+    for figure, values in (("how-alike-they-are", got["alike"]), ("sines-and-cosines-in-full", got["sines"])):
+        page.tab.locator(f'[data-figure^="{figure}"] .pick').focus()
+        page.tab.keyboard.press("ArrowDown")
+        drawn = page.number(f'[data-figure^="{figure}"] output')
+        assert drawn == pytest.approx(float(unpack(values)[1, 0]), abs=1e-4)
 
 
 def test_alignment_beside_a_recurrent_model(page: Page, opened: Models) -> None:
@@ -204,6 +155,14 @@ def test_alignment_beside_a_recurrent_model(page: Page, opened: Models) -> None:
         panel.locator("svg .pick").first.focus()
         page.tab.keyboard.press("ArrowDown")
         assert page.number(f"#readout-{n}") == pytest.approx(float(weights[1, 0]), abs=6e-5)
+
+
+def test_cross_attention_is_painted_on_the_source(page: Page, opened: Models) -> None:
+    page.open("pair", "head", site="decoder/cross", target="a man", mode="painted")
+    page.act(lambda: page.tab.locator(".askers .chip").nth(1).click())
+    got = view(opened["pair"], "head", text=TEXT, target="a man", stage="decoder", part="cross")
+    drawn = page.tab.locator("figure .chip").evaluate_all("all => all.map((one) => Number(one.dataset.weight))")
+    assert drawn == pytest.approx(unpack(got["cells"])[1].tolist(), abs=1e-4)
 
 
 def test_writing_and_the_tree(page: Page, opened: Models) -> None:
@@ -222,12 +181,65 @@ def test_numbers(page: Page, opened: Models) -> None:
     page.open("pair", "sizes")
     total = sum(one.numel() for one in opened["pair"].model.parameters())
     assert page.text(".total").startswith(f"{total:,} parameters")
+    parts = [float(text.split()[0]) for text in page.texts('[data-figure="parameters-of-each-part"] .value')]
+    assert sum(parts) == total
 
 
-def sent(page: Page) -> str:
-    """The picture that the page sends."""
-    url: str = page.tab.locator("#thumb").get_attribute("src")
-    return url.partition(",")[2]
+class Case(NamedTuple):
+    """A view with something silenced: where its number is drawn, and how Python comes by it."""
+
+    model: str
+    state: dict[str, Any]  # of the page
+    mute: str
+    drawn: str  # a selector
+    view: str
+    asked: dict[str, Any]
+    said: Callable[[dict[str, Any]], float]
+    matrix: str = ""  # where it is read one cell below the corner
+
+
+def cell(got: dict[str, Any], name: str = "cells") -> float:
+    return float(unpack(got[name])[1, 0])
+
+
+FIRST, HEAD = "decoder.0.self.0", {"layer": 1, "head": 2}
+CROSS = {"stage": "decoder", "part": "cross", "layer": 1, "target": "a man"}
+UNDER = '[data-figure^="the-weights-under"]'
+CASES = {
+    "head": Case("decoder", HEAD, FIRST, "#readout-0", "head", HEAD, cell, "svg"),
+    "mask": Case("decoder", HEAD, FIRST, f"{UNDER} output", "mask", HEAD, lambda got: cell(got, "weights"), UNDER),
+    "steps": Case(
+        "decoder", HEAD, FIRST, '[data-figure^="5-the-weights"] .value', "steps", HEAD, lambda got: got["weights"][0]
+    ),
+    "flow": Case("encoder", {}, "encoder.0.self.0", "#readout-0", "rollout", {}, cell, "svg"),
+    "alignment": Case(
+        "pair", {"layer": 1, "target": "a man"}, "decoder.0.cross.0", "#readout-0", "head", CROSS, cell, "svg"
+    ),
+    "next": Case(
+        "decoder", {}, FIRST, '[data-figure^="after-token"] .value', "next", {}, lambda got: got["words"][0]["chance"]
+    ),
+    "generation": Case(
+        "decoder", {"n": 5}, FIRST, '[data-figure^="what-could"] .value', "generation", {"new_tokens": 5},
+        lambda got: got["steps"][0]["best"][0]["chance"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_silenced_head_changes_what_is_drawn(page: Page, opened: Models, name: str) -> None:
+    """Of every view that attention reaches; tokens, embeddings and sizes do not depend on heads."""
+    case, drawn = CASES[name], []
+    stage, layer, part, head = case.mute.split(".")
+    mute = {"stage": stage, "layer": int(layer), "part": part, "head": int(head)}
+    for silence in ([], [mute]):
+        page.open(case.model, name, **case.state, mute=case.mute if silence else "")
+        if case.matrix:
+            page.tab.locator(f"{case.matrix} .pick").first.focus()
+            page.tab.keyboard.press("ArrowDown")
+        drawn.append(page.number(case.drawn))
+        wanted = case.said(view(opened[case.model], case.view, text=TEXT, silence=silence, **case.asked))
+        assert drawn[-1] == pytest.approx(wanted, abs=6e-4)
+    assert drawn[0] != drawn[1]
 
 
 def test_attention_over_a_picture(page: Page, opened: Models) -> None:
@@ -268,44 +280,9 @@ def test_words_on_a_picture(page: Page, opened: Models) -> None:
     assert page.number(".most") == pytest.approx(float(maps[2].max()), abs=6e-5)
 
 
-def test_markup_in_a_text_stays_text(page: Page) -> None:
-    page.open("decoder", "tokens", text="<img src=x onerror=alert(1)><b>a man</b>")
-    assert page.tab.locator("main img, main figure b b").count() == 0
-
-
-def test_drawings_and_numbers_can_be_taken_along(page: Page) -> None:
-    for name, holds in (("head", b"<image"), ("heads", b"0.1"), ("tokens", b"animal")):  # drawn, and laid out
-        page.open("decoder", name)
-        for kind, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG"), ("JSON", (b"{", b"["))):
-            with page.tab.expect_download() as taken:
-                page.tab.locator("figcaption button", has_text=kind).first.click()
-            content = Path(taken.value.path()).read_bytes()
-            assert content.startswith(begins)
-            assert kind != "SVG" or holds in content
-
-
-def test_a_phone_in_the_dark(page: Page) -> None:
-    page.tab.set_viewport_size({"width": 390, "height": 800})
-    page.open("decoder", "heads")
-    assert page.tab.locator("html").evaluate("root => root.scrollWidth") <= 390
-    before = page.tab.locator("html").get_attribute("data-theme")
-    page.act(lambda: page.tab.locator("#theme").click())
-    assert page.tab.locator("html").get_attribute("data-theme") != before
-    page.tab.set_viewport_size({"width": 1200, "height": 900})
-
-
 def test_a_sound(page: Page) -> None:
     """The page makes its own tones; every class has its chance, and something of the spectrogram is looked at."""
     page.open("spectrogram", "picture")
     chances = [float(text) for text in page.texts('[data-figure="the-answer"] .value')]
     assert chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1.001
     assert 0 < page.number(".most >> nth=0") < 1
-
-
-def test_without_a_model_the_page_lists_them(page: Page) -> None:
-    page.tab.goto("about:blank")
-    page.tab.goto(page.address)
-    page.wait()
-    assert page.texts(".chip") == sorted(page.ids)
-    page.act(lambda: page.tab.locator(".chip", has_text="decoder").click())
-    assert page.tab.locator('[role="tab"]').count() > 5

@@ -20,7 +20,7 @@ from .models import picture, sound, view
 
 SMALL = 2_000_000  # parameters
 RECIPES = [name for name in af.recipes() if name.endswith("-tiny")]
-OTHER = {"steps", "heads", "head", "over"}  # asked about cross-attention too
+PARTS = {"steps", "heads", "head", "over", "queries"}  # asked about every kind of attention
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -36,15 +36,23 @@ def test_every_view_answers_or_explains(name: str) -> None:
     asked |= {"sound": sound()} if about["sounds"] else {}
     drawn, refused = set(), []
     for chosen in VIEWS:
-        for part in ("self", "cross") if chosen in OTHER else ("self",):
+        for part in ("self", "cross", "time", "space") if chosen in PARTS else ("self",):
             try:
                 json.dumps(view(one, chosen, **asked, part=part, new_tokens=3), allow_nan=False)
                 drawn.add(chosen)
             except Error as error:
                 refused.append(str(error))
     assert all(sentence.endswith((".", "?")) for sentence in refused), refused
-    readable = about["text"] or about["pictures"] or about["sounds"]
-    if readable and name != "metalm-tiny":  # whose text must keep places for its picture
-        assert {"tokens", "sizes", "embeddings"} <= drawn
-        if any(isinstance(part, Attention) for part in model.modules()):
-            assert {"heads", "head", "steps"} <= drawn
+    things = any(about[kind] for kind in ("pictures", "sounds", "clips", "sets", "tables"))
+    assert about["text"] or things
+    assert {"tokens", "sizes", "embeddings"} <= drawn
+    if any(isinstance(part, Attention) for part in model.modules()):
+        assert {"heads", "head", "steps"} <= drawn
+    if things:
+        askers = view(one, "picture", **asked)["askers"]
+        assert askers or about["hides"] or not about["attends"]
+        for asker in (asker for asker in askers if asker["layers"]):
+            where = {"stage": asker["stage"], "part": asker["part"], "layer": asker["layers"][-1]}
+            assert view(one, "over", **asked, **where, position=asker["queries"] - 1)["maps"]
+    special = ("pose" in drawn, "segments" in drawn, "slots" in drawn)
+    assert special == (about["poses"], about["segments"], about["boxes"])

@@ -54,3 +54,20 @@ def test_mistakes(seen: Seen) -> None:
         af.plot.rollout(seen, ["a", "b", "c"])
     with pytest.raises(InputError, match="all of one length"):
         af.plot.rollout({"a.weights": torch.ones(1, 1, 2, 2), "b.weights": torch.ones(1, 1, 2, 3)})
+
+
+def test_maps_over_a_picture(tmp_path: Path) -> None:
+    """Each map is stretched over the whole picture, and clear exactly where it is largest."""
+    pytest.importorskip("PIL", reason="pictures take Pillow")
+    maps = torch.rand(3, 4, 5)
+    figure = af.plot.over(maps, np.zeros((40, 60, 3), dtype=np.uint8), tmp_path / "over.png", names=["a", "b", "c"])
+    assert (tmp_path / "over.png").read_bytes().startswith(b"\x89PNG")
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(shown) == 3 and shown[1].get_title() == f"b most {maps[1].max():.3f}"
+    picture, dark = shown[1].images
+    assert picture.get_extent() == dark.get_extent() == [0, 60, 40, 0]
+    assert dark.get_array()[..., 3].argmin() == maps[1].argmax()
+    with pytest.raises(InputError, match="2 names"):
+        af.plot.over(maps, np.zeros((4, 4, 3), dtype=np.uint8), names=["a", "b"])
+    with pytest.raises(InputError, match="rows, columns"):
+        af.plot.over(maps[0, 0], np.zeros((4, 4, 3), dtype=np.uint8))

@@ -78,7 +78,7 @@ def test_a_masked_autoencoder_hides_as_much_as_it_is_told(opened: Models, share:
     if share == 0.75:  # the model's own
         noise = torch.rand(1, got["patches"], generator=torch.Generator().manual_seed(3))
         with torch.no_grad():
-            out = one.model(**batch_of(one), noise=noise)
+            out = one.model(**{**batch_of(one), "noise": noise})
         assert got["loss"] == pytest.approx(out.loss.item(), rel=1e-5)
     assert one.patches is not None and one.patches.config.mask_ratio == 0.75  # as before
 

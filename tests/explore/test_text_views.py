@@ -11,7 +11,7 @@ import torch
 import anyformer as af
 from anyformer.core.attend import KERNELS
 from anyformer.errors import Error
-from anyformer.explore import grids
+from anyformer.explore import capture, grids
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
@@ -106,6 +106,14 @@ def test_one_head_step_by_step(opened: Models) -> None:
         weights = scores.masked_fill(~torch.tensor(got["allowed"]), -math.inf).softmax(-1)
         assert got["weights"] == pytest.approx(weights.tolist(), abs=1e-4)
         assert got["result"] == pytest.approx((weights @ torch.tensor(got["values"])).tolist(), rel=1e-3, abs=1e-3)
+        read, own = torch.tensor(got["read"]), got["own"]
+        part = opened[name].model.stages[stage].stack.blocks[1].sublayers["self"].part  # type: ignore[union-attr]
+        made = {role: part.qkv.apart(role, read[None])[0].view(4, -1)[1].tolist() for role in ("key", "value")}
+        assert own["value"] == pytest.approx(made["value"], rel=1e-3, abs=1e-3)
+        assert own["key"] == pytest.approx(made["key"], rel=1e-3, abs=1e-3)
+        result = torch.tensor(got["result"])
+        adds = part.out.weight[:, 16:32] @ result  # the second head's columns
+        assert got["adds"] == pytest.approx(adds.tolist(), rel=1e-3, abs=1e-3)
         norm = got["norm"]
         if norm["kind"] == "LayerNorm":
             assert norm["after"]["mean"] == pytest.approx(0, abs=1e-4) and norm["after"]["std"] == pytest.approx(
@@ -120,12 +128,14 @@ def test_rollout_is_the_product_of_half_attention_half_residual(opened: Models) 
     one = opened["encoder"]
     with af.look(one.model, "*.self.weights") as seen:
         one.model(input_ids=ids_of(one))
-    total = torch.eye(ids_of(one).shape[1], dtype=torch.float64)
+    total = product = torch.eye(ids_of(one).shape[1], dtype=torch.float64)
     for layer in (0, 1):
         mean = seen[f"encoder.blocks.{layer}.self.weights"][0].double().mean(0)
         total = (0.5 * mean + 0.5 * torch.eye(len(mean), dtype=torch.float64)) @ total
+        product = mean @ product
     got = view(one, "rollout", text=TEXT)
     torch.testing.assert_close(unpack(got["cells"]), total, atol=3e-5, rtol=0)
+    torch.testing.assert_close(unpack(view(one, "rollout", text=TEXT, raw=True)["cells"]), product, atol=3e-5, rtol=0)
 
 
 def test_flow_is_bounded_by_the_narrowest_pipe() -> None:
@@ -194,6 +204,17 @@ def test_sizes_add_up(opened: Models) -> None:
     assert got["cache"] == 2 * 2 * 64 * 4  # key and value, two layers, 64 wide, 4 bytes
 
 
+def test_work_and_memory_of_a_layer_by_hand(opened: Models) -> None:
+    """A decoder's layer that looks at 8 source tokens from 3 places: 64 wide, 4 heads, 128 hidden."""
+    got = view(opened["pair"], "sizes", text=TEXT, target="a man")
+    layer = next(one for one in got["layers"] if one["stage"] == "decoder")
+    said, read, width, hidden = layer["shape"][1], ids_of(opened["pair"]).shape[1], 64, 128
+    between = 2 * said * (said + read) * 2 * width  # scores, and values, of both attentions
+    maps = 2 * width * width * (4 * said + 2 * said + 2 * read) + 2 * said * 2 * width * hidden
+    assert layer["flops"] == between + maps
+    assert layer["square"] == 4 * said * (said + read) * 4 and layer["made"] == said * width * 4
+
+
 def test_long_texts_come_in_tiles() -> None:
     """Of a matrix of 600 x 600 a tile is shipped, and a small whole; of a row the strongest."""
     torch.manual_seed(0)
@@ -209,9 +230,12 @@ def test_long_texts_come_in_tiles() -> None:
     torch.testing.assert_close(unpack(low["cells"]), weights[472:600, 40:168], atol=2e-5, rtol=0)
     small = unpack(low["overview"])
     assert small.shape == (128, 128) and small.max().item() == pytest.approx(weights.max().item(), abs=2e-5)
+    assert unpack(view(one, "rollout", text=text, top=400)["overview"]).shape == (128, 128)
+    mask = view(one, "mask", text=text, layer=1, head=0, top=300, left=200)
+    assert torch.equal(unpack(mask["cells"]) == 0, torch.ones(600, 600).tril()[300:428, 200:328].bool())
     row = view(one, "row", text=text, layer=1, head=0, position=599)
     assert len(row["places"]) == 512 and sum(row["values"]) + row["rest"] == pytest.approx(1.0, abs=1e-3)
-    for name in ("heads", "head", "row", "next", "lens", "steps", "sizes", "rollout"):
+    for name in ("heads", "head", "row", "next", "lens", "steps", "sizes", "rollout", "mask", "seek"):
         assert len(json.dumps(view(one, name, text=text))) < 150_000, name
     with pytest.raises(Error, match="the most is"):
         view(one, "tokens", text=" ".join(["5"] * 3000))
@@ -240,6 +264,72 @@ def _logprobs(one: Opened, place: int, silence: list[dict[str, object]]) -> list
     return found
 
 
-def test_masks_are_drawn(opened: Models) -> None:
-    mask = unpack(view(opened["decoder"], "steps", text=TEXT)["mask"])
-    assert torch.equal(mask, torch.ones_like(mask).tril())
+@pytest.mark.parametrize("name", ["decoder", "encoder", "pair", "relative"])
+@pytest.mark.parametrize("left", [False, True])
+def test_the_mask_is_the_one_that_the_weights_obey(opened: Models, name: str, left: bool) -> None:
+    """Where the view says forbidden, the model's weight is exactly zero: the future and the padding."""
+    one = opened[name]
+    ids = ids_of(one)
+    padded = torch.cat([ids, ids.new_zeros(1, 3)], dim=1)
+    real = torch.cat([torch.ones_like(ids), ids.new_zeros(1, 3)], dim=1)
+    if left:
+        padded, real = padded.roll(3, 1), real.roll(3, 1)
+    batch = {"input_ids": padded, "attention_mask": real}
+    if one.writes:
+        batch["decoder_input_ids"] = torch.zeros(1, 1, dtype=torch.long)
+    stage = "decoder" if name == "decoder" else "encoder"
+    with af.look(one.model, f"{stage}.blocks.1.self.weights") as seen, torch.no_grad():
+        one.model(**batch)
+    weights = seen[f"{stage}.blocks.1.self.weights"][0, 1].double()
+    got = view(one, "mask", text=TEXT, stage=stage, layer=1, head=1, padding=3, padding_left=left)
+    forbidden = unpack(got["cells"]).round().bool()
+    rows = real[0].bool()
+    assert (weights[forbidden] == 0).all()
+    torch.testing.assert_close(unpack(got["weights"])[rows], weights[rows], atol=2e-5, rtol=0)
+    assert got["moved"] < 1e-5
+    causal = torch.ones(len(rows), len(rows)).triu(1).bool() if name == "decoder" else torch.zeros(len(rows), len(rows))
+    assert torch.equal(forbidden, causal.bool() | ~rows)
+
+
+def test_a_window_is_drawn_as_one() -> None:
+    """A token of Gemma's local layers sees the window's tokens before it, and no others."""
+    torch.manual_seed(0)
+    one = Opened(af.build("gemma3-tiny", window=4).eval(), None)
+    got = view(one, "mask", text="3 4 5 6 7 8 9 3 4 5", stage="decoder")
+    assert any("window of 3 tokens back" in part["says"] for part in got["parts"])
+    seen = torch.ones(10, 10).tril() - torch.ones(10, 10).tril(-4)
+    assert torch.equal(unpack(got["cells"]).round() == 0, seen.bool())
+
+
+def test_a_few_queries_at_a_time_give_the_same_weights(opened: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causal, padded, biased and recurrent alike; blocks of two queries."""
+    monkeypatch.setattr(capture, "ROWS", 2)
+    for name in ("decoder", "encoder", "relative", "recurrent"):
+        _, trace = opened[name].look(Ask(text=TEXT, padding=2 if name != "recurrent" else 0), Patience(60))
+        for site in trace.sites():
+            whole = trace.weights(site)
+            real = len(ids_of(opened[name])[0]) if site.stage != "decoder" or name == "decoder" else len(whole[0])
+            mean = trace.mean_weights(site)[:real]  # padded queries mean nothing
+            torch.testing.assert_close(mean, whole.mean(0)[:real], atol=1e-5, rtol=0)
+            torch.testing.assert_close(trace.row_weights(site, 1), whole[:, 1], atol=1e-5, rtol=0)
+
+
+def test_heads_are_sought_over_all_layers(opened: Models) -> None:
+    one = opened["encoder"]
+    with af.look(one.model, "*.self.weights") as seen, torch.no_grad():
+        one.model(input_ids=ids_of(one))
+    wanted = {
+        (layer, head): seen[f"encoder.blocks.{layer}.self.weights"][0, head, 3, 1].item()
+        for layer in (0, 1)
+        for head in range(4)
+    }
+    got = view(one, "seek", text=TEXT, position=3, to=1)
+    assert [(found["layer"], found["head"]) for found in got["heads"]] == sorted(wanted, key=lambda at: -wanted[at])
+    assert got["heads"][0]["weight"] == pytest.approx(max(wanted.values()), abs=1e-6)
+    with pytest.raises(Error, match="none of them"):
+        view(one, "seek", text=TEXT, position=0, to=99)
+
+
+def test_padding_where_there_is_none_to_take(opened: Models) -> None:
+    with pytest.raises(Error, match="padding must be"):
+        view(opened["decoder"], "mask", text=TEXT, padding=1000)

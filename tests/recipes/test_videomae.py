@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anyformer as af
+from anyformer.heads.tubes import TubesHead
 from tests.weights.oracles import make_case, make_oracle, save_oracle
 
 
@@ -23,6 +24,21 @@ def test_tubes_go_through_all_frames() -> None:
     assert torch.equal(hidden[:, 0], hidden[:, 1]) and hidden[:, 0].sum(dim=1).tolist() == [90, 90]
     assert not torch.equal(hidden[0], hidden[1])
     assert out.logits.shape == (2, 180, 2 * 8 * 8 * 3) and bool(torch.isfinite(out.loss))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_perfect_prediction_is_the_clip(normalise: bool) -> None:
+    """What the loss wants at the hidden tubelets, laid back, is the clip as it was before it was normalised."""
+    torch.manual_seed(0)
+    head = TubesHead(8, (2, 8, 4), 3, normalise, "decoder")
+    plain = torch.rand(2, 4, 3, 16, 12)
+    mean, std = (torch.tensor(one).view(1, 1, 3, 1, 1) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    pixels = (plain - mean) / std
+    hidden = torch.rand(2, 12).argsort(dim=1) < 5
+    wanted = head.target(pixels)[hidden].view(2, 5, -1)
+    torch.testing.assert_close(head.clip(wanted, pixels, hidden), plain, atol=1e-5, rtol=0)
+    changed = head.clip(wanted + 1, pixels, hidden) - plain
+    assert bool((changed.abs() > 1e-4).any()) and not bool((changed.abs() > 1e-4).all())
 
 
 def test_masks_that_do_not_fit() -> None:

@@ -129,8 +129,9 @@ def _weights(call: Call) -> Tensor:
         return scores.softmax(-1).to(call.query.dtype)
     # The lowest finite number instead of -inf, so that a row with nothing allowed has no NaN in its gradient either.
     forbidden = ~call.allowed()
-    scores = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min)
-    return scores.softmax(-1).masked_fill(forbidden, 0.0).to(call.query.dtype)
+    fill = Tensor.masked_fill if torch.is_grad_enabled() else Tensor.masked_fill_  # in place where nobody asks again
+    scores = fill(scores, forbidden, torch.finfo(scores.dtype).min)
+    return fill(scores.softmax(-1), forbidden, 0.0).to(call.query.dtype)
 
 
 def _spread(x: Tensor, n_heads: int) -> Tensor:

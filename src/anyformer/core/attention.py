@@ -111,10 +111,10 @@ class Attention(nn.Module):
             query, key, value, offset = self._cross(tokens, context, state)
         else:
             query, key, value, offset = self._self(tokens, state, norm)
-        mask = self._mask(tokens, context, state, key.shape[2])
+        mask = self.mask_for(tokens, context, state, key.shape[2])
         beams = max(query.shape[0] // max(key.shape[0], 1), 1)  # that share the keys of one source
         query = _gather_beams(query, beams)
-        scale = self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
+        scale = self.scale
         bias = self.positions.bias(query, key, offset, scale, tokens.grid) if self.positions else None
         if self.taps.watch.patterns:
             self._show(tokens, context, _part_beams(query, beams), key, value)
@@ -128,7 +128,11 @@ class Attention(nn.Module):
         out = self.out(_join(_part_beams(heads, beams), tokens.packed), add=add)
         return self.taps.see("output", out, tokens.packing)
 
-    def _mask(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
+    @property
+    def scale(self) -> float:
+        return self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
+
+    def mask_for(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
         """What the family allows, which keys are real, and which tokens see each other whatever else holds."""
         mask = self._own_mask(tokens, context, state, n_keys)
         if context is not None or tokens.spans is None:

@@ -140,9 +140,9 @@ def look(model: nn.Module, *patterns: str) -> Iterator[Seen]:
 
 
 @contextmanager
-def watching(watch: Watch, *patterns: str) -> Iterator[Seen]:
-    """`look` without asking whether anything matches."""
-    seen = Seen()
+def watching(watch: Watch, *patterns: str, seen: Seen | None = None) -> Iterator[Seen]:
+    """`look` without asking whether anything matches; what is seen goes into `seen`, where that is given."""
+    seen = Seen() if seen is None else seen
     if patterns:
         watch.change([*watch.patterns, (patterns, seen)])
     try:

@@ -26,8 +26,7 @@ LINE = 110  # letters of an answer that the terminal shows
 
 def tour(out: str | Path = "demo-output") -> Path:
     """Run it, print what happens, and say where the page is."""
-    known = [model for model in shipped.models() if model.task in TASKS]
-    here = sorted((model for model in known if model.trouble is None and model.example), key=_place)
+    known, here = _known(), at_hand()
     if not here:
         raise FolderError(
             f"No model is here to show: get anyformer's own with {shipped.GET}"
@@ -43,6 +42,15 @@ def tour(out: str | Path = "demo-output") -> Path:
     write_page(page, panels, [model.trouble for model in known if model.trouble is not None], summary)
     print(f"\n{summary}\nThe page, with the pictures: {page}")
     return page
+
+
+def at_hand() -> list[Shipped]:
+    """The models that can be shown, in the order of the page."""
+    return sorted((model for model in _known() if model.trouble is None and model.example), key=_place)
+
+
+def _known() -> list[Shipped]:
+    return [model for model in shipped.models() if model.task in TASKS]
 
 
 def run(models: Sequence[Shipped]) -> list[Panel]:

@@ -22,10 +22,12 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from anyformer.core.recurrent import AttentiveDecoder, Recurrent, RecurrentDecoder
 from anyformer.errors import Error, InputError, StoppedError
 from anyformer.explore.ask import Ask
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
+from anyformer.explore.senses import abilities
 from anyformer.explore.shelf import Shelf
 from anyformer.explore.views import VIEWS
 from anyformer.version import __version__
@@ -77,8 +79,7 @@ def make_app(shelf: Shelf, seconds: float = SECONDS, largest: int = LARGEST) -> 
 
     @app.get("/api/models")
     async def models() -> dict[str, Any]:
-        named = [{"id": entry.id, "name": entry.name} for entry in shelf.entries.values()]
-        return {"models": named, "version": __version__}
+        return {"models": [entry.to_json() for entry in shelf.entries.values()], "version": __version__}
 
     @app.get("/api/models/{id}")
     async def model(id: str, request: Request) -> dict[str, Any]:
@@ -127,8 +128,10 @@ def describe(opened: Opened) -> dict[str, Any]:
         "boxes": opened.boxes is not None,
         "hides": opened.pixels is not None,
         "patches": opened.patches is not None,
+        "recurs": any(isinstance(part, (Recurrent, AttentiveDecoder, RecurrentDecoder)) for part in model.modules()),
         "crosses": any(point.endswith(".cross.weights") for point in model.points),
         "attends": any(point.endswith(".weights") for point in model.points),
+        **abilities(opened),
     }
 
 

@@ -14,6 +14,8 @@ from anyformer.errors import InputError
 MOST_CHARACTERS = 100_000
 MOST_NEW = 128  # tokens that are written for one request
 MOST_BEAMS = 8
+MOST_PADDING = 64
+MOST_PICTURES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,12 @@ class Ask(Settings):
     target: str | None = None  # what an encoder-decoder is made to say; None: what it says by itself
     picture: str | None = None  # a file, as base64
     sound: str | None = None  # likewise
+    clip: str | None = None  # likewise; None: an example
+    items: str | None = None  # a set or a table, likewise
+    row: int = 0  # of a file that holds several
+    pictures: tuple[str, ...] = ()  # a small data set, for the view of query slots
+    padding: int = 0  # tokens that mean nothing, put beside the text
+    padding_left: bool = False  # in front of it
     silence: tuple[Mute, ...] = ()
     stage: str | None = None
     part: str = "self"
@@ -40,8 +48,10 @@ class Ask(Settings):
     layers: tuple[int, ...] | None = None
     head: int | None = None  # None: all of them, or their mean
     position: int = -1
+    to: int = 0  # the token that is looked at
     top: int = 0  # the corner of a tile
     left: int = 0
+    raw: bool = False  # rollout without what stays in place
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -61,22 +71,30 @@ class Ask(Settings):
         self.require(self.top_k >= 0, "top_k must be 0 or more.")
         self.require(1 <= self.new_tokens <= MOST_NEW, f"new_tokens must be from 1 to {MOST_NEW}.")
         self.require(1 <= self.beams <= MOST_BEAMS, f"beams must be from 1 to {MOST_BEAMS}.")
+        self.require(0 <= self.padding <= MOST_PADDING, f"padding must be from 0 to {MOST_PADDING}.")
         self.require(0 < self.share < 1, "share must be between 0 and 1.")
         self.require(0 <= self.threshold <= 1, "threshold must be from 0 to 1.")
-        self.require(min(self.top, self.left, self.layer) >= 0, "top, left and layer count from 0.")
+        self.require(min(self.top, self.left, self.layer, self.row) >= 0, "top, left, layer and row count from 0.")
+        self.require(len(self.pictures) <= MOST_PICTURES, f"at most {MOST_PICTURES} pictures go into one question.")
         self.require(len(self.silence) <= 4096, "no model has so many heads to silence.")
 
     def file(self, kind: str) -> bytes:
-        """The picture or the sound that was given."""
+        """The picture, the sound or what else was given."""
         content: str | None = getattr(self, kind)
         if content is None:
             raise InputError(f"This model reads {kind}s; give it one.")
-        try:
-            return base64.b64decode(content.encode(), validate=True)
-        except (binascii.Error, ValueError):
-            raise InputError(f"The {kind} is not base64.") from None
+        return decoded(content, kind)
 
     def key(self) -> tuple[object, ...]:
         """What a pass through the model depends on."""
-        files = hashlib.blake2b(f"{self.picture} {self.sound}".encode(), digest_size=16).digest()
-        return (self.text, self.pair, self.target, files, self.silence, self.share, self.seed, self.new_tokens)
+        given = f"{self.picture} {self.sound} {self.clip} {self.items} {self.row}"
+        files = hashlib.blake2b(given.encode(), digest_size=16).digest()
+        padding = (self.padding, self.padding_left)
+        return (self.text, self.pair, self.target, files, padding, self.silence, self.share, self.seed, self.new_tokens)
+
+
+def decoded(content: str, kind: str) -> bytes:
+    try:
+        return base64.b64decode(content.encode(), validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError(f"The {kind} is not base64.") from None

@@ -7,17 +7,20 @@ layer then has that one block run again under `af.look`: the cost of one layer, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.attend import weigh
 from anyformer.core.attention import Attention
 from anyformer.core.block import Block, Sublayer
-from anyformer.core.taps import Seen, look
+from anyformer.core.masks import Mask
+from anyformer.core.taps import Seen, watching
 from anyformer.errors import InputError
 from anyformer.explore.ask import Mute
 from anyformer.explore.patience import Patience
@@ -25,6 +28,8 @@ from anyformer.explore.silence import silenced
 from anyformer.model import Model, Stage
 from anyformer.run import Output, Run
 from anyformer.tokens import Tokens
+
+ROWS = 128  # queries at a time, whose weights fit into a processor's cache
 
 
 @dataclass(frozen=True)
@@ -91,25 +96,86 @@ class Trace:
 
     @torch.inference_mode()
     def inside(self, stage: str, layer: int, *points: str) -> Seen:
-        """What the named points of a layer show ("self.weights"), in a pass of that block alone, which ends with the
-        part that was asked about."""
+        """What the named points of a layer show ("self.weights"), in a pass of that block alone, which ends when all of
+        them have been seen."""
         call = self.calls[stage][layer]
-        names = [f"{stage}.blocks.{call.index}.{point}" for point in points]
-        asked = {point.split(".")[0] for point in points}
-        last = [sublayer for name, sublayer in call.block.sublayers.items() if name in asked][-1]
-        hook = cast("Sublayer", last).part.register_forward_hook(_enough)
+        seen = _Until(f"{stage}.blocks.{call.index}.{point}" for point in points)
         try:
-            with silenced(self.model, self.mutes), look(self.model, *names) as seen:
+            with silenced(self.model, self.mutes), watching(self.model.watch, *seen.wanted, seen=seen):
                 call.block(call.tokens, call.memory, None)
         except _Enough:
             pass
-        finally:
-            hook.remove()
         return seen
 
     def weights(self, site: Site) -> Tensor:
         """[heads, queries, keys]."""
         return self.inside(site.stage, site.layer, f"{site.part}.weights")[site.point][0]
+
+    @torch.inference_mode()
+    def given(self, site: Site) -> tuple[Tokens, Tokens | None]:
+        """What the attention there reads, after the norm that comes first, and what it looks at besides."""
+        found: list[Tokens | None] = []
+
+        def take(_: nn.Module, handed: tuple[Any, ...]) -> None:
+            found.extend(handed[:2])
+            raise _Enough
+
+        call, hook = self.calls[site.stage][site.layer], self.attention(site).register_forward_pre_hook(take)
+        try:
+            with silenced(self.model, self.mutes):
+                call.block(call.tokens, call.memory, None)
+        except _Enough:
+            pass
+        finally:
+            hook.remove()
+        tokens, context = (None if one is None else one.pad() for one in (*found, None)[:2])
+        assert tokens is not None
+        return tokens, context
+
+    def mask(self, site: Site) -> Mask:
+        """Who may look at whom there: the mask that the attention works out from what it is given."""
+        tokens, context = self.given(site)
+        keys = tokens if context is None else context
+        return self.attention(site).mask_for(tokens, context, None, keys.x.shape[1])
+
+    @torch.inference_mode()
+    def mean_weights(self, site: Site) -> Tensor:
+        """[queries, keys], the mean of all heads, some queries at a time and only with keys within their reach: what is
+        many heads wide stays small."""
+        if not site.plain:
+            return self.weights(site).float().mean(dim=0)
+        return torch.cat([part.float().mean(dim=0) for part in self._some(site, 0, None)])
+
+    @torch.inference_mode()
+    def row_weights(self, site: Site, at: int) -> Tensor:
+        """[heads, keys] of one query."""
+        if not site.plain:
+            return self.weights(site)[:, at]
+        return next(self._some(site, at, at + 1))[:, 0]
+
+    def _some(self, site: Site, first: int, last: int | None) -> Iterator[Tensor]:
+        """The weights of the queries first…last-1, [heads, some, keys], a few at a time."""
+        attention, point = self.attention(site), site.point.removesuffix("weights")
+        seen = self.inside(site.stage, site.layer, f"{site.part}.query", f"{site.part}.key")
+        query, key, mask = seen[point + "query"][:1], seen[point + "key"][:1], self.mask(site)
+        bias, keys = self.bias(site, query, key), key.shape[2]
+        if bias is not None:
+            bias = bias.expand(*bias.shape[:-2], query.shape[2], keys)
+        last = query.shape[2] if last is None else last
+        for start in range(first, last, ROWS):
+            stop = min(start + ROWS, last)
+            _, far = mask.reach(start, stop, keys)
+            part = None if bias is None else bias[..., start:stop, :far]
+            some = query[:, :, start:stop], key[:, :, :far]
+            found = weigh(*some, mask, scale=attention.scale, bias=part, offset=start, score=attention.score)
+            yield F.pad(found[0], (0, keys - far))
+
+    def bias(self, site: Site, query: Tensor, key: Tensor) -> Tensor | None:
+        """What is added to the scores [.., heads, queries, keys], where positions are told that way."""
+        attention = self.attention(site)
+        if attention.positions is None:
+            return None
+        return attention.positions.bias(query, key, 0, attention.scale, self.given(site)[0].grid)
 
     def attention(self, site: Site) -> Attention:
         """The part itself, where it is the attention whose heads can be taken apart."""
@@ -135,8 +201,17 @@ class _Enough(Exception):  # noqa: N818 - no mistake: what was asked for has bee
     """Ends a block early."""
 
 
-def _enough(*_: Any) -> None:
-    raise _Enough
+class _Until(Seen):
+    """Ends the block as soon as everything that was wanted has been seen."""
+
+    def __init__(self, wanted: Iterable[str]) -> None:
+        super().__init__()
+        self.wanted = tuple(wanted)
+
+    def add(self, point: str, value: Tensor) -> None:
+        super().add(point, value)
+        if all(one in self for one in self.wanted):
+            raise _Enough
 
 
 def _parts(block: Block, crossing: bool) -> list[tuple[str, int, bool]]:

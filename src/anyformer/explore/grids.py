@@ -49,11 +49,12 @@ def pooled(weights: Tensor, side: int) -> Tensor:
 
 
 def tile(weights: Tensor, top: int, left: int) -> dict[str, Any]:
-    """The part of [Q, K] from a corner on that is drawn at once; the whole where it fits."""
+    """The part of [Q, K] from a corner on that is drawn at once; where that is not all, the whole small beside it."""
     top = min(top, max(weights.shape[-2] - SIDE, 0))
     left = min(left, max(weights.shape[-1] - SIDE, 0))
     part = weights[..., top : top + SIDE, left : left + SIDE]
-    return {"top": top, "left": left, "of": list(weights.shape[-2:]), "cells": pack(part)}
+    found = {"top": top, "left": left, "of": list(weights.shape[-2:]), "cells": pack(part)}
+    return found if part.shape == weights.shape else {**found, "overview": pack(pooled(weights, SIDE))}
 
 
 def strongest(row: Tensor, most: int = SIDE) -> dict[str, Any]:

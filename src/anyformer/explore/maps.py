@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, PAPER = "#1b2a41", "white"
+ACROSS = 6  # pictures in a row
 NAMED = 48  # tokens up to which a picture names them
 
 
@@ -61,12 +62,14 @@ def rollout(
     path: str | PathLike[str] | None = None,
     *,
     row: int = 0,
+    raw: bool = False,
     title: str = "What each token is made of, through all layers",
 ) -> Figure:
     """Attention rollout (Abnar and Zuidema 2020) of the layers that were seen: a line for each token of the last layer,
     dark where it comes from.
 
-    `seen` is what `af.look(model, "encoder.blocks.*.self.weights")` gives. With `path` the picture is written there.
+    `seen` is what `af.look(model, "encoder.blocks.*.self.weights")` gives; `raw` leaves out what stays in place by the
+    residual. With `path` the picture is written there.
     """
     from matplotlib.figure import Figure
 
@@ -76,7 +79,7 @@ def rollout(
         raise InputError("Rollout wants the self-attention of one stage, all of one length; look at those alone.")
     if tokens is not None and len(tokens) != n:
         raise InputError(f"There are {len(tokens)} tokens, and the weights are of {n}.")
-    total = roll([weights[None] for weights in layers])[0]
+    total = roll([weights[None] for weights in layers], raw)[0]
     side = min(max(0.3 * n, 3.0), 14.0)
     figure = Figure(figsize=(side + 1.6, side + 1.2), layout="constrained", facecolor=PAPER)
     axes = figure.add_subplot()
@@ -89,6 +92,48 @@ def rollout(
     for spine in axes.spines.values():
         spine.set_visible(False)
     figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02).outline.set_visible(False)
+    figure.suptitle(title, fontsize=12, color=INK)
+    return _written(figure, path)
+
+
+def over(
+    maps: Tensor,
+    picture: Any,
+    path: str | PathLike[str] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "Where it looks",
+) -> Figure:
+    """Attention laid over a picture: [rows, columns], or one such map for each head, query or word, [n, rows, columns];
+    clear where much is looked at, dark elsewhere.
+
+    `picture` is a file, an array or a PIL image; `names` say what each map is of. With `path` it is written there.
+    """
+    from matplotlib.figure import Figure
+
+    from anyformer.pictures.open import Picture
+
+    every = maps.detach().float().cpu()
+    every = every.unsqueeze(0) if every.dim() == 2 else every
+    if every.dim() != 3 or 0 in every.shape:
+        raise InputError(f"maps have shape {list(maps.shape)}; they must be [rows, columns] or [n, rows, columns].")
+    if names is not None and len(names) != len(every):
+        raise InputError(f"There are {len(names)} names, and {len(every)} maps.")
+    image = Picture.of(picture).open()
+    columns = min(len(every), ACROSS)
+    rows = -(-len(every) // columns)
+    figure = Figure(figsize=(1.9 * columns + 0.4, 2.1 * rows + 0.6), layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for place in axes[len(every) :]:
+        place.set_visible(False)
+    for i, (place, one) in enumerate(zip(axes, every, strict=False)):
+        _bare(place)
+        place.imshow(image, extent=(0, image.width, image.height, 0))
+        dark = torch.zeros(*one.shape, 4)
+        dark[..., 3] = 0.88 * (1 - one / one.max().clamp(min=1e-12))
+        place.imshow(dark.numpy(), extent=(0, image.width, image.height, 0), interpolation="nearest")
+        name = names[i] if names is not None else f"head {i}" if len(every) > 1 else ""
+        place.set_title(f"{name} most {one.max():.3f}".strip(), fontsize=8, color=INK, pad=2)
     figure.suptitle(title, fontsize=12, color=INK)
     return _written(figure, path)
 

@@ -17,7 +17,9 @@ from anyformer.decode.engine import pack_for_steps
 from anyformer.errors import Error, InputError
 from anyformer.explore.ask import Ask
 from anyformer.explore.capture import Trace, trace, watched
+from anyformer.explore.gallery import Gallery
 from anyformer.explore.patience import Patience
+from anyformer.explore.senses import Shown, find_reader, place_picture, places_kept, read_thing, told
 from anyformer.explore.silence import silenced
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.language import LanguageHead
@@ -58,6 +60,7 @@ class Subject:
     words: dict[str, list[Word]] = field(default_factory=dict)
     answers: list[Word] = field(default_factory=list)  # what the decoder of a pair says at each of its places
     image: Any = None  # the picture as the model sees it, or the sound as its spectrogram: a PIL image
+    shown: Shown = field(default_factory=dict)  # what is drawn of a sound, a clip, a set or a row
 
 
 class Opened:
@@ -65,6 +68,8 @@ class Opened:
         self.model, self.tokenizer = model, tokenizer
         self.processor = _processor(model) if self.reads_pictures else None
         self.extractor = find_extractor(model, None) if self.reads_sounds else None
+        self.reader = find_reader(model)  # of clips, sets or tables
+        self.gallery: Gallery | None = None
         self.lock = Lock()  # taps and hooks are the model's own: one question at a time
         self.passes: OrderedDict[tuple[object, ...], tuple[Subject, Trace]] = OrderedDict()
 
@@ -137,27 +142,34 @@ class Opened:
         key = ask.key()
         if key not in self.passes:
             subject = self.subject(ask, patience)
-            self.passes[key] = subject, trace(self.model, subject.batch, ask.silence, patience)
-            while len(self.passes) > 1 and self._too_much():
-                self.passes.popitem(last=False)
+            self.keep(key, subject, trace(self.model, subject.batch, ask.silence, patience))
         self.passes.move_to_end(key)
         return self.passes[key]
+
+    def keep(self, key: tuple[object, ...], subject: Subject, seen: Trace) -> None:
+        """Remember a pass; those that were not asked about for longest make room."""
+        self.passes[key] = subject, seen
+        while len(self.passes) > 1 and self._too_much():
+            self.passes.popitem(last=False)
 
     def _too_much(self) -> bool:
         return len(self.passes) > KEPT or sum(one.size() for _, one in self.passes.values()) > KEPT_BYTES
 
     def subject(self, ask: Ask, patience: Patience) -> Subject:
-        if not (self.reads_text or self.reads_pictures or self.reads_sounds):
-            raise InputError(
-                f"A {self.model.family} model reads no text, picture or sound, so there is nothing to ask."
-            )
+        if not (self.reads_text or self.reads_pictures or self.reads_sounds or self.reader):
+            raise InputError(f"A {self.model.family} model reads nothing that can be given here.")
         batch: dict[str, Any] = {}
         words: dict[str, list[Word]] = {}
         image = None
+        shown: Shown = {}
+        if self.reader is not None:
+            batch, shown = read_thing(self.reader, ask)
+            batch |= told(self, ask, batch, patience)
         if self.reads_pictures:
             batch, image = self._picture(ask)
+            batch |= told(self, ask, batch, patience)
         if self.reads_sounds:
-            batch, image = self._sound(ask)
+            batch, image, shown = self._sound(ask)
         if self.reads_text:
             given, found = self._text(ask)
             batch |= given
@@ -165,23 +177,41 @@ class Opened:
         if self.language is not None and "logits_to_keep" in self.model.names:
             batch["logits_to_keep"] = 1  # other places are scored when they are asked for
         if not self.writes:
-            return Subject(batch, words, image=image)
+            return Subject(batch, words, image=image, shown=shown)
         said, answers = self._answer(ask, batch, patience)
         batch["decoder_input_ids"] = torch.tensor([[word.id for word in said]])
         decoder = next(stage.name for stage in self.stages if "decoder_input_ids" in stage.names)
-        return Subject(batch, {**words, decoder: said}, answers, image)
+        return Subject(batch, {**words, decoder: said}, answers, image, shown)
 
     def _text(self, ask: Ask) -> tuple[dict[str, Any], list[Word]]:
         words, types = self.cut(ask.text, ask.pair)
         if not words:
             raise InputError("There is no text to read; write some.")
+        words = [*(Word(number, "▢", "▢") for number in places_kept(self.model)), *words]
         limit = min(stage.limit or MOST_TOKENS for stage in self.stages if "input_ids" in stage.names)
         if len(words) > min(limit, MOST_TOKENS):
             raise InputError(f"The text has {len(words):,} tokens; the most is {min(limit, MOST_TOKENS):,}.")
+        if ask.padding:
+            return self._padded(ask, words, types)
         batch = {"input_ids": torch.tensor([[word.id for word in words]])}
         if ask.pair is not None and "token_type_ids" in self.model.names:
             batch["token_type_ids"] = torch.tensor([types])
         return batch, words
+
+    def _padded(self, ask: Ask, words: list[Word], types: list[int]) -> tuple[dict[str, Any], list[Word]]:
+        """The text beside tokens that mean nothing, as in a batch with longer ones."""
+        if "attention_mask" not in self.model.names:
+            raise InputError(f"A {self.model.family} model takes no padding.")
+        known = self.tokenizer.pad_id if self.tokenizer is not None else None
+        padding = [Word(known or 0, "[pad]", "")] * ask.padding
+        spread = (padding, words) if ask.padding_left else (words, padding)
+        real = [int(one is words) for one in spread for _ in one]
+        found = [*spread[0], *spread[1]]
+        batch = {"input_ids": torch.tensor([[word.id for word in found]]), "attention_mask": torch.tensor([real])}
+        if ask.pair is not None and "token_type_ids" in self.model.names:
+            blank = [0] * ask.padding
+            batch["token_type_ids"] = torch.tensor([[*blank, *types] if ask.padding_left else [*types, *blank]])
+        return batch, found
 
     def cut(self, text: str, pair: str | None = None, special: bool = True) -> tuple[list[Word], list[int]]:
         """Tokens and their types. Without a tokenizer the text is ids: "12 7 7"."""
@@ -207,24 +237,27 @@ class Opened:
 
         assert self.processor is not None
         opened = Picture.of(ask.file("picture")).open(self.processor.mode)
-        pixels, _ = self.processor.place(opened)
+        pixels = place_picture(self, opened)
         stacked = self.processor.stack([pixels])
         shown = pixels.transpose(1, 2, 0)
         image = pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
         return self.processor.normalise(stacked["pixels"], stacked.get("sizes")), image
 
-    def _sound(self, ask: Ask) -> tuple[dict[str, Any], Any]:
-        """Features, and their picture: mels from top to bottom, low tones first, and time from left to right."""
+    def _sound(self, ask: Ask) -> tuple[dict[str, Any], Any, Shown]:
+        """Features, their picture (mels from top to bottom, low tones first, and time along), and the wave."""
         from anyformer.pictures.open import pillow
 
         assert self.extractor is not None
-        features = hear(self.extractor, as_sound(ask.file("sound")))
+        sound = as_sound(ask.file("sound"))
+        features = hear(self.extractor, sound)
         mels = features if self.extractor.kind == "whisper" else features.T
         low, high = mels.aminmax()
         shown = (
             (255 - (mels - low) / (high - low).clamp(min=1e-6) * 255).to(torch.uint8).numpy()
         )  # ink where it is loud
-        return {self.extractor.field: features[None]}, pillow().Image.fromarray(shown)
+        wave = sound.open(self.extractor.rate)
+        drawn: Shown = {"kind": "sound", "wave": wave, "rate": self.extractor.rate}
+        return {self.extractor.field: features[None]}, pillow().Image.fromarray(shown), drawn
 
     def _answer(self, ask: Ask, batch: dict[str, Any], patience: Patience) -> tuple[list[Word], list[Word]]:
         """What the decoder reads, and what it says at each place: one word later."""

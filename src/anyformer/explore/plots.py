@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.explore.maps import heads as heads
+from anyformer.explore.maps import over as over
 from anyformer.explore.maps import rollout as rollout
 from anyformer.explore.slots import slots as slots
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from threading import Timer
 
 from anyformer.errors import ConfigError
+from anyformer.explore.gallery import Gallery
 from anyformer.explore.shelf import Shelf
 
 PORT = 8017
 TRIES = 20  # ports after the usual one, where that is taken
 
 
-def serve(models: Sequence[Path], port: int | None = None, browser: bool = True) -> None:
-    """Serve until interrupted."""
+def serve(models: Sequence[Path], port: int | None = None, browser: bool = True, pictures: Path | None = None) -> None:
+    """Serve until interrupted. `pictures` is a folder that a detector's query slots are drawn over."""
     try:
         import uvicorn
 
@@ -24,6 +25,7 @@ def serve(models: Sequence[Path], port: int | None = None, browser: bool = True)
     except ImportError:
         raise ConfigError("The explorer takes FastAPI and uvicorn: pip install 'anyformer[explore]'.") from None
     shelf = Shelf.of(models) if models else Shelf.around(Path.cwd())
+    shelf.gallery = None if pictures is None else Gallery.of(pictures)
     with free_socket(port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         print(f"The explorer is at {address} with {len(shelf.entries)} models; Ctrl-C ends it.", flush=True)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
 from anyformer.errors import FolderError, InputError
+from anyformer.explore.gallery import Gallery
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 
 DEPTH = 4  # folders below the working one that are searched
 MOST = 200  # models that are listed
 LOOKED = 10_000  # folders
-HELD = 3  # models that are kept in memory
+HELD = 8  # models that are kept in memory, and
+HELD_BYTES = 3 * 2**30  # so much of them
+LARGEST_CONFIG = 2**20  # bytes of a config.json that is read to say what a model is
 SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
 # Models that come in packages: package, place in it, name.
@@ -29,12 +34,30 @@ PACKAGES = (
 
 
 @dataclass(frozen=True)
+class Found:
+    """A model before it is opened. `group`: given by name, shipped, or found here."""
+
+    name: str
+    path: Path
+    group: str = "given"
+    about: str = ""
+    task: str = ""
+
+
+@dataclass(frozen=True)
 class Entry:
     """`id` is how the page calls it; where it lies is nobody's business."""
 
     id: str
     name: str
     path: Path
+    group: str
+    about: str
+    task: str
+    family: str
+
+    def to_json(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in ("id", "name", "group", "about", "task", "family")}
 
 
 class Shelf:
@@ -42,20 +65,25 @@ class Shelf:
         self.entries = {entry.id: entry for entry in entries}
         self.lock = Lock()
         self.held: OrderedDict[str, Opened] = OrderedDict()
+        self.gallery: Gallery | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> Shelf:
-        """The models that were named; an error says which of them is none."""
+        """The models that were named: by folder or file, or one that ships by its name. An error says which is none."""
+        known = {one.name: one for one in shipped()} if not all(map(_is_model, paths)) else {}
+        found = []
         for path in paths:
-            if not _is_model(path):
+            own = _is_model(path)
+            if not own and str(path) not in known:
                 raise FolderError(f"{path} is no model: give a folder with config.json and weights, or a .gguf file.")
-        return cls(_entries([(path.resolve().name, path) for path in paths]))
+            found.append(Found(path.resolve().name, path) if own else replace(known[str(path)], group="given"))
+        return cls(_entries(found))
 
     @classmethod
     def around(cls, folder: Path) -> Shelf:
-        """What lies under a folder, and what comes in packages that are installed."""
-        found = [(path.relative_to(folder).as_posix(), path) for path in search(folder)]
-        return cls(_entries([*found, *packaged()]))
+        """What comes with anyformer and in packages that are installed, and what lies under a folder."""
+        found = [Found(path.relative_to(folder).as_posix(), path, "here") for path in search(folder)]
+        return cls(_entries([*shipped(), *found]))
 
     def open(self, id: str, patience: Patience) -> Opened:
         """A model, loaded when it is first asked for; the one that was not used for longest makes room."""
@@ -65,13 +93,18 @@ class Shelf:
         try:
             if id not in self.held:
                 entry = self.entries[id]
-                while len(self.held) >= HELD:
-                    self.held.popitem(last=False)
                 self.held[id] = Opened.load(entry.path)
+                self.held[id].gallery = self.gallery
+                while len(self.held) > 1 and self._too_much():
+                    self.held.popitem(last=False)
             self.held.move_to_end(id)
             return self.held[id]
         finally:
             self.lock.release()
+
+    def _too_much(self) -> bool:
+        sizes = [parameter.nbytes for one in self.held.values() for parameter in one.model.parameters()]
+        return len(self.held) > HELD or sum(sizes) > HELD_BYTES
 
 
 def search(folder: Path, depth: int = DEPTH) -> list[Path]:
@@ -100,6 +133,17 @@ def _below(folder: Path) -> list[Path]:
     return [path for path in inside if path.name[0] != "." and path.name not in SKIPPED and not path.is_symlink()]
 
 
+def shipped() -> list[Found]:
+    """The models that come with anyformer, where they are here; and those of other packages."""
+    found: list[Found] = []
+    if importlib.util.find_spec("anyformer.shipped") is not None:
+        ours = importlib.import_module("anyformer.shipped").models()
+        here = [one for one in ours if one.path is not None and one.trouble is None]
+        found = [Found(one.name, one.path, "shipped", one.about, one.task) for one in here]
+    known = {one.path.resolve() for one in found}
+    return [*found, *(Found(name, path, "shipped") for name, path in packaged() if path.resolve() not in known)]
+
+
 def packaged() -> list[tuple[str, Path]]:
     found = []
     for package, place, name in PACKAGES:
@@ -116,9 +160,28 @@ def _is_model(path: Path) -> bool:
     return (path / "config.json").is_file() and any(path.glob("*.safetensors"))
 
 
-def _entries(named: Sequence[tuple[str, Path]]) -> list[Entry]:
+def _entries(found: Sequence[Found]) -> list[Entry]:
     entries = []
-    for name, path in named:
-        mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=3).hexdigest()
-        entries.append(Entry(re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")[:60] + "-" + mark, name, path))
+    for one in found:
+        mark = hashlib.blake2b(str(one.path.resolve()).encode(), digest_size=3).hexdigest()
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", one.name).strip("-")[:60]
+        family, task, about = _read(one.path)
+        entries.append(
+            Entry(f"{name}-{mark}", one.name, one.path, one.group, one.about or about, one.task or task, family)
+        )
     return entries
+
+
+def _read(path: Path) -> tuple[str, str, str]:
+    """Family, task and a line about a model, from its config.json; empty where that says nothing."""
+    if path.suffix == ".gguf":
+        return "", "generate", "a GGUF file"
+    try:
+        if (path / "config.json").stat().st_size > LARGEST_CONFIG:
+            return "", "", ""
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        family = str(config.get("family") or config.get("model_type") or "")
+        task = str((config.get("task") or {}).get("name") or "")
+        return family, task, ", ".join(word for word in (str(config.get("recipe") or family), task) if word)
+    except (OSError, ValueError, AttributeError):
+        return "", "", ""  # what is wrong with it is said when it is opened

@@ -154,16 +154,19 @@ class JointHead(PoseHead):
         each = missed.sum(dim=(1, 2)) / labels[..., 2].sum().clamp(min=1.0)
         return {"loss": each.sum(), "keypoints": found[-1], "layer_losses": each}
 
-    def point(self, x: Tensor, cells: Tokens) -> Tensor:
-        """Single precision: half would not tell pixels apart."""
-        x = self.norm(x)
-        query, key = self.query(x).unsqueeze(1), self.key(cells.x).unsqueeze(1)  # one head
-        step = self.step(F.gelu(self.hidden(x)))
+    def fit(self, x: Tensor, cells: Tokens) -> Tensor:
+        """[B, joints, cells]: how well each cell fits the token that points at it, in single precision at least."""
+        query, key = self.query(self.norm(x)).unsqueeze(1), self.key(cells.x).unsqueeze(1)  # one head
         mask = EVERYTHING if cells.mask is None else Padding(cells.mask)
         with torch.autocast(x.device.type, enabled=False):
             wide = torch.promote_types(x.dtype, torch.float32)
-            weights = weigh(query.to(wide), key.to(wide), mask, scale=x.shape[-1] ** -0.5)
-            return (weights @ middles(cells).to(wide)).squeeze(1) + step.to(wide)
+            return weigh(query.to(wide), key.to(wide), mask, scale=x.shape[-1] ** -0.5).squeeze(1)
+
+    def point(self, x: Tensor, cells: Tokens) -> Tensor:
+        """Half precision would not tell pixels apart."""
+        weights, step = self.fit(x, cells), self.step(F.gelu(self.hidden(self.norm(x))))
+        with torch.autocast(x.device.type, enabled=False):
+            return weights @ middles(cells).to(weights.dtype) + step.to(weights.dtype)
 
     def places(self, fields: dict[str, Any]) -> Tensor:
         found: Tensor = fields["keypoints"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.core.linear import Linear
 from anyformer.heads.base import Head
-from anyformer.inputs.video import tubelets
+from anyformer.inputs.video import clip_of, tubelets
 from anyformer.run import Run
 
 # Of ImageNet's pixels: clips come normalised by these, and are predicted as they were before.
@@ -35,12 +35,38 @@ class TubesHead(Head):
         return {"loss": (logits - wanted).square().mean(), "logits": logits}
 
     def target(self, pixels: Tensor) -> Tensor:
-        if self.n_channels == len(MEAN):
-            mean, std = (torch.tensor(values).to(pixels).view(1, 1, -1, 1, 1) for values in (MEAN, STD))
-            pixels = pixels * std + mean
-        patches = tubelets(pixels, self.tubelet, channels_last=True).flatten(1, 3)
+        patches = self._patches(self.plain(pixels))
         if not self.normalise:
             return patches
+        each, mean, spread = self._statistics(patches)
+        return ((each - mean) / spread).flatten(2)
+
+    def clip(self, logits: Tensor, pixels: Tensor, hidden: Tensor) -> Tensor:
+        """[B, T, C, H, W] from 0 to 1: what was predicted where tubelets were hidden, and the clip elsewhere. Where
+        pixels are normalised, brightness and contrast of each tubelet are the clip's own: the model never says them."""
+        plain = self.plain(pixels)
+        patches = self._patches(plain).clone()
+        if self.normalise:
+            _, mean, spread = self._statistics(patches)
+            shape = (len(hidden), -1, 1, self.n_channels)
+            mean, spread = (one[hidden].view(shape) for one in (mean, spread))
+            logits = (logits.unflatten(2, (-1, self.n_channels)) * spread + mean).flatten(2)
+        patches[hidden] = logits.flatten(0, 1)
+        _, height, width = self.tubelet
+        grid = (-1, plain.shape[3] // height, plain.shape[4] // width)
+        return clip_of(patches.unflatten(1, grid), self.tubelet, self.n_channels)
+
+    def plain(self, pixels: Tensor) -> Tensor:
+        """As they were before they were normalised."""
+        if self.n_channels != len(MEAN):
+            return pixels
+        mean, std = (torch.tensor(values).to(pixels).view(1, 1, -1, 1, 1) for values in (MEAN, STD))
+        return pixels * std + mean
+
+    def _patches(self, pixels: Tensor) -> Tensor:
+        return tubelets(pixels, self.tubelet, channels_last=True).flatten(1, 3)
+
+    def _statistics(self, patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, tokens, pixels, channels], and the mean and spread of each channel."""
         each = patches.unflatten(2, (-1, self.n_channels))
-        mean, var = each.mean(dim=2, keepdim=True), each.var(dim=2, keepdim=True)
-        return ((each - mean) / (var.sqrt() + 1e-6)).flatten(2)
+        return each, each.mean(dim=2, keepdim=True), each.var(dim=2, keepdim=True).sqrt() + 1e-6

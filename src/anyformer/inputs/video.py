@@ -31,6 +31,12 @@ def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False)
     return cut.permute(*order).flatten(4)
 
 
+def clip_of(cut: Tensor, size: tuple[int, ...], n_channels: int) -> Tensor:
+    """The clip [B, T, C, H, W] whose tubelets, the channel last, these are: [B, t, h, w, size·C]."""
+    apart = cut.unflatten(4, (*size, n_channels))  # [B, t, h, w, frames, height, width, C]
+    return apart.permute(0, 1, 4, 7, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(1, 2)
+
+
 def masked_order(mask: Tensor) -> Tensor:
     """[B, N]: the tokens that are seen, in order, then those that are not."""
     return mask.to(torch.uint8).argsort(dim=1, stable=True)

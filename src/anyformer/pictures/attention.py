@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,14 +16,15 @@ WEIGHTS = "encoder.blocks.*.self.weights"
 POOL = "classify.gather.weights"  # of a head that weighs the patches by a query of its own
 
 
-def rollout(layers: Sequence[Tensor]) -> Tensor:
+def rollout(layers: Iterable[Tensor], raw: bool = False) -> Tensor:
     """Attention through all layers, [B, T, T]: each passes on what it attends to and, by its residual, itself, half and
-    half (Abnar and Zuidema 2020). `layers` are weights [B, heads, T, T]."""
+    half (Abnar and Zuidema 2020). `layers` are weights [B, heads, T, T]; `raw` is their product alone."""
     total: Tensor | None = None
     for weights in layers:
-        mean = weights.float().mean(dim=1)
-        step = 0.5 * mean + 0.5 * torch.eye(mean.shape[-1], device=mean.device)
-        step = step / step.sum(dim=-1, keepdim=True)
+        step = weights.float().mean(dim=1)
+        if not raw:
+            step = 0.5 * step + 0.5 * torch.eye(step.shape[-1], device=step.device)
+            step = step / step.sum(dim=-1, keepdim=True)
         total = step if total is None else step @ total
     assert total is not None, "no layers were given"
     return total

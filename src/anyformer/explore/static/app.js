@@ -1,53 +1,37 @@
 // The page: what is chosen lives in the address, and every change of it draws the panels anew.
 
+import * as address from "./address.js";
 import * as api from "./api.js";
 import { el } from "./dom.js";
+import * as lecture from "./lecture.js";
 import { samplePicture, shrink } from "./pictures.js";
+import * as shelf from "./shelf.js";
 import { readSound, threeTones } from "./sounds.js";
+import * as things from "./things.js";
 import { VIEWS } from "./views.js";
 
-const EXAMPLES = {
-  "it, tired": "The animal didn't cross the street because it was too tired.",
-  "it, wide": "The animal didn't cross the street because it was too wide.",
-  "EEA": "The agreement on the European Economic Area was signed in August 1992.",
-};
-const START = { models: "", view: "", text: EXAMPLES["it, tired"], pair: "", target: "", site: "", layer: 0, head: "", pos: -1, top: 0, left: 0, mode: "matrix",
-  mute: "", temp: 1, k: 0, p: 1, sample: 0, seed: 0, n: 20, beams: 3, share: 0.75, threshold: 0.5, step: 0, softness: 1 };
-
+const EARLY = 800; // milliseconds after which a panel is shown half drawn
+const ORDER = ["first", "second", "third", "fourth"];
 const $ = (id) => document.getElementById(id);
-let state = { ...START };
+let state = { ...address.START };
 let list = [];
 const known = new Map(); // id -> what the model is
 let picture = null; // {data: base64, url}
 let sound = null; // base64 of a WAV file
 let running = null;
-
-// The address.
-
-function readAddress() {
-  const said = new URLSearchParams(location.hash.slice(1));
-  const found = { ...START };
-  for (const [name, value] of said) if (name in START) found[name] = typeof START[name] === "number" ? Number(value) : value;
-  return found;
-}
-
-function writeAddress() {
-  const said = new URLSearchParams();
-  for (const [name, value] of Object.entries(state)) if (value !== START[name]) said.set(name, value);
-  history.replaceState(null, "", `#${said}`);
-}
+let walking = 0;
 
 // Change something; `quiet` leaves the drawing to whoever asks.
 export function set(changes, quiet = false) {
   Object.assign(state, changes);
-  writeAddress();
+  address.write(state, !quiet);
   if (!quiet) show();
 }
 
-// What is asked of the server.
-
-export function question(more) {
-  const asked = { text: state.text, silence: mutes(), ...more };
+// What is asked of the server, for the n-th panel.
+export function question(more, n = 0) {
+  const silence = address.mutes(state).filter((one) => one.n === n).map(({ stage, layer, part, head }) => ({ stage, layer, part, head }));
+  const asked = { text: state.text, silence, ...things.asked(state), ...more };
   if (state.pair) asked.pair = state.pair;
   if (state.target) asked.target = state.target;
   if (picture) asked.picture = picture.data;
@@ -55,89 +39,157 @@ export function question(more) {
   return asked;
 }
 
-export function mutes() {
-  return state.mute.split(",").filter(Boolean).map((one) => {
-    const [stage, layer, part, head] = one.split(".");
-    return { stage, layer: Number(layer), part, head: Number(head) };
-  });
-}
-
-export function isMuted(stage, layer, part, head) { return state.mute.split(",").includes(`${stage}.${layer}.${part}.${head}`); }
-
-export function toggleMute(stage, layer, part, head) {
-  const name = `${stage}.${layer}.${part}.${head}`;
-  const all = state.mute.split(",").filter(Boolean);
-  set({ mute: (all.includes(name) ? all.filter((one) => one !== name) : [...all, name]).join(",") });
-}
-
 // The panels.
 
-function chosen() { return state.models.split(",").filter((id) => list.some((one) => one.id === id)); }
+function chosen() { return state.models.split(",").filter((id) => list.some((one) => one.id === id)).slice(0, shelf.MOST); }
+
+async function describe(id) {
+  if (!known.has(id)) known.set(id, await api.describe(id));
+  return known.get(id);
+}
 
 async function show() {
   running?.abort();
   const mine = (running = new AbortController());
-  const ids = chosen();
-  if (!ids.length) return showList();
+  document.body.dataset.busy = "1";
+  const patience = setTimeout(() => { $("stop").hidden = mine.signal.aborted; }, 1000);
   say("Looking …");
   try {
-    for (const id of ids) if (!known.has(id)) known.set(id, await api.describe(id));
-    if (mine.signal.aborted) return;
-    const infos = ids.map((id) => known.get(id));
-    showInput(infos);
-    showTabs(infos);
-    if (infos.some((info) => info.pictures) && !picture) picture = await samplePicture();
-    if (infos.some((info) => info.sounds) && !sound) sound = threeTones();
-    showPicture();
-    const panels = await Promise.all(ids.map((id, n) => panel(id, known.get(id), n, mine.signal)));
-    if (mine.signal.aborted) return;
-    keepFocus(() => { $("main").replaceChildren(...panels); $("main").className = ids.length > 1 ? "two" : ""; });
-    say("");
+    await draw(mine.signal);
+    if (!mine.signal.aborted) say("");
   } catch (error) {
     if (error.name !== "AbortError" && !mine.signal.aborted) say(error.message, true);
   }
-  document.body.dataset.ready = mine.signal.aborted ? "" : String(Number(document.body.dataset.ready || 0) + 1);
+  clearTimeout(patience);
+  if (running !== mine) return;
+  $("stop").hidden = true;
+  delete document.body.dataset.busy;
+  document.body.dataset.ready = String(Number(document.body.dataset.ready || 0) + 1);
 }
 
-async function panel(id, info, n, signal) {
-  const box = el("section", { class: "panel", "data-model": id, "aria-label": list.find((one) => one.id === id).name });
-  const size = `${info.family}, ${(info.parameters / 1e6).toFixed(info.parameters > 1e7 ? 0 : 2)}M parameters`;
-  box.append(el("h2", {}, list.find((one) => one.id === id).name + " ", el("small", {}, size)));
-  const context = { box, info, id, n, state, set, question, signal, toggleMute, isMuted,
-    ask: (view, more) => api.ask(id, view, question(more), signal) };
-  if (!VIEWS[state.view].fits(info)) {
-    box.append(el("p", {}, `This view is not for a ${info.family} model.`));
-    return box;
+async function draw(signal) {
+  const ids = chosen();
+  showFrame(ids);
+  if (!ids.length) return;
+  for (const id of ids) await describe(id);
+  if (signal.aborted) return;
+  const infos = ids.map((id) => known.get(id));
+  showInput(infos);
+  showTabs(infos);
+  if (infos.some((info) => info.pictures) && !picture) picture = await samplePicture();
+  if (infos.some((info) => info.sounds) && !sound) sound = threeTones();
+  showPicture();
+  const panels = ids.map((id, n) => panel(id, known.get(id), n, signal));
+  await placed(panels, signal);
+  if (!signal.aborted) pointOut();
+}
+
+// Onto the page when all is drawn, or with what there is so far where that takes long.
+async function placed(panels, signal) {
+  let done = false;
+  const place = () => {
+    if (done || signal.aborted) return;
+    done = true;
+    keepFocus(() => { $("main").replaceChildren(...panels.map((one) => one.box)); $("main").className = panels.length > 1 ? "two" : ""; });
+  };
+  const early = setTimeout(place, EARLY);
+  try {
+    await Promise.all(panels.map((one) => one.drawn));
+  } finally {
+    clearTimeout(early);
   }
+  place();
+}
+
+// A box with a model's name on it, and when its view is drawn.
+function panel(id, info, n, signal) {
+  const { name } = list.find((one) => one.id === id);
+  const box = el("section", { class: "panel", "data-model": id, "aria-label": name });
+  const size = `${info.family}, ${(info.parameters / 1e6).toFixed(info.parameters > 1e7 ? 0 : 2)}M parameters`;
+  box.append(el("h2", {}, name + " ", el("small", {}, size)));
+  const context = { box, info, id, n, state, set, signal,
+    question: (more) => question(more, n),
+    toggleMute: (...place) => set({ mute: address.toggled(state, n, ...place) }),
+    isMuted: (...place) => address.isMuted(state, n, ...place),
+    ask: (view, more) => api.ask(id, view, question(more, n), signal) };
+  return { box, drawn: fill(context) };
+}
+
+async function fill(context) {
+  const { box, info } = context;
+  if (!VIEWS[state.view].fits(info)) return box.append(el("p", {}, `This view is not for a ${info.family} model.`));
   try {
     await VIEWS[state.view].draw(context);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     box.append(el("p", { class: "bad", role: "alert" }, error.message));
   }
-  return box;
 }
 
+// Whoever had the focus keeps it, by its name or by its place in its drawing.
 function keepFocus(change) {
-  const id = document.activeElement?.id;
+  const had = document.activeElement;
+  const id = had?.id, figure = had?.closest("figure")?.dataset.figure, n = [...document.querySelectorAll(".panel")].indexOf(had?.closest(".panel"));
+  const inside = () => [...(document.querySelectorAll(".panel")[n]?.querySelectorAll(`[data-figure="${figure}"] :is(button, select, input, [tabindex])`) ?? [])];
+  const at = figure ? inside().indexOf(had) : -1;
   const [x, y] = [scrollX, scrollY];
   change();
-  if (id && $(id) && document.activeElement === document.body) $(id).focus();
+  const now = id ? $(id) : at >= 0 ? inside()[at] : null;
+  if (now && document.activeElement === document.body) now.focus({ preventScroll: true });
   scrollTo(x, y);
 }
 
+// The drawing that the address points at.
+function pointOut() {
+  const drawing = state.see && document.querySelector(`[data-figure*="${CSS.escape(state.see)}"]`);
+  if (!drawing) return;
+  drawing.classList.add("lit");
+  drawing.scrollIntoView({ block: "center" });
+}
+
 export function say(words, bad = false) {
-  $("status").textContent = words;
+  $("words").textContent = words;
   $("status").className = bad ? "bad" : "";
+}
+
+// The frame around the panels.
+
+function showFrame(ids) {
+  $("input").hidden = $("views").hidden = !ids.length;
+  keepFocus(() => $("chosen").replaceChildren(...shelf.chips(ids, list, choose)));
+  $("lecture").hidden = !state.stop;
+  const close = () => { set({ stop: 0, see: "" }); };
+  if (state.stop) keepFocus(() => $("lecture").replaceChildren(...lecture.bar(state.stop, go, close)));
+  if (ids.length) return;
+  $("muted").replaceChildren();
+  $("main").className = "";
+  $("main").replaceChildren(...shelf.page(list, choose));
 }
 
 function showTabs(infos) {
   const fitting = Object.entries(VIEWS).filter(([, view]) => infos.some((info) => view.fits(info)));
   if (!fitting.some(([name]) => name === state.view)) set({ view: fitting[0][0] }, true);
-  keepFocus(() => $("views").replaceChildren(...fitting.map(([name, view]) => el("button", { type: "button", role: "tab", id: `tab-${name}`, title: view.about,
-    "aria-selected": String(name === state.view), onclick: () => set({ view: name, site: "", top: 0, left: 0 }) }, view.title))));
-  $("muted").replaceChildren(...mutes().map((one) => el("button", { type: "button", title: "Let it speak again", onclick: () => toggleMute(one.stage, one.layer, one.part, one.head) },
-    `silenced: ${one.stage} ${one.part} ${one.layer}.${one.head} ✕`)));
+  const tab = ([name, view]) => el("button", { type: "button", role: "tab", id: `tab-${name}`, title: view.about, "aria-controls": "main",
+    "aria-selected": String(name === state.view), tabindex: name === state.view ? 0 : -1,
+    onclick: () => set({ view: name, site: "", top: 0, left: 0, see: "" }) }, view.title);
+  keepFocus(() => $("views").replaceChildren(...fitting.map(tab)));
+  const here = $(`tab-${state.view}`); // in sight where the row is wider than a phone
+  $("views").scrollLeft = here.offsetLeft - $("views").offsetLeft - ($("views").clientWidth - here.offsetWidth) / 2;
+  $("main").setAttribute("aria-label", VIEWS[state.view].title);
+  $("muted").replaceChildren(...address.mutes(state).map(({ n, stage, layer, part, head }) =>
+    el("button", { type: "button", title: "Let it speak again", onclick: () => set({ mute: address.toggled(state, n, stage, layer, part, head) }) },
+      `silenced: ${n ? `${ORDER[n]}, ` : ""}${stage} ${part} ${layer}.${head} ✕`)));
+}
+
+// Arrow keys go from tab to tab, as everywhere.
+function moveTab(event) {
+  const tabs = [...$("views").children], at = tabs.indexOf(event.target);
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
+  if (to === undefined || at < 0) return;
+  event.preventDefault();
+  const tab = tabs[(to + tabs.length) % tabs.length];
+  tab.focus();
+  tab.click();
 }
 
 function showInput(infos) {
@@ -147,8 +199,10 @@ function showInput(infos) {
   $("target-field").hidden = !infos.some((info) => info.writes);
   $("picture-field").hidden = !infos.some((info) => info.pictures);
   $("sound-field").hidden = !infos.some((info) => info.sounds);
-  const examples = text ? Object.entries(EXAMPLES) : [];
-  $("examples").replaceChildren(...examples.map(([name, sentence]) => el("button", { type: "button", title: sentence, onclick: () => { $("text").value = sentence; submit(); } }, name)));
+  $("thing-field").replaceChildren(...things.fields(infos, (changes) => set(changes), say));
+  const examples = text ? Object.entries(address.EXAMPLES) : [];
+  $("examples").replaceChildren(...examples.map(([name, sentence]) =>
+    el("button", { type: "button", title: sentence, "aria-label": `Example: ${sentence}`, onclick: () => { $("text").value = sentence; submit(); } }, name)));
   for (const name of ["text", "pair", "target"]) if (document.activeElement !== $(name)) $(name).value = state[name];
 }
 
@@ -157,31 +211,50 @@ function showPicture() {
   if (picture) $("thumb").src = picture.url;
 }
 
-function showList() {
-  $("input").hidden = true;
-  say(list.length ? "" : "No models were found here. Start with: anyformer explore --model DIR");
-  $("main").replaceChildren(el("section", { class: "panel" }, el("h2", {}, "Models at hand"),
-    el("div", { class: "chips" }, list.map((one) => el("button", { type: "button", class: "chip", onclick: () => choose(one.id, "") }, one.name)))));
-  document.body.dataset.ready = String(Number(document.body.dataset.ready || 0) + 1);
-}
+// What people do.
 
-function choose(first, second) {
-  $("input").hidden = false;
-  set({ models: [first, second].filter(Boolean).join(","), mute: "", site: "", layer: 0, head: "", pos: -1 });
-  fillSelects();
-}
-
-function fillSelects() {
-  const [first, second] = chosen();
-  const options = (none) => [el("option", { value: "" }, none), ...list.map((one) => el("option", { value: one.id }, one.name))];
-  $("first").replaceChildren(...options("choose …"));
-  $("second").replaceChildren(...options("nothing"));
-  $("first").value = first || "";
-  $("second").value = second || "";
-}
+function choose(ids) { set({ models: ids.join(","), mute: "", site: "", layer: 0, head: "", pos: -1, to: -1, top: 0, left: 0 }); }
 
 function submit() {
-  set({ text: $("text").value, pair: $("pair").value, target: $("target").value, pos: -1, top: 0, left: 0, step: 0 });
+  set({ text: $("text").value, pair: $("pair").value, target: $("target").value, pos: -1, to: -1, top: 0, left: 0, step: 0, see: "" });
+}
+
+// To a stop of the lecture, with models that can show it. Whoever goes on before it is drawn leaves it out.
+async function go(number) {
+  const stop = lecture.STOPS[number - 1], mine = ++walking;
+  if (!stop) return;
+  state.stop = number;
+  showFrame(chosen());
+  try {
+    say("Looking for a model …");
+    const ids = await lecture.cast(stop, chosen(), list, describe);
+    const changes = { ...lecture.changes(number), models: ids.join(",") };
+    if (stop.word) Object.assign(changes, await placesOf(ids[0], stop, { text: changes.text }));
+    if (mine === walking) set(changes);
+  } catch (error) {
+    if (mine === walking) say(error.message, true);
+  }
+}
+
+// Where the words of a stop stand in the text, and the head in which the one looks most at the other.
+async function placesOf(id, stop, asked) {
+  const { words } = await api.ask(id, "tokens", asked);
+  const at = (word) => (Object.values(words)[0] ?? []).findIndex((one) => one.text.trim().toLowerCase() === word);
+  const found = { pos: at(stop.word), to: stop.target ? at(stop.target) : -1 };
+  if (found.pos < 0 || found.to < 0) return found;
+  const { heads: [best] } = await api.ask(id, "seek", { ...asked, position: found.pos, to: found.to });
+  return { ...found, layer: best.layer, head: String(best.head) };
+}
+
+async function takeFile(file) {
+  try {
+    if (await things.take(file, chosen().map((id) => known.get(id)).filter(Boolean))) set({ row: 0, pos: -1 }, true);
+    else if (file.type.startsWith("audio/") || /\.(wav|flac|ogg|mp3|m4a)$/i.test(file.name)) sound = await readSound(file);
+    else picture = await shrink(file);
+    show();
+  } catch (error) {
+    say(error.message.includes(file.name) ? error.message : "That file is neither a picture nor a sound that this browser can read.", true);
+  }
 }
 
 function setTheme(theme) {
@@ -189,36 +262,37 @@ function setTheme(theme) {
   localStorage.setItem("theme", theme);
 }
 
-async function begin() {
-  setTheme(localStorage.getItem("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  list = await api.models();
-  state = readAddress();
-  if (!state.models && list.length === 1) state.models = list[0].id;
-  fillSelects();
+function pressed(event) {
+  const typing = event.target.matches("input, textarea, select");
+  if (event.key === "d" && !typing && !event.ctrlKey && !event.metaKey) $("theme").click();
+  const turn = { PageDown: 1, PageUp: -1 }[event.key]; // the keys of a presenter's clicker
+  if (turn && state.stop && !typing) { event.preventDefault(); go(state.stop + turn); }
+}
+
+function listen() {
   $("input").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
   $("input").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(); });
-  $("first").addEventListener("change", () => choose($("first").value, $("second").value));
-  $("second").addEventListener("change", () => choose($("first").value, $("second").value));
+  $("views").addEventListener("keydown", moveTab);
+  $("stop").addEventListener("click", () => { running?.abort(); $("stop").hidden = true; say("Stopped."); });
+  $("skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
+  $("lecture-button").addEventListener("click", () => go(state.stop || 1));
   $("theme").addEventListener("click", () => { setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"); show(); });
-  $("file").addEventListener("change", async () => { if ($("file").files[0]) await takeFile($("file").files[0]); });
+  for (const id of ["file", "sound-file"]) $(id).addEventListener("change", async () => { if ($(id).files[0]) await takeFile($(id).files[0]); });
   $("sample").addEventListener("click", async () => { picture = await samplePicture(); show(); });
-  $("sound-file").addEventListener("change", async () => { if ($("sound-file").files[0]) await takeFile($("sound-file").files[0]); });
   $("tones").addEventListener("click", () => { sound = threeTones(); show(); });
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("drop", async (event) => { event.preventDefault(); if (event.dataTransfer.files[0]) await takeFile(event.dataTransfer.files[0]); });
-  document.addEventListener("keydown", (event) => { if (event.key === "d" && event.target === document.body) $("theme").click(); });
-  addEventListener("hashchange", () => { state = readAddress(); fillSelects(); show(); });
-  show();
+  document.addEventListener("keydown", pressed);
+  addEventListener("hashchange", () => { state = address.read(); show(); });
 }
 
-async function takeFile(file) {
-  try {
-    if (file.type.startsWith("audio/")) sound = await readSound(file);
-    else picture = await shrink(file);
-    show();
-  } catch {
-    say("That file is neither a picture nor a sound that this browser can read.", true);
-  }
+async function begin() {
+  setTheme(localStorage.getItem("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  list = await api.models();
+  state = address.read();
+  if (!state.models && list.length === 1) state.models = list[0].id;
+  listen();
+  show();
 }
 
 begin().catch((error) => say(error.message, true));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from anyformer.errors import ConfigError, InputError
 from anyformer.explore import grids
 from anyformer.explore.ask import Ask
-from anyformer.explore.capture import Trace
+from anyformer.explore.capture import Site, Trace
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
 from anyformer.explore.views.heads import labels, place
@@ -22,42 +23,46 @@ MOST_ROLLED = 1024
 WHOLE = 1_000_000  # capacities are whole numbers
 
 
-def layers_of(trace: Trace, stage: str | None, patience: Patience) -> tuple[str, list[Tensor]]:
-    """The weights of every layer of self-attention in a stage, [1, heads, T, T] each."""
+def own_layers(trace: Trace, stage: str | None) -> list[Site]:
     sites = trace.layers(stage, "self")
     if not sites:
         raise InputError("This model has no layers of self-attention to follow attention through.")
-    weights = []
+    return sites
+
+
+def means(trace: Trace, sites: list[Site], patience: Patience) -> Iterator[Tensor]:
+    """The weights of layer after layer, [T, T] each: the mean of its heads."""
     for site in sites:
         patience.check()
-        mean = trace.weights(site).float().mean(dim=0)
-        weights.append(mean[None, None])
-    return sites[0].stage, weights
+        yield trace.mean_weights(site)
 
 
 def rollout(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     subject, trace = opened.look(ask, patience)
-    stage, weights = layers_of(trace, ask.stage, patience)
-    names = labels(opened, subject, trace, stage)
+    sites = own_layers(trace, ask.stage)
+    names = labels(opened, subject, trace, sites[0].stage)
     if len(names) > MOST_ROLLED:
         raise InputError(f"Rollout is for up to {MOST_ROLLED:,} tokens; there are {len(names):,}.")
-    total = roll(weights)[0]
+    total = roll((mean[None, None] for mean in means(trace, sites, patience)), ask.raw)[0]
     part = grids.tile(total, ask.top, ask.left)
     names_of = {"queries": names[part["top"] :][: grids.SIDE], "keys": names[part["left"] :][: grids.SIDE]}
     at = place(ask.position, len(names))
-    return {**part, **names_of, "stage": stage, "row": grids.strongest(total[at]), "position": at}
+    row = grids.strongest(total[at])
+    row["keys"] = [names[i] for i in row["places"]]
+    return {**part, **names_of, "stage": sites[0].stage, "row": row, "position": at}
 
 
 def flow(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """How much can flow from each input token to one output token, when each layer's weights are pipes."""
     subject, trace = opened.look(ask, patience)
-    stage, weights = layers_of(trace, ask.stage, patience)
-    names = labels(opened, subject, trace, stage)
+    sites = own_layers(trace, ask.stage)
+    names = labels(opened, subject, trace, sites[0].stage)
     if len(names) > MOST_FLOW:
         raise InputError(f"Flow is for up to {MOST_FLOW} tokens; there are {len(names)}. Rollout takes more.")
     at = place(ask.position, len(names))
-    each = largest_flow([one[0, 0] for one in weights], at, patience)
-    return {"flow": [float(f"{value:.6g}") for value in each], "keys": names, "position": at, "stage": stage}
+    each = largest_flow(list(means(trace, sites, patience)), at, patience)
+    found = [float(f"{value:.6g}") for value in each]
+    return {"flow": found, "keys": names, "position": at, "stage": sites[0].stage}
 
 
 def largest_flow(layers: list[Tensor], at: int, patience: Patience) -> list[float]:

@@ -1,11 +1,9 @@
-"""Pictures: what a model attends to in them, patch by patch; filters and places; masked autoencoders; detectors."""
+"""Pictures: filters and places of their patches; detectors."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,17 +14,10 @@ from anyformer.decode.slots import pick as pick_slots
 from anyformer.errors import InputError
 from anyformer.explore import grids
 from anyformer.explore.ask import Ask
-from anyformer.explore.capture import Site, Trace, watched
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
-from anyformer.explore.silence import silenced
-from anyformer.explore.views.flow import layers_of
-from anyformer.explore.views.heads import labels, pick, place, sides
-from anyformer.inputs.audio import FramesInput, SpectrogramInput
-from anyformer.inputs.backbone import BackboneInput, FeatureInput
-from anyformer.inputs.bridge import BridgeInput
+from anyformer.explore.views.heads import place
 from anyformer.inputs.image import ImageInput
-from anyformer.pictures.attention import rollout as roll
 from anyformer.pictures.open import pillow
 from anyformer.tasks.text import labels_of
 
@@ -44,76 +35,7 @@ def as_png(image: Any) -> str:
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def picture(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """The picture as the model sees it, its grid of patches, what attention to it can be asked for, and the answer."""
-    subject, trace = opened.look(ask, patience)
-    if subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not look at pictures.")
-    gridded = [name for name in trace.run.tokens if trace.tokens(name).grid is not None]
-    stage = gridded[0] if gridded else next(iter(trace.run.tokens))
-    rows, columns = grid_of(trace, stage)
-    names = labels(opened, subject, trace, stage)
-    made = {"image": as_png(subject.image), "stage": stage, "rows": rows, "columns": columns}
-    made |= {"size": [subject.image.size[1], subject.image.size[0]], "before": max(len(names) - rows * columns, 0)}
-    return {**made, "answers": _classes(opened, trace)}
-
-
-def _classes(opened: Opened, trace: Trace) -> list[dict[str, Any]]:
-    logits = trace.output.get("logits")
-    if logits is None or logits.dim() != 2:
-        return []
-    names = labels_of(opened.model)
-    best = logits[0].float().log_softmax(-1).exp().topk(min(5, logits.shape[-1]))
-    named = [names[i] if i < len(names) else str(i) for i in best.indices.tolist()]
-    return [{"text": name, "chance": chance} for name, chance in zip(named, best.values.tolist(), strict=True)]
-
-
-def over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """What one query attends to over the picture, [heads, rows, columns]: a class token, a patch, a slot or a word."""
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
-    weights = trace.weights(site)
-    queries, _ = sides(opened, subject, trace, site)
-    at = place(ask.position, len(queries))
-    maps = on_picture(trace, site, weights[:, at])
-    mean = maps.float().mean(dim=0)
-    return {"maps": grids.pack(maps), "mean": grids.pack(mean), "query": queries[at], "position": at}
-
-
-def on_picture(trace: Trace, site: Site, rows: Tensor) -> Tensor:
-    """Weights of keys […, K] as maps […, rows, columns]; tokens before the patches are left out."""
-    stage = trace.memory_stage(site.stage) if trace.sublayer(site).crosses else site.stage
-    grid = grid_of(trace, stage)
-    if grid[0] * grid[1] > rows.shape[-1] or stage not in _seeing(trace):
-        raise InputError("What is attended to here are not the patches of a picture, or most of them were dropped.")
-    return rows[..., rows.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
-
-
-def _seeing(trace: Trace) -> list[str]:
-    """The stages whose tokens are parts of a picture or of a sound: all but those that read words or queries."""
-    inputs = {name: getattr(stage, "inputs", None) for name, stage in trace.model.stages.items()}
-    seeing = (ImageInput, BackboneInput, FeatureInput, SpectrogramInput, FramesInput, BridgeInput)
-    return [name for name, one in inputs.items() if isinstance(one, seeing) or trace.tokens(name).grid is not None]
-
-
-def grid_of(trace: Trace, stage: str) -> tuple[int, int]:
-    """Rows and columns of a stage's tokens; frames of a sound are one row."""
-    found = [trace.tokens(stage), *(trace.tokens(name) for name in trace.run.tokens)]
-    length = found[0].x.shape[1]
-    return next((one.grid for one in found if one.grid is not None), (1, length))
-
-
-def rolled(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """Rollout over the picture: what reaches the class token, or a patch, through all layers."""
-    _, trace = opened.look(ask, patience)
-    stage, weights = layers_of(trace, ask.stage, patience)
-    total = roll(weights)[0]
-    at = place(ask.position, len(total))
-    site = trace.layers(stage, "self")[0]
-    return {"map": grids.pack(on_picture(trace, site, total[at])), "position": at}
-
-
-def _patches(opened: Opened) -> ImageInput:
+def patches_of(opened: Opened) -> ImageInput:
     inputs = opened.patches
     if inputs is None:
         raise InputError(f"A {opened.model.family} model does not cut pictures into patches.")
@@ -123,7 +45,7 @@ def _patches(opened: Opened) -> ImageInput:
 @torch.inference_mode()
 def filters(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """The first principal components of the patch embedding, each as a small picture of its own range."""
-    inputs = _patches(opened)
+    inputs = patches_of(opened)
     if inputs.resnet is not None:
         raise InputError("Patches are cut from a network's features here, so their filters are no pictures.")
     weight = inputs.patches.weight.float()
@@ -140,7 +62,7 @@ def filters(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
 @torch.inference_mode()
 def places(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     """How alike the position of one patch is to those of all others (cosine), [rows, columns]."""
-    inputs = _patches(opened)
+    inputs = patches_of(opened)
     if inputs.positions is None:
         raise InputError("This model adds no positions to its patches.")
     rows, columns = inputs.config.grid
@@ -150,44 +72,8 @@ def places(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     return {"map": grids.pack((unit @ unit[at]).view(rows, columns)), "position": at}
 
 
-@contextmanager
-def hiding(inputs: ImageInput, share: float) -> Iterator[None]:
-    """Inside, another share of the patches is dropped."""
-    before = inputs.config
-    inputs.config = before.replace(mask_ratio=share)
-    try:
-        yield
-    finally:
-        inputs.config = before
-
-
-@torch.inference_mode()
-def hidden(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """A masked autoencoder: what it saw, what it made of it, and the picture."""
-    head, processor = opened.pixels, opened.processor
-    if head is None or processor is None:
-        raise InputError(f"A {opened.model.family} model does not fill in what is hidden; a masked autoencoder does.")
-    inputs, subject = _patches(opened), opened.subject(ask, patience)
-    pixels = subject.batch["pixel_values"]
-    n = inputs.config.grid[0] * inputs.config.grid[1]
-    share = min(max(ask.share, 1 / n), (n - 1) / n)  # one patch at least is hidden, and one is seen
-    noise = torch.rand(1, n, generator=torch.Generator().manual_seed(ask.seed))
-    with watched(opened.model, None, [], patience), silenced(opened.model, ask.silence), hiding(inputs, share):
-        out = opened.model(pixel_values=pixels, noise=noise)
-    made = head.picture(out.logits, pixels, out.mask)
-    grid = inputs.config.grid
-    covered = F.interpolate(out.mask.view(1, 1, *grid), size=made.shape[2:]) > 0
-    grey = processor.normalise(torch.full_like(pixels, GREY))["pixel_values"]
-    images = {"seen": torch.where(covered, grey, pixels), "made": made, "picture": pixels}
-    return {
-        **{name: as_png(_image(processor.denormalise(one)[0])) for name, one in images.items()},
-        "loss": float(out.loss),
-        "hidden": int(out.mask.sum()),
-        "patches": n,
-    }
-
-
-def _image(pixels: Tensor) -> Any:
+def as_image(pixels: Tensor) -> Any:
+    """8-bit pixels [channels, rows, columns] as a PIL image."""
     shown = pixels.permute(1, 2, 0).numpy()
     return pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
 
@@ -217,19 +103,3 @@ def detections(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     sites = trace.layers(None, "cross")
     top = {"score": float(best.max()), "slot": int(best[0].argmax())}
     return {"image": as_png(subject.image), "things": things, "slots": best.shape[1], "top": top, "layers": len(sites)}
-
-
-def words_over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """Captioning and reading: for every word that is written, what its cross-attention looks at in the picture."""
-    subject, trace = opened.look(ask, patience)
-    if not subject.answers or subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not put pictures into words.")
-    site = trace.site(None, ask.layer, "cross")
-    maps = on_picture(trace, site, pick(trace.weights(site), ask.head))
-    words = [word.text for word in subject.answers]
-    return {
-        "image": as_png(subject.image),
-        "words": words,
-        "maps": grids.pack(maps),
-        "layers": len(trace.layers(None, "cross")),
-    }

@@ -32,6 +32,7 @@ def embeddings(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     x = trace.run.layers[stage][0].pad().x[0]
     names = labels(opened, subject, trace, stage)[: grids.SIDE]
     unit = F.normalize(x[: grids.SIDE].float(), dim=-1)
+    sines = sinusoids(torch.arange(REACH), max(x.shape[-1] // 2 * 2, TOY))
     made: dict[str, Any] = {
         "stage": stage,
         "names": names,
@@ -39,6 +40,8 @@ def embeddings(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
         "vectors": grids.pack(x[: grids.SIDE, :FEATURES]),
         "alike": grids.pack(unit @ unit.T),
         "toy": grids.numbers(sinusoids(torch.arange(16), TOY)),
+        "sines": grids.pack(sines[:, :FEATURES]),
+        "sines_distance": _compare(sines)["distance"],
     }
     return {**made, **_encoding(trace, stage)}
 

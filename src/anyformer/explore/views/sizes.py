@@ -58,6 +58,9 @@ def sizes(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
                     "shape": shape,
                     "milliseconds": 1000 * call.seconds,
                     "flops": _flops(trace, call.block, here, shape[1]),
+                    "bytes": sum(one.nbytes for one in call.block.parameters()),
+                    "made": call.tokens.x.nbytes,
+                    "square": sum(_square(trace, site) for site in here),
                     "kernels": {site.part: kernel(trace, site) for site in here if site.plain},
                     "heads": {site.part: site.heads for site in here},
                 }
@@ -71,6 +74,7 @@ def sizes(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "layers": layers,
         "milliseconds": 1000 * trace.seconds,
+        "kept": trace.size(),
         "cache": _cache(model),
     }
 
@@ -80,23 +84,34 @@ def kernel(trace: Trace, site: Site) -> str:
     attention = trace.attention(site)
     seen = trace.inside(site.stage, site.layer, *(f"{site.part}.{name}" for name in ("query", "key", "value")))
     query, key, value = (seen[site.point.removesuffix("weights") + name] for name in ("query", "key", "value"))
-    scale = attention.config.scale if attention.config.scale is not None else attention.config.d_head**-0.5
-    grid = trace.calls[site.stage][site.layer].tokens.grid
-    bias = None if attention.positions is None else attention.positions.bias(query, key, 0, scale, grid)
-    return choose(Call(query, key, value, attention.config.mask, scale, bias, score=attention.score)).name
+    bias = trace.bias(site, query, key)
+    return choose(Call(query, key, value, trace.mask(site), attention.scale, bias, score=attention.score)).name
 
 
 def _flops(trace: Trace, block: nn.Module, sites: list[Site], tokens: int) -> int:
-    """Two a weight and token, and what attention does between tokens."""
+    """Two a weight and token, and what attention does between tokens; keys and values of another stage's tokens are
+    worked out for each of those."""
     total = 2 * tokens * sum(one.numel() for one in block.parameters() if one.dim() > 1)
     for site in sites:
-        part = trace.sublayer(site).part
-        memory = trace.calls[site.stage][site.layer].memory
-        crossing = trace.sublayer(site).crosses and memory is not None
-        keys = memory.pad().x.shape[1] if crossing and memory is not None else tokens
+        part, keys = trace.sublayer(site).part, _keys(trace, site)
         if isinstance(part, Attention):
             total += 2 * tokens * keys * (part.config.width_qk + part.config.width_value)
+            if trace.sublayer(site).crosses:
+                total += 2 * (keys - tokens) * sum(one.numel() for one in part.kv.parameters() if one.dim() > 1)
     return total
+
+
+def _keys(trace: Trace, site: Site) -> int:
+    """How many tokens are looked at."""
+    call = trace.calls[site.stage][site.layer]
+    looked = call.memory if trace.sublayer(site).crosses and call.memory is not None else call.tokens
+    return looked.pad().x.shape[1]
+
+
+def _square(trace: Trace, site: Site) -> int:
+    """Bytes that the weights of all heads would take, if they were ever made at once; the fast kernels do not."""
+    queries = trace.calls[site.stage][site.layer].tokens.pad().x.shape[1]
+    return site.heads * queries * _keys(trace, site) * trace.model.dtype.itemsize
 
 
 def _cache(model: Model) -> int:

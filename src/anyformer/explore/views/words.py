@@ -28,19 +28,26 @@ BEST = 5  # and of one at each step or layer
 
 
 def tokens(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
-    """Every token: id, text, the characters and bytes it stands for; and where attention can be looked at."""
-    subject, trace = opened.look(ask, patience)
+    """Every token: id, text, the characters and bytes it stands for; and the sites."""
+    subject, _ = opened.look(ask, patience)
     shown = {name: [_word(word) for word in words] for name, words in subject.words.items()}
+    return {"words": shown, "answers": [_word(word) for word in subject.answers], **sites(opened, ask, patience)}
+
+
+def sites(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
+    """Where attention can be looked at: stages and parts, with their layers and heads."""
+    _, trace = opened.look(ask, patience)
     kinds: dict[tuple[str, str], dict[str, Any]] = {}
     for site in trace.sites():
         one = kinds.setdefault(
-            (site.stage, site.part), {"stage": site.stage, "part": site.part, "layers": 0, "plain": site.plain}
+            (site.stage, site.part),
+            {"stage": site.stage, "part": site.part, "layers": [], "blocks": [], "plain": site.plain},
         )
-        one["layers"] += 1
+        one["layers"].append(site.layer)
+        one["blocks"].append(trace.calls[site.stage][site.layer].index)  # fewer, where layers are gone through again
         one["heads"] = max(one.get("heads", 0), site.heads)
         one["keys"] = trace.memory_stage(site.stage) if trace.sublayer(site).crosses else site.stage
-    answers = [_word(word) for word in subject.answers]
-    return {"words": shown, "answers": answers, "sites": list(kinds.values()), "seconds": trace.seconds}
+    return {"sites": list(kinds.values()), "seconds": trace.seconds}
 
 
 def _word(word: Word) -> dict[str, Any]:

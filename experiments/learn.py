@@ -77,7 +77,8 @@ class Follower(Watcher):
             raise _Enough
 
     def evaluated(self, progress: Progress, metrics: Metrics) -> None:
-        self.course.measured[progress.step] = {name: float(value) for name, value in metrics.items()}
+        numbers = {name: float(value) for name, value in metrics.items() if not isinstance(value, str)}
+        self.course.measured[progress.step] = numbers
         self.since = time.process_time()
 
 

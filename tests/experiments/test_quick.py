@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "experiments").glob("[0-9][0-9]_*.py"))
-SLOW: set[str] = set()  # those whose --quick takes more than a few seconds
+# Those whose --quick takes more than a few seconds: they read real data or load real weights.
+SLOW = {"09_text", "10_pictures", "11_decoding", "12_limits", "14_heads"}
 
 
 def load(script: Path) -> ModuleType:
@@ -37,7 +38,10 @@ def test_a_quick_run_is_exact_where_it_must_be_and_writes_a_whole_page(script: P
     module = load(script)
     frame = sys.modules["frame"]
     options = frame.read_options(module.CLAIM, ["--quick", "--out", str(tmp_path)])
-    found = frame.publish(module.CLAIM, module.run, options)
+    try:
+        found = frame.publish(module.CLAIM, module.run, options)
+    except frame.AbsentError as error:
+        pytest.skip(str(error))
     assert all(found.exact.values()), found.exact
     page = (tmp_path / f"{module.CLAIM.stem}.md").read_text(encoding="utf-8")
     check_page(page, tmp_path, module.CLAIM)

@@ -92,7 +92,7 @@ def blank(tokens: Tokens) -> Tensor:
         return tokens.pad().x
     if tokens.mask is None:
         return tokens.x
-    if not tokens.x.is_inference():
+    if torch.compiler.is_compiling() or not tokens.x.is_inference():
         return tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
     # What an encoder made is shown again at every step of decoding; layers share a memo, but not their vectors.
     seen: tuple[Tensor, Tensor] | None = tokens.memo.get("blank")

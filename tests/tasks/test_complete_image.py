@@ -117,8 +117,8 @@ def test_a_text_says_which_picture(tmp_path: Path) -> None:
         **{"n_codes": 4, "vocab_size": 261, "dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
     )
     task = begin("complete-image", "dalle-tiny", rows, {"augment": Augmentation()}, model=config)
-    learn(task, rows, 60, lr=3e-3, batch=BatchSettings(rows=4))
-    assert task.evaluate(rows)["bits_per_code"] < 0.1
+    learn(task, rows, 120, lr=3e-3, batch=BatchSettings(rows=4))  # until every single code is sure
+    assert task.evaluate(rows)["bits_per_code"] < 0.02
     task.save(tmp_path / "x")
     again = af.task("complete-image", tmp_path / "x", samples=2, top_k=1)
     drawn = again(["red", "dark"])

@@ -248,10 +248,9 @@ def write_index(out: Path) -> None:
     rows = []
     for page in sorted(out.glob("[0-9][0-9]-*.md")):
         text = page.read_text(encoding="utf-8")
-        title, verdict, time_taken = (
-            re.search(pattern, text, re.M)
-            for pattern in (r"^# (\d+)\. (.+)$", r"\*\*Verdict: (.+?)\.\*\*", r"It took (.+?)(?: \(| on one thread)")
-        )
+        title, flat = re.match(r"# (\d+)\. (.+)", text), " ".join(text.split())  # sentences run over lines
+        verdict = re.search(r"\*\*Verdict: (.+?)\.\*\*", flat)
+        time_taken = re.search(r"It took (.+?)(?: \(| on one thread)", flat)
         if title and verdict and time_taken:
             rows.append(f"| {title[1]} | [{title[2]}]({page.name}) | {verdict[1]} | {time_taken[1]} |")
     lines = ["# The lectures' claims, measured", "", *INDEX.splitlines(), "", "| | claim | verdict | time |"]

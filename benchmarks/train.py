@@ -35,9 +35,16 @@ from anyformer.train.settings import TrainSettings
 Step = Callable[[], float]  # one step; the real tokens that it learned from
 
 
-def ours(model: af.Model, batches: Sequence[Batch], device: str, compiled: bool, precision: str) -> Step:
+def ours(model: af.Model, batches: Sequence[Batch], device: str, compiled: bool, precision: str, **more: Any) -> Step:
     settings = TrainSettings(
-        steps=10**6, lr=1e-4, weight_decay=0.1, compile=compiled, precision=precision, device=device, log_every=100
+        steps=10**6,
+        lr=1e-4,
+        weight_decay=0.1,
+        compile=compiled,
+        precision=precision,
+        device=device,
+        log_every=100,
+        **more,
     )
     engine = Engine(Given(model, batches), settings, Devices(torch.device(device)))
     model.train()
@@ -156,7 +163,8 @@ def masked(device: str, rows: int = 64, length: int = 512, compiled: bool = True
 
 
 def sentences(device: str, rows: int = 128) -> dict[str, Step]:
-    """Multi30k's own pairs in 8,000 pieces: ours bucketed by length, as `anyformer train` does; theirs as they come."""
+    """Multi30k's own pairs in 8,000 pieces: ours bucketed by length, as `anyformer train` does, and recorded
+    (`train.record=true`); theirs as they come."""
     folder = Path(os.environ["ANYFORMER_DATA"]) / "multi30k"
     packed = [(folder / f"train.{side}.gz").read_bytes() for side in ("en", "de")]
     texts = [gzip.decompress(side).decode("utf-8").splitlines() for side in packed]
@@ -182,7 +190,12 @@ def sentences(device: str, rows: int = 128) -> dict[str, Step]:
         at[0] += 1
         return real(pairs[1][(at[0] - 1) % len(peer)])
 
-    return {"anyformer": ours(model, pairs[0], device, False, "bf16"), "transformers": step}
+    plain = af.build("transformer-base", vocab_size=8000, max_length=256)
+    recorded = ours(model, pairs[0], device, False, "bf16", record=True)
+    for _ in range(5 * len(pairs[0])):  # until every shape has been recorded
+        recorded()
+    usual = ours(plain, pairs[0], device, False, "bf16", record=False)
+    return {"anyformer": recorded, "anyformer, not recorded": usual, "transformers": step}
 
 
 def _pair(ids: Sequence[Sequence[list[int]]], chosen: Sequence[int]) -> Batch:

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.tasks.base import Loss
 from anyformer.tasks.text import token_loss
+from anyformer.tasks.translate import Translate
 
 Batch = dict[str, Tensor]
 
@@ -23,10 +25,15 @@ Batch = dict[str, Tensor]
 class Given:
     """Work for the engine: batches that are there already, again and again."""
 
-    metric, larger_is_better, slow = "loss", False, False
+    metric, larger_is_better, slow, streams = "loss", False, False, 0
+    fills = MappingProxyType({**Translate.fills, "decoder_input_ids": 0})
 
     def __init__(self, model: af.Model, batches: Sequence[Batch]) -> None:
         self.model, self.given = model, batches
+        self.steady = len({tuple(value.shape for value in batch.values()) for batch in batches}) == 1
+
+    def carry(self, rows: int) -> Batch:
+        return {}
 
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
         return [[i] for i in range(len(self.given))]

@@ -54,6 +54,8 @@ class Order:
     home: Path = HOME
     notes: Path = NOTES
     anyway: bool = False
+    device: str = "cpu"  # where it is measured
+    remark: str = ""  # on how the run was made
 
 
 def read_notes(order: Order) -> dict[str, Any]:
@@ -168,7 +170,7 @@ def check_figures(notes: dict[str, Any], order: Order, folder: Path) -> list[tup
     1 % of it."""
     found = []
     for title, path in order.evals:
-        before, after = (measure(notes["task"], place, path) for place in (order.run, folder))
+        before, after = (measure(notes["task"], place, path, device=order.device) for place in (order.run, folder))
         old, new = (float(one.figures[one.metric]) for one in (before, after))
         print(f"{title}: {before.metric} {old:.4f} before, {new:.4f} packed")
         if abs(old - new) > 0.01 * max(abs(old), 0.1) and not order.anyway:
@@ -227,7 +229,8 @@ def made(notes: dict[str, Any], order: Order) -> list[str]:
     record = read_json(order.run / "train.json")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     lines = [*notes.get("first", []), tidy(record["command"])]  # what it was taken further from comes first
-    return [*(f"    {line}" for line in lines), "", *summary(order.run), "", f"With {versions}."]
+    remark = ["", order.remark] if order.remark else []
+    return [*(f"    {line}" for line in lines), "", *summary(order.run), *remark, "", f"With {versions}."]
 
 
 def tidy(command: str) -> str:
@@ -315,9 +318,13 @@ def read_order(arguments: list[str] | None = None) -> Order:
     parser.add_argument("--home", type=Path, default=HOME, help="where the table and the folders are")
     parser.add_argument("--notes", type=Path, default=NOTES)
     parser.add_argument("--anyway", action="store_true", help="even where the packed model answers differently")
+    parser.add_argument("--device", default="cpu", help="where --eval measures")
+    parser.add_argument("--remark", default="", help="a sentence on how the run was made, for the card")
     given = parser.parse_args(arguments)
     evals = tuple((title, path) for title, _, path in (one.partition("=") for one in given.eval))
-    order = Order(given.run, given.name, given.weights, evals, given.home, given.notes, given.anyway)
+    order = Order(
+        given.run, given.name, given.weights, evals, given.home, given.notes, given.anyway, given.device, given.remark
+    )
     if given.task is not None and given.task != read_notes(order)["task"]:
         raise FolderError(f'The notes on {order.name} say "{read_notes(order)["task"]}", not "{given.task}".')
     return order

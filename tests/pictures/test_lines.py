@@ -61,3 +61,15 @@ def test_whoever_draws_them(workers: int) -> None:
     for seed, (pixels, text) in zip(seeds, found, strict=True):
         expected, wanted = Lines(TEXTS).line(seed, 0, 0)
         assert text == wanted and np.array_equal(pixels, expected)
+
+
+def test_prose_is_drawn_in_stretches_as_it_is_printed() -> None:
+    """Large and small letters are what stands in the text, words come in its order, and every sign comes."""
+    text = "The old King looked out of the window, and saw (far away) a Ship; it was not his."
+    source = Lines([text], prose=True)
+    drawn = [source.line(0, 0, n)[1] for n in range(400)]
+    as_printed = [one for one in drawn if one in text and " " in one]
+    assert len(as_printed) > 80 and any(any(c.isupper() for c in one) for one in as_printed)
+    assert any(one in text.upper() and len(one) > 9 for one in drawn)
+    assert {c for one in drawn for c in one if c.isalpha()} >= set("ABCXYZabcxyz")
+    assert not Lines(["THE KING"], prose=True).capitals

@@ -13,6 +13,7 @@ from PIL import Image
 
 import anyformer as af
 from anyformer.cli import main
+from anyformer.errors import DataError
 from anyformer.pictures.open import Picture
 from anyformer.tasks.ask_image import split
 from anyformer.tasks.base import Setup
@@ -225,3 +226,18 @@ def test_a_published_reader_brings_its_processor(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = oracle.generate(pixels, max_new_tokens=6, suppress_tokens=[2], do_sample=False)[0, 1:].tolist()
     assert list(read(picture).ids) == expected[: len(read(picture).ids)]
+
+
+def test_lines_are_drawn_of_prose(tmp_path: Path) -> None:
+    """A file of text gives the drawn lines their words and their case; the tokenizer knows every sign of ASCII."""
+    data = put(tmp_path, files.lines())
+    (tmp_path / "prose.txt").write_text("The Cat sat there.\nna\u00efve\nIt was Tom's.\n", encoding="utf-8")
+    options = ReadOptions(synthetic=1.0, max_target=24, texts=str(tmp_path / "prose.txt"))
+    task = Read.begin("line-reader-tiny", Read.read(data), setup=Setup(task=options))
+    assert task.press is not None and task.press.lines.texts == ["The Cat sat there.", "It was Tom's."]
+    assert task.tokenizer.decode(task.encode("Tom's 7% zZ")).strip() == "Tom's 7% zZ"
+    (tmp_path / "none.txt").write_text("\u00e9\u00e9\n", encoding="utf-8")
+    with pytest.raises(DataError, match="ASCII"):
+        Read.begin(
+            "line-reader-tiny", Read.read(data), setup=Setup(task=options.replace(texts=str(tmp_path / "none.txt")))
+        )

@@ -20,6 +20,8 @@ from anyformer.pictures.open import Array, pillow
 
 HEIGHT, WIDEST = 32, 640
 SHARES = (0.45, 0.75, 0.9)  # below: words of the texts; numbers, dates and prices; a whole text; above: any characters
+PROSE, LONGEST = (0.15, 0.35, 0.9), 8  # the same of texts that run on, of which at most so many words are drawn
+SIGNS = string.ascii_letters + string.digits + string.punctuation
 FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts")
 # Fonts whose letters are signs.
 SYMBOLS = tuple("emoji symbol math cmsy cmex cmmi dingbat braille stixsiz stixnonuni display".split())
@@ -77,15 +79,19 @@ def font(path: str, size: int) -> Any:
 
 
 class Lines:
-    """`texts` give the words, and how they look together; without any, numbers and random characters are drawn."""
+    """`texts` give the words, and how they look together; without any, numbers and random characters are drawn.
+    `prose`: they run on, and their large and small letters count; stretches of them are drawn, and every sign of ASCII.
+    """
 
-    def __init__(self, texts: Sequence[str] = (), height: int = HEIGHT, widest: int = WIDEST) -> None:
-        self.texts = [text for text in texts if text.strip()]
+    def __init__(
+        self, texts: Sequence[str] = (), height: int = HEIGHT, widest: int = WIDEST, prose: bool = False
+    ) -> None:
+        self.texts, self.prose = [text for text in texts if text.strip()], prose
         self.words = [word for text in self.texts for word in text.split()]
         letters = sorted({letter for text in self.texts for letter in text if not letter.isspace()})
         # Where transcripts are in capitals whatever was printed, lines in small letters must be learned too.
-        self.capitals = bool(self.texts) and all(text == text.upper() for text in self.texts)
-        self.letters = letters or list(string.ascii_letters + string.digits + string.punctuation)
+        self.capitals = bool(self.texts) and all(text == text.upper() for text in self.texts) and not prose
+        self.letters = letters if letters and not prose else list(SIGNS)
         self.height, self.widest = height, widest
 
     def line(self, seed: int, epoch: int, number: int) -> tuple[Array, str]:
@@ -93,19 +99,22 @@ class Lines:
         chance = np.random.default_rng((seed, epoch, number))
         while True:
             text = self.compose(chance)
+            if self.prose:  # as it is printed, so it is read
+                text = recase(text, chance.random())
             kind = chance.random() if self.capitals else 1.0
             drawn = self.draw(text.lower() if kind < 0.06 else text.title() if kind < 0.14 else text, chance)
             if drawn is not None:
                 return drawn, text
 
     def compose(self, chance: np.random.Generator) -> str:
-        kind = chance.random()
-        if self.words and kind < SHARES[0]:
+        kind, shares = chance.random(), PROSE if self.prose else SHARES
+        if self.words and kind < shares[0]:
             return " ".join(self.words[i] for i in chance.integers(len(self.words), size=chance.integers(1, 7)))
-        if kind < SHARES[1]:
+        if kind < shares[1]:
             return self._figures(chance)
-        if self.texts and kind < SHARES[2]:
-            return self.texts[chance.integers(len(self.texts))]
+        if self.texts and kind < shares[2]:
+            text = self.texts[chance.integers(len(self.texts))]
+            return _stretch(text.split(), chance) if self.prose else text
         size = int(chance.integers(1, 16))
         return "".join(self.letters[i] for i in chance.integers(len(self.letters), size=size))
 
@@ -143,6 +152,18 @@ class Lines:
         image = PIL.Image.new("L", (width, height), paper)
         ImageDraw.Draw(image).text((x - left, y - top), text, fill=ink, font=face)
         return wear(image, chance, self.height, paper)
+
+
+def recase(text: str, kind: float) -> str:
+    """In capitals, in small letters or with large first ones now and then, else as it stands."""
+    return text.upper() if kind < 0.15 else text.lower() if kind < 0.2 else text.title() if kind < 0.25 else text
+
+
+def _stretch(words: list[str], chance: np.random.Generator) -> str:
+    """Some words in a row."""
+    size = int(chance.integers(1, LONGEST + 1))
+    start = int(chance.integers(max(len(words) - size, 0) + 1))
+    return " ".join(words[start : start + size])
 
 
 def wear(image: Any, chance: np.random.Generator, height: int, paper: int) -> Array:

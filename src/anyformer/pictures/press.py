@@ -68,7 +68,8 @@ def _start(lines: Lines) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )
-    _send(worker, json.dumps({"texts": lines.texts, "height": lines.height, "widest": lines.widest}))
+    told = {"texts": lines.texts, "height": lines.height, "widest": lines.widest, "prose": lines.prose}
+    _send(worker, json.dumps(told))
     return worker
 
 

@@ -10,6 +10,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,15 +20,16 @@ from torch import Generator
 from anyformer.config import Settings
 from anyformer.data.batches import BatchSettings, Index
 from anyformer.data.examples import Example, Examples, Progress
+from anyformer.data.files import cache_folder, content, expand
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings
-from anyformer.errors import InputError
+from anyformer.errors import DataError, InputError
 from anyformer.metrics.reading import reading_scores
 from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.decode import Decoded
-from anyformer.pictures.lines import Lines
+from anyformer.pictures.lines import SIGNS, Lines
 from anyformer.pictures.open import Array, Picture
 from anyformer.pictures.press import Press
 from anyformer.pictures.processor import Placement, Processor
@@ -36,7 +38,19 @@ from anyformer.tasks.caption import writes_of_pictures
 from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, needs_pair, picture_side, texts_of
 
 SORTED = 1024  # lines that are sorted by width at once
+ENOUGH = 4 << 20  # bytes of each file of prose
 LONGER = 4  # lines at least so many times wider than high are kept in shape; squarer models squeeze them
+
+
+def prose(paths: str) -> list[str]:
+    """The lines of some files of text, those that ASCII can spell: enough to draw from."""
+    found: list[str] = []
+    for path in (path for paths_of_one in (expand(paths) if paths else []) for path in paths_of_one):
+        text = bytes(content(path, cache_folder())[:ENOUGH]).decode("utf-8", errors="ignore")
+        found += [part for line in text.splitlines() for part in line.split("\t") if part.strip() and part.isascii()]
+    if paths and not found:
+        raise DataError(f"task.texts: {paths} has no line that ASCII can spell.")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +58,8 @@ class ReadOptions(WriteOptions):
     num_beams: int = 1
     max_target: int = 96
     synthetic: float = 0.0  # lines drawn by fonts for each line of the data, while the model learns
+    # Files of text that those lines spell, with large and small letters as they stand there; empty: the data's own.
+    texts: str = ""
     lowercase: bool = False  # whether errors of case count
     wide: Literal["squeeze", "cut", "refuse"] = "squeeze"  # what happens to a line wider than the model's limit
     augment: Augmentation = Augmentation(pad=0.03, jitter=0.4, operations=1, magnitude=0.4)
@@ -86,7 +102,14 @@ class Read(PictureTextTask):
     def study(self, rows: Rows) -> None:
         if self.settings.synthetic:
             height, widest = self.processor.within or (32, 640)
-            self.press = Press(Lines([text for row in rows for text in texts_of(row, "text")], height, widest))
+            said = prose(self.settings.texts)
+            texts = said or [text for row in rows for text in texts_of(row, "text")]
+            self.press = Press(Lines(texts, height, widest, prose=bool(said)))
+
+    @classmethod
+    def texts(cls, rows: Rows, options: Any) -> Iterator[str]:
+        """Where lines are drawn of prose, any sign may come."""
+        return chain(super().texts(rows, options), [" ".join(SIGNS)] if options.texts else [])
 
     # Rows to batches.
 

@@ -133,7 +133,8 @@ def test_what_may_not_ship_does_not(
 def test_a_figure_that_moves_is_refused(made: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 % of the figure that counts, no more."""
 
-    def fake(task: str, folder: Path, path: str) -> Measured:
+    def fake(task: str, folder: Path, path: str, *, device: str) -> Measured:
+        assert device == "cpu"
         return Measured(path, 8, "accuracy", {"accuracy": 0.9 if folder == made / "small" else 0.9 - moved})
 
     monkeypatch.setattr(pack, "measure", fake)

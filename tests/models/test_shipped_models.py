@@ -1,0 +1,116 @@
+"""The models that ship, at work: what anyone can see to be right, they say. A model that is not in this checkout is
+skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer import shipped
+
+INPUTS = Path(__file__).parents[2] / "models" / "notes" / "inputs"
+
+
+def ask(name: str, *things: Any, **options: Any) -> list[Any]:
+    found = shipped.find(name)
+    if found is None or found.path is None:
+        pytest.skip(f"{name} is not here")
+    if found.base is not None and (base := shipped.find(found.base)) is not None and base.path is None:
+        pytest.skip(f"{found.base} is not installed")
+    answers: list[Any] = af.task(found.task, name)(list(things), **options)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs"),
+    [
+        (
+            "en-fr",
+            {
+                "Where is the train station?": ("gare", "?"),
+                "Two dogs are running in the snow.": ("chiens", "neige"),
+                "I would like a cup of coffee, please.": ("café",),
+                "My brother works in a hospital in London.": ("frère", "hôpital", "Londres"),
+            },
+        ),
+        (
+            "en-de",
+            {
+                "Where is the train station?": ("Bahnhof", "?"),
+                "Two dogs are running in the snow.": ("Hunde", "Schnee"),
+                "I would like a cup of coffee, please.": ("Tasse", "Kaffee"),
+                "My brother works in a hospital in London.": ("Bruder", "Krankenhaus", "London"),
+            },
+        ),
+    ],
+)
+def test_translations_have_the_words(name: str, pairs: dict[str, tuple[str, ...]]) -> None:
+    """In captions and in everyday talk, with capitals and stops."""
+    for source, answer in zip(pairs, map(str, ask(name, *pairs)), strict=True):
+        assert all(word in answer for word in pairs[source]), answer
+        assert answer[0].isupper() and answer[-1] in ".?", answer
+
+
+def test_a_printed_line_is_read() -> None:
+    (answer,) = ask("lines", INPUTS / "line.png")
+    assert str(answer).lower() == "invoice 2031-07: 3 coffees, 12.50 eur"
+
+
+def test_a_spoken_digit_is_heard() -> None:
+    (answer,) = ask("digits", INPUTS / "seven.wav")
+    assert str(answer).startswith("7")
+
+
+def test_cells_are_found_where_they_are() -> None:
+    """The picture has one white cell, right of the middle, and more than a dozen red ones."""
+    (found,) = ask("cells", INPUTS / "cells.jpg")
+    names = [one.label for one in found]
+    white = [one.box for one in found if one.label == "WBC"]
+    assert names.count("RBC") >= 12 and len(white) == 1
+    left, top, right, bottom = (float(x) for x in white[0])
+    assert left > 300 and right - left > 150 and bottom - top > 150
+
+
+def test_a_face_has_its_points_in_order() -> None:
+    """Brows above eyes, eyes above the mouth, the mouth above the chin; her right eye is left in the picture."""
+    (found,) = ask("faces", INPUTS / "face.jpg")
+    points = dict(zip(found.names, found.people[0].tolist(), strict=True))
+    parts = ("_brow_", "_eye_", "_lip_")
+    middles = [[place[1] for name, place in points.items() if part in name] for part in parts]
+    heights = [sum(one) / len(one) for one in middles]
+    assert heights == sorted(heights) and heights[-1] < points["jaw_middle"][1]
+    assert points["right_eye_outer"][0] < points["nose_bridge_4"][0] < points["left_eye_outer"][0]
+
+
+def test_patches_that_were_hidden_come_back_roughly() -> None:
+    """Better than painting the mean, which has an error of one (patches are normalised)."""
+    (found,) = ask("patches", INPUTS / "ship.jpg")
+    assert found.error < 0.5
+
+
+def test_opinions_names_and_answers() -> None:
+    opinions = [str(one) for one in ask("sentiment", "A lovely film, a joy to watch.", "Dull, slow and badly acted.")]
+    assert [one.split()[0] for one in opinions] == ["positive", "negative"]
+    (tagged,) = map(str, ask("entities", "Angela Merkel met Barack Obama in Berlin."))
+    assert all(part in tagged for part in ("Angela Merkel: PER", "Barack Obama: PER", "Berlin: LOC"))
+    (answer,) = ask("questions", ("Who baked cookies?", "Amanda baked cookies, and Jerry ate them all before noon."))
+    assert str(answer) == "Amanda"
+
+
+def test_a_story_goes_on_in_words() -> None:
+    """English words between stops, not one word again and again."""
+    torch.manual_seed(0)
+    (told,) = map(str, ask("stories", "Once upon a time there was a little", max_new_tokens=60))
+    words = [word.strip('.,!?";:').lower() for word in told.split()]
+    assert len(words) > 30 and len(set(words)) > 15
+    assert {"the", "and", "a", "to", "was"} & set(words) and "." in told
+
+
+def test_a_photograph_gets_a_sentence() -> None:
+    """It makes things up; that there is a person it should see."""
+    (answer,) = map(str, ask("captions", INPUTS / "portrait.jpg"))
+    assert {"man", "woman", "girl", "boy", "person"} & set(answer.split()), answer

@@ -24,6 +24,7 @@ WORDS, LENGTH = 16, 8
 class Toy:
     metric, larger_is_better, slow, steady, streams = "loss", False, False, True, 0
     fills: ClassVar[Mapping[str, int]] = {}
+    longest = None
 
     def __init__(
         self, rows: int = 24, batch_size: int = 4, seed: int = 0, dropout: float = 0.1, dtype: torch.dtype | None = None

@@ -53,7 +53,7 @@ class RowConvolution(nn.Module):
 def _blank(rows: Rows, x: Tensor) -> Rows:
     """Other values in the same rows, zeros where nothing real stands."""
     real = rows.real
-    return Rows(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0), rows.packing, rows.packed)
+    return Rows(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0), rows.packing, rows.packed, rows.mask)
 
 
 @dataclass(frozen=True, kw_only=True)

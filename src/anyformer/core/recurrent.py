@@ -158,6 +158,12 @@ def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = N
     return y, new if sizes is None else keep_rows(sizes > 0, new, carry)
 
 
+def ending(rows: Rows, state: State | None) -> Tensor | None:
+    """Where rows end, for a part that reads forwards. If nobody goes on from there, what comes after does not matter;
+    in a recorded step nobody may ask."""
+    return None if rows.full or (state is None and rows.mask is not None) else rows.sizes
+
+
 def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:
     """The new values where a row moved [B], the old ones (or zeros) elsewhere."""
     kept = {}
@@ -177,7 +183,7 @@ class Recurrent(nn.Module):
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tokens:
         rows = Rows.of(tokens)
         x = rows.reverse(rows.x) if self.config.reverse else rows.x
-        y, carry = run_cell(self.cell, x, {}, rows.sizes if rows.packing is not None else None)
+        y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
         y = rows.back(rows.reverse(y) if self.config.reverse else y)
         self.taps.see("output", y, tokens.packing)
         made = tokens.replace(y)
@@ -209,7 +215,7 @@ class RecurrentDecoder(nn.Module):
         if config.show_last:
             last = start["hidden"][:, -1:].expand(-1, x.shape[1], -1)
             x = torch.cat([x, last], dim=-1)
-        y, carry = run_cell(self.cell, x, memory or start, rows.sizes if rows.packing is not None else None)
+        y, carry = run_cell(self.cell, x, memory or start, ending(rows, state))
         memory.update(carry)
         return self.taps.see("output", rows.back(y), tokens.packing)
 
@@ -243,7 +249,7 @@ class AttentiveDecoder(nn.Module):
         memory: Carry = state.held(self.taps.name(self)) if state is not None else {}
         carry = dict(memory) if memory else self._start(source)
         if self.config.ask == "after" and not self.config.feed:
-            y, look, carry = self._at_once(rows, source, carry)
+            y, look, carry = self._at_once(rows, source, carry, ending(rows, state))
         else:
             y, look, carry = self._step_by_step(rows, source, carry)
         memory.update(carry)
@@ -268,9 +274,11 @@ class AttentiveDecoder(nn.Module):
             carry["fed"] = source.x.new_zeros(source.x.shape[0], self.config.d_out)
         return carry
 
-    def _at_once(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Look | None, Carry]:
+    def _at_once(
+        self, rows: Rows, source: Tokens, carry: Carry, sizes: Tensor | None
+    ) -> tuple[Tensor, Look | None, Carry]:
         """Where no step waits for the attention of the one before, all words ask together."""
-        hidden, carry = run_cell(self.cell, rows.x, carry, rows.sizes if rows.packing is not None else None)
+        hidden, carry = run_cell(self.cell, rows.x, carry, sizes)
         found, look = self._ask(hidden, source)
         return self._read_after(found, hidden), look, carry
 

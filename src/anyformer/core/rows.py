@@ -11,18 +11,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.tokens import Packing, Tokens, put
+from anyformer.tokens import Packing, Tokens, put, unobserved
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     x: Tensor  # [B, T, d], the real tokens of each row first, zeros after them
-    packing: Packing | None  # None: every token is real
+    packing: Packing | None  # None: every token is real, or `mask` says which
     packed: bool = False  # whether the tokens came, and go back, packed
+    mask: Tensor | None = None  # [B, T], of tokens as they came, where nobody may look at it (a recorded step)
 
     @classmethod
     def of(cls, tokens: Tokens) -> Rows:
         packing = tokens.packing
+        if packing is None and tokens.mask is not None and unobserved(tokens.x):
+            real = tokens.mask.bool()
+            x = take(tokens.x.masked_fill(~real.unsqueeze(-1), 0.0), first(real))
+            return cls(x, None, mask=real)
         if packing is None and tokens.mask is not None:
             packing = Packing.of(tokens.mask)
         if packing is None:
@@ -33,9 +38,16 @@ class Rows:
         return cls(x, packing, tokens.packed)
 
     @property
+    def full(self) -> bool:
+        """Is every token known to be real?"""
+        return self.packing is None and self.mask is None
+
+    @property
     def sizes(self) -> Tensor:
         """Real tokens of each row [B]."""
         batch, length = self.x.shape[:2]
+        if self.mask is not None:
+            return self.mask.sum(dim=1)
         if self.packing is None:
             return torch.full((batch,), length, device=self.x.device)
         return put(torch.tensor(self.packing.sizes), self.x.device)
@@ -43,12 +55,14 @@ class Rows:
     @property
     def real(self) -> Tensor | None:
         """[B, T]; None: all."""
-        if self.packing is None:
+        if self.full:
             return None
         return torch.arange(self.x.shape[1], device=self.x.device) < self.sizes[:, None]
 
     def back(self, y: Tensor) -> Tensor:
         """Results [B, T, …] in the form and at the slots that the tokens had; zeros at the padding."""
+        if self.mask is not None:
+            return take(y, first(self.mask).argsort(dim=1)).masked_fill(~self.mask.unsqueeze(-1), 0.0)
         if self.packing is None:
             return y
         y = y.flatten(0, 1).index_select(0, self.packing.rows * y.shape[1] + self.packing.places)
@@ -56,17 +70,25 @@ class Rows:
 
     def reverse(self, y: Tensor) -> Tensor:
         """Each row's real tokens from last to first, the padding still behind them; its own inverse."""
-        if self.packing is None:
+        if self.full:
             return y.flip(1)
         at = self.sizes[:, None] - 1 - torch.arange(y.shape[1], device=y.device)
-        at = torch.where(at < 0, torch.arange(y.shape[1], device=y.device), at)
-        return y.gather(1, at.unsqueeze(-1).expand_as(y))
+        return take(y, torch.where(at < 0, torch.arange(y.shape[1], device=y.device), at))
 
     def extend(self, past: Tensor) -> tuple[Tensor, Tensor]:
         """The rows [B, n + T, d] with the `past` [B, n, d] before them, and the last n real ones: the next past."""
         n = past.shape[1]
         everything = torch.cat([past, self.x], dim=1)
-        if self.packing is None:
+        if self.full:
             return everything, everything[:, everything.shape[1] - n :]
-        at = self.sizes[:, None] + torch.arange(n, device=past.device)
-        return everything, everything.gather(1, at.unsqueeze(-1).expand(-1, -1, past.shape[2]))
+        return everything, take(everything, self.sizes[:, None] + torch.arange(n, device=past.device))
+
+
+def first(mask: Tensor) -> Tensor:
+    """The order [B, T] that puts each row's real tokens first, as they follow one another."""
+    return mask.int().argsort(dim=1, descending=True, stable=True)
+
+
+def take(x: Tensor, at: Tensor) -> Tensor:
+    """Of each row of x [B, T, d] the tokens `at` [B, n]."""
+    return x.gather(1, at.unsqueeze(-1).expand(-1, -1, x.shape[2]))

@@ -59,7 +59,7 @@ class StateSpace(nn.Module):
         rows = Rows.of(tokens)
         entered, gate = self.enter(rows.x)
         memory = state.held(self.taps.name(self)) if state is not None else {}
-        rows_in = Rows(_blank(entered, rows.real), rows.packing)
+        rows_in = Rows(_blank(entered, rows.real), rows.packing, mask=rows.mask)
         mixed, window = self.conv(rows_in, memory.get("window"))
         u = self.activation(mixed)
         step, write, read = self.select(u)

@@ -147,6 +147,7 @@ class Lesson:
     def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
         self.model, self.corpus, self.settings = model, corpus, settings
         self.fills: dict[str, int] = {}
+        self.longest = None
 
     def carry(self, rows: int) -> dict[str, Tensor]:
         return {}

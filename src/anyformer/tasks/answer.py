@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from anyformer.metrics.squad import squad
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
-from anyformer.tasks.text import TextTask, several, text_of, texts_of
+from anyformer.tasks.text import TEXT, TextTask, several, text_of, texts_of
 from anyformer.text.parts import Span
 
 
@@ -50,6 +51,7 @@ class AnswerOptions(Options):
 
 class AnswerTask(TextTask):
     name = "answer"
+    fills = MappingProxyType({**TEXT, "inside": 0})
     about = "the answer to a question, as a span of a text"
     columns = (
         Column("question", ("query",)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -45,6 +46,7 @@ class AskOptions(WriteOptions):
 
 class AskImage(PictureTextTask):
     name = "ask-image"
+    fills = MappingProxyType({"input_ids": 0, "attention_mask": 0, "labels": IGNORED, "both_ways": 0})
     about = "an answer to a question about a picture"
     columns = (
         Column("image"),
@@ -62,6 +64,9 @@ class AskImage(PictureTextTask):
         super().__init__(*given, **more)
         self.dock = picture_dock(self.model.config)
         self.place = int(self.dock["token"])
+
+    def most(self) -> int | None:
+        return None  # pictures stand among the words
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

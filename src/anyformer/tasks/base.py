@@ -96,8 +96,10 @@ class Task:
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
     # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
     steady: bool = False
-    # What may be appended to rows of tokens [rows, tokens], and as whole rows, without changing the loss, by name.
-    fills: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    # What may be appended to rows of tokens [rows, tokens] without changing the loss, by name; where everything in a
+    # batch is such rows, whole rows may be appended too. `longest`: tokens a row may have; None: as many as it has.
+    fills: Mapping[str, int] = MappingProxyType({})
+    longest: int | None = None
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box

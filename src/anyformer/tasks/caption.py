@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from anyformer import registry
 from anyformer.config import Settings
 from anyformer.data.read import Rows
 from anyformer.data.settings import TokenizerSettings
+from anyformer.heads.base import IGNORED
 from anyformer.metrics.captions import caption_scores, words
 from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation
@@ -35,6 +37,7 @@ class CaptionOptions(WriteOptions):
 
 class Caption(PictureTextTask):
     name = "caption"
+    fills = MappingProxyType({"labels": IGNORED, "decoder_attention_mask": 0})
     about = "a sentence about a picture"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = CaptionOptions

@@ -27,7 +27,7 @@ from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
 from anyformer.tasks.embed import read_plan
-from anyformer.tasks.text import TextTask, chances, labels_of, several, texts_of, token_loss
+from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, several, texts_of, token_loss
 
 MOST = 1000  # labels; more than that are no classes
 
@@ -67,6 +67,7 @@ class ClassifyOptions(Options):
 
 class ClassifyText(TextTask):
     name = "classify-text"
+    fills = TEXT
     about = "a class for a text: sentiment, topic, language"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("text", ("sentence", "review", "content", "body", "document", "tweet", "comment")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from anyformer.data.examples import Example, Examples
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.errors import FolderError, InputError
+from anyformer.heads.base import IGNORED
 from anyformer.metrics.language import perplexity
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -28,7 +30,7 @@ from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Plan, Pr
 from anyformer.tasks.next_sentence import Pieces, cut_documents, join_pairs
 from anyformer.tasks.objectives import Masking, masked_words, special_tokens
 from anyformer.tasks.stream import BREAK, StreamTask
-from anyformer.tasks.text import chances, several, text_of, texts_of, token_loss
+from anyformer.tasks.text import TEXT, chances, several, text_of, texts_of, token_loss
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class FillMask(StreamTask):
             raise InputError("The tokenizer has no token for a gap ([MASK]), so there is nothing to fill.")
         self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.rate)
         framing = (tok.pad_id, tok.start_id, tok.separator_id, tok.end_id)
-        self.steady = self.steady and not self.settings.next_sentence  # pairs are of uneven lengths
+        if self.settings.next_sentence:  # pairs are of uneven lengths
+            self.steady, self.fills = False, MappingProxyType({**TEXT, "labels": IGNORED})
         self.never = [i for i in framing if i is not None]
         self._cut: tuple[Examples, Pieces] | None = None
 

@@ -40,7 +40,8 @@ class Job:
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
             task.prepared(valid)  # a mistake in it shows now, and not at the first evaluation
-        self.slow, self.steady, self.fills = not task.cached, task.steady, task.fills
+        self.slow, self.steady = not task.cached, task.steady
+        self.fills, self.longest = task.fills, task.longest
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
 
     @property

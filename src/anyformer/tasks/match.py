@@ -28,7 +28,7 @@ from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options
 from anyformer.tasks.grouped import together
 from anyformer.tasks.picture import PictureOptions
 from anyformer.tasks.picture_text import AT_ONCE, PictureTextTask, draw_texts, texts_of
-from anyformer.tasks.text import chances
+from anyformer.tasks.text import TEXT, chances
 from anyformer.text.batch import pad
 
 TEXTS_AT_ONCE = 256
@@ -57,6 +57,7 @@ class MatchOptions(PictureOptions):
 
 class Match(PictureTextTask):
     name = "match"
+    fills = TEXT
     about = "pictures and texts that belong together"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = MatchOptions
@@ -73,11 +74,14 @@ class Match(PictureTextTask):
     def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
         return together(super().read(paths, data), "captions")
 
+    def most(self) -> int | None:
+        return min(int(self.settings.max_target), text_room(self.model))
+
     def encode(self, text: str) -> list[int]:
         """A text is cut before its end, and has it all the same."""
         ids = self.tokenizer.encode(text, special=False)
         start = [] if self.tokenizer.start_id is None else [self.tokenizer.start_id]
-        room = min(self.settings.max_target, text_room(self.model)) - 1 - len(start)
+        room = (self.longest or 0) - 1 - len(start)
         return [*start, *ids[:room], *([] if self.end is None else [self.end])]
 
     # Rows to loss.

@@ -75,6 +75,11 @@ class PictureTextTask(PictureTask):
         self.tokenizer = tokenizer
         ends = (tokenizer.end_id, tokenizer.separator_id)
         self.end = next((token for token in ends if token is not None), None)
+        self.longest = self.most()
+
+    def most(self) -> int | None:
+        """Tokens that a row may be filled up to while it learns."""
+        return int(self.settings.max_target)
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from torch import Generator, Tensor
@@ -25,7 +26,7 @@ from anyformer.metrics.entities import entities, entity_scores, iob2
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
-from anyformer.tasks.text import TextTask, chances, labels_of, pad_labels, several, token_loss
+from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, pad_labels, several, token_loss
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Tagged:
 
 class Tag(TextTask):
     name = "tag"
+    fills = MappingProxyType({**TEXT, "labels": IGNORED})
     about = "a label for every word: names, parts of speech"
     columns = (
         Column("tokens", ("words", "text", "sentence")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,6 +28,10 @@ from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
 
 KINDS = ("bpe", "wordpiece", "unigram", "word", "char", "byte")
+
+
+# What may be appended to a text, where the task says so.
+TEXT: Mapping[str, int] = MappingProxyType({"input_ids": 0, "attention_mask": 0, "token_type_ids": 0})
 
 
 class TextTask(Task):
@@ -53,6 +58,7 @@ class TextTask(Task):
         self.labels = tuple(labels)
         held = build.longest(model)
         self.max_length = min(max_length or self.usual_length, held if held is not None else 2**31)
+        self.longest = self.max_length
 
     # From a recipe or a folder to a model that can be trained.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, pairs
 from anyformer.decode.opening import language_id
 from anyformer.errors import FolderError
+from anyformer.heads.base import IGNORED
 from anyformer.metrics.reading import reading_scores
 from anyformer.model import Model
 from anyformer.pictures.decode import Decoded, take
@@ -85,6 +87,7 @@ class TranscribeOptions(Options):
 
 class Transcribe(TextTask):
     name = "transcribe"
+    fills = MappingProxyType({"labels": IGNORED})
     about = "speech into text"
     columns = (
         Column("sound", ("audio", "file", "path")),

@@ -78,9 +78,7 @@ class Translate(TextTask):
     wanted = "an encoder-decoder"
     text_columns = ("source", "target")
     sequences = ("input_ids", "labels")
-    fills: ClassVar[Mapping[str, int]] = MappingProxyType(
-        {"input_ids": 0, "attention_mask": 0, "labels": IGNORED, "decoder_attention_mask": 0}
-    )
+    fills = MappingProxyType({"input_ids": 0, "attention_mask": 0, "labels": IGNORED, "decoder_attention_mask": 0})
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)

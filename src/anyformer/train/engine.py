@@ -28,7 +28,7 @@ from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
 from anyformer.train.optim import Average, freeze, make_optimizer, rate
 from anyformer.train.readout import Figures, Readout
-from anyformer.train.record import Recorder, Taken, can_record
+from anyformer.train.record import Filling, Recorder, Taken, can_record
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
 from anyformer.train.state import State
@@ -189,7 +189,7 @@ class Engine:
             self._whole,
             self.devices.device,
             compiled=self.settings.compile,
-            fills=self.work.fills,
+            filling=Filling(self.work.fills, self.work.longest),
             hold=self.feed.settle,
             reseed=self._seed,
             say=self.watcher.note,

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,10 +28,9 @@ from anyformer.train.work import Work
 
 KEPT = 32  # shapes that are recorded
 ROWS, TOKENS = 32, 8  # texts are filled up to multiples of these, so that there are few shapes
+SMALL = 40_000_000  # parameters: larger models keep a GPU busy by themselves, and lose by what is filled up
 WARM = 3  # steps over a shape before it is, as libraries set themselves up in the first ones
 ROOM = 0.25  # of the device's memory: what steps may take, as a recording takes as much again beside them
-
-NOTHING: Mapping[str, int] = MappingProxyType({})
 
 Taken = tuple[Tensor, dict[str, Tensor]]  # what a step gives: its figures, and the parts of its loss
 Whole = Callable[[Fed], Taken]  # a step over one batch, from nothing to moved weights
@@ -45,7 +43,8 @@ def can_record(work: Work, settings: TrainSettings, devices: Devices) -> bool:
     why = obstacle(work, settings, devices)
     if why is not None and settings.record is True:
         raise ConfigError(f"train.record: steps cannot be recorded {why}.")
-    usual = work.steady and not settings.compile
+    small = sum(parameter.numel() for parameter in work.model.parameters()) < SMALL
+    usual = (work.steady or (bool(work.fills) and small)) and not settings.compile
     return why is None and (usual or settings.record is True)
 
 
@@ -66,12 +65,42 @@ def obstacle(work: Work, settings: TrainSettings, devices: Devices) -> str | Non
     return None
 
 
+@dataclass(frozen=True)
+class Filling:
+    """How texts are brought to few shapes: what rows of tokens are filled up with, by name, and how long one may be."""
+
+    fills: Mapping[str, int] = field(default_factory=dict)
+    longest: int | None = None
+
+    def sizes(self, batch: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+        """Tokens go up to a multiple; rows too, where everything can be filled up."""
+        whole = self.fills.keys() >= batch.keys()
+        return {name: self._size(tuple(value.shape), name in self.fills, whole) for name, value in batch.items()}
+
+    def _size(self, shape: tuple[int, ...], filled: bool, whole: bool) -> tuple[int, ...]:
+        if not filled or len(shape) != 2:
+            return shape
+        rows, tokens = shape
+        most = tokens if self.longest is None else self.longest
+        return _up(rows, ROWS) if whole else rows, max(min(_up(tokens, TOKENS), most), tokens)
+
+    def room(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As much as batches of its shape need."""
+        sizes = self.sizes(batch)
+        return {
+            name: value.new_empty(sizes[name]) if name in self.fills else torch.empty_like(value)
+            for name, value in batch.items()
+        }
+
+
+EXACT = Filling()
+
+
 class Tape:
     """A step over batches of one shape: its inputs at fixed addresses, and what it gives at fixed addresses."""
 
-    def __init__(self, fed: Fed, device: torch.device, fills: Mapping[str, int] = NOTHING) -> None:
-        self.fills = fills
-        batch = {name: _room(value, name in fills) for name, value in fed.batch.items()}
+    def __init__(self, fed: Fed, device: torch.device, filling: Filling = EXACT) -> None:
+        self.fills, batch = filling.fills, filling.room(fed.batch)
         told = torch.zeros(2, dtype=torch.float64, device=device)
         self.fed = replace(fed, rows=(), batch=batch, told=told)
         self.graph: Any = None
@@ -89,9 +118,8 @@ class Tape:
 
 
 class Recorder:
-    """Steps over the batches it is given, as usual or from a recording. `fills`: what rows of tokens [rows, tokens] may
-    be filled up with, by name. `hold` is asked to keep other threads still, `reseed` to bring the generators back to
-    the start of the step."""
+    """Steps over the batches it is given, as usual or from a recording. `filling` brings rows of tokens to few shapes.
+    `hold` is asked to keep other threads still, `reseed` to bring the generators back to the start of the step."""
 
     def __init__(
         self,
@@ -99,12 +127,12 @@ class Recorder:
         device: torch.device,
         *,
         compiled: bool = False,
-        fills: Mapping[str, int] = NOTHING,
+        filling: Filling = EXACT,
         hold: Callable[[], None] = lambda: None,
         reseed: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.whole, self.device, self.compiled, self.fills = whole, device, compiled, fills
+        self.whole, self.device, self.compiled, self.filling = whole, device, compiled, filling
         self.hold, self.reseed, self.say = hold, reseed, say
         self.seen: Counter[Any] = Counter()
         self.tapes: dict[Any, Tape | None] = {}  # None: this shape is not recorded
@@ -115,15 +143,14 @@ class Recorder:
 
     def learn(self, fed: Fed) -> Taken | None:
         """The step; None where it has not been done, and is the caller's."""
-        fills = self.fills if self.fills.keys() >= fed.batch.keys() else NOTHING
-        key = shape_of(fed, fills)
+        key = shape_of(fed, self.filling)
         if not self.open or (key not in self.tapes and len(self.tapes) >= KEPT):
             return None
         self.seen[key] += 1
         if self.seen[key] < WARM:
             return self._aside(fed)
         if self.seen[key] == WARM:
-            return self._try(key, fed, fills)
+            return self._try(key, fed)
         tape = self.tapes.get(key)
         if tape is None:
             return None
@@ -143,9 +170,9 @@ class Recorder:
         here.wait_stream(self.side)
         return made
 
-    def _try(self, key: Any, fed: Fed, fills: Mapping[str, int]) -> Taken:
+    def _try(self, key: Any, fed: Fed) -> Taken:
         """A step from the fixed addresses, watched: one that looks at values counts, and is not recorded."""
-        tape = Tape(fed, self.device, fills)
+        tape = Tape(fed, self.device, self.filling)
         tape.load(fed)
         with looking(self.device, inside=not self.compiled) as found, unseen():
             made = self._aside(tape.fed)
@@ -197,15 +224,14 @@ class Recorder:
         self.say(f"Steps are not recorded ({why}).")
 
 
-def shape_of(fed: Fed, fills: Mapping[str, int] = NOTHING) -> Any:
+def shape_of(fed: Fed, filling: Filling = EXACT) -> Any:
     """All that a recording depends on."""
-    batch = {name: _room(value, name in fills, "meta") for name, value in sorted(fed.batch.items())}
-    return tuple((name, value.dtype, value.shape, value.stride()) for name, value in batch.items())
+    sizes = filling.sizes(fed.batch)
+    return tuple(
+        (name, value.dtype, sizes[name], None if name in filling.fills else value.stride())
+        for name, value in sorted(fed.batch.items())
+    )
 
 
-def _room(value: Tensor, filled: bool, device: Any = None) -> Tensor:
-    """As much as a batch of its shape needs; where it may be filled up, a multiple of rows and of tokens."""
-    if not filled:
-        return torch.empty_like(value, device=device)
-    rows, tokens = (-(-n // m) * m for n, m in zip(value.shape, (ROWS, TOKENS), strict=True))
-    return torch.empty(rows, tokens, dtype=value.dtype, device=value.device if device is None else device)
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step

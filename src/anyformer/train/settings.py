@@ -36,8 +36,8 @@ class TrainSettings(Settings):
     average: int = 0  # the model is the mean of the last so many checkpoints; 0: none
     precision: Precision = "auto"  # "auto": bf16 on a GPU that has it, float32 elsewhere
     compile: bool = False
-    # On a GPU, record the whole step once and replay it. "auto": for tasks whose batches are all of one shape, where
-    # nothing stands against it; true: for others too, each shape that comes again and again, without packing.
+    # On a GPU, record the whole step once and replay it. "auto": for tasks whose batches are all of one shape, and for
+    # small models of texts, filled up to few shapes, where nothing stands against it; true: for large ones too.
     record: bool | Literal["auto"] = "auto"
     checkpointing: bool = False  # compute a block's inner values again in the backward pass instead of keeping them
     parallel: Literal["ddp", "fsdp"] = "ddp"  # on many devices: a whole model on each, or a share of it

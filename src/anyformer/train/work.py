@@ -45,7 +45,12 @@ class Work(Protocol):
 
     @property
     def fills(self) -> Mapping[str, int]:
-        """What may be appended to rows of tokens [rows, tokens], and as whole rows, and leave the loss as it is."""
+        """What may be appended to rows of tokens [rows, tokens] and leave the loss as it is, by name; whole rows of it
+        too, where everything in a batch has such a name."""
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that a row may have; None: no more than it has."""
 
     @property
     def streams(self) -> int:

@@ -16,7 +16,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
-from anyformer.errors import FolderError, InputError
+from anyformer.errors import InputError
 from anyformer.heads.caption import CaptionHead
 from anyformer.model import Model
 from anyformer.pictures import draw
@@ -304,10 +304,3 @@ def draw_texts(examples: Sequence[Example], generator: Generator) -> list[list[i
     """One of the texts of each example."""
     picks = torch.rand(len(examples), generator=generator).tolist()
     return [one["texts"][int(share * len(one["texts"]))] for one, share in zip(examples, picks, strict=True)]
-
-
-def needs_pair(model: Model, path: Source, name: str) -> None:
-    if "language" not in model.heads or "pixel_values" not in model.names:
-        raise FolderError(
-            f"{path} holds a {model.family} model, which writes nothing about pictures; {name} needs that."
-        )

@@ -119,10 +119,10 @@ def test_answers_are_shown_as_what_they_are() -> None:
 
 
 def test_commands_can_be_typed() -> None:
-    """What a panel shows is what a shell takes; two texts have their tab."""
+    """What a panel shows is what a shell takes; two texts are two arguments."""
     model = shipped.Shipped("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
-    shown = tour.command(model).replace("anyformer run classify-pair", "printf %s")
-    assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one\ttwo"
+    shown = tour.command(model).replace("anyformer run classify-pair", "printf '%s|'")
+    assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one|two|"
 
 
 def test_strips_are_dark_where_the_reader_looked(tmp_path: Path) -> None:

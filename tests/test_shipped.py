@@ -72,6 +72,19 @@ def test_run_needs_nothing_more(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == first == f"{af.task('translate')('one cat there')}\n"
 
 
+def test_eval_needs_nothing_more(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a name the usual model, which is said beside its figures."""
+    (tmp_path / "pairs.tsv").write_text(shelf.PAIRS)
+    data = ["--data", str(tmp_path / "pairs.tsv")]
+    assert run("eval", "translate", *data) == 0
+    shown = capsys.readouterr().out
+    assert shown.endswith("pairs.tsv, by zwei-de\n")
+    assert run("eval", "translate", "--model", "zwei-de", *data) == 0
+    assert capsys.readouterr().out == shown.replace(", by zwei-de", "")
+    assert run("eval", "pose", *data) == 2
+    assert "no model for pose comes with anyformer" in capsys.readouterr().err
+
+
 def test_models_are_listed_here_or_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "one-de" / "model.safetensors").unlink()
     assert run("models") == 0

@@ -172,11 +172,17 @@ def models(
 @app.command(name="eval")
 def evaluate(
     task: Annotated[str, typer.Argument(metavar="TASK", help="What the model does: see anyformer tasks.")],
-    model: Annotated[Path, typer.Option(metavar="DIR", help="A model folder, or the name of a model that ships.")],
     data: Annotated[str, typer.Option(metavar="PATH", help="Rows with the right answers; globs, gz and xz too.")],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="A model folder, or the name of a model that ships; else the usual one."),
+    ] = None,
     columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the task, task.*; may be repeated.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Draw where each query puts its boxes.")] = None,
 ) -> None:
     """Say how good a model is on rows that it has not learned from, by the field's own metric.
@@ -187,10 +193,18 @@ def evaluate(
       anyformer eval translate --model mine/ --data test.en,test.de
       anyformer eval tag --model mine/ --data eng.testa.gz
       anyformer eval detect --model mine/ --data val.json --out slots.png
+      anyformer eval read --data lines.tsv,lines.zip
+          by the model for it that ships
+      anyformer eval read --data lines.tsv,lines.zip --set task.lowercase=true --set task.wide=cut
+          errors of case do not count, and what is wider than the model's limit is cut off
     """
+    from anyformer.tasks import find
     from anyformer.tasks.measure import measure, show
+    from anyformer.train.keys import assignments, task_options
 
-    found = measure(task, model, data, columns=columns, device=device, dtype=dtype, draw=out is not None)
+    chosen = task_options(find(task).options_class, assignments(set or []))
+    draw = out is not None
+    found = measure(task, model, data, columns=columns, options=chosen, device=device, dtype=dtype, draw=draw)
     print(show(found))
     if out is not None:
         from anyformer.explore.slots import slots
@@ -271,6 +285,8 @@ def run_task(
           go on with a text; on a terminal it appears word by word
       anyformer run generate --chat
           talk with a chat model
+      anyformer run answer "Who baked cookies?" "Amanda baked cookies."
+          a question and the text, or the file, that has the answer; so classify-pair; or lines with a tab in between
       anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
           examples first, then each case; an answer ends where the next example would begin
       anyformer run embed --model MiniLM/ - < sentences.txt

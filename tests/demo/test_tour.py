@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +21,7 @@ from anyformer.tasks.classify_text import Label
 from anyformer.tasks.tag import Entity, Tagged
 
 from .. import shelf
+from ..pages import Page
 
 
 @pytest.fixture(autouse=True)
@@ -43,28 +43,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _small(folder: Path) -> Path:
     return shelf.train_classifier(folder, "bert-tiny", "small")
-
-
-class Page(HTMLParser):
-    """Every tag that is opened is closed, and where things come from."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.sources: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.sources += [value or "" for name, value in attributes if name in ("src", "href")]
-        if tag not in ("meta", "img", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 def test_one_page_with_every_model(
@@ -119,10 +97,10 @@ def test_answers_are_shown_as_what_they_are() -> None:
 
 
 def test_commands_can_be_typed() -> None:
-    """What a panel shows is what a shell takes; two texts have their tab."""
+    """What a panel shows is what a shell takes; two texts are two arguments."""
     model = shipped.Shipped("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
-    shown = tour.command(model).replace("anyformer run classify-pair", "printf %s")
-    assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one\ttwo"
+    shown = tour.command(model).replace("anyformer run classify-pair", "printf '%s|'")
+    assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one|two|"
 
 
 def test_strips_are_dark_where_the_reader_looked(tmp_path: Path) -> None:

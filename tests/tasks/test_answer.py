@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.cli import main
 from anyformer.tasks import find
 from anyformer.tasks.answer import best_spans
 
@@ -42,6 +43,44 @@ def test_learned_saved_and_loaded(max_length: int, tmp_path: Path) -> None:
         "cookies",
         "Amanda",
     ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows its four rows."""
+    task = awake(begin("answer", "bert-tiny", ROWS, vocab_size=200, max_length=64, model=quiet("bert-tiny")))
+    learn(task, ROWS, 80)
+    path = tmp_path_factory.mktemp("answer")
+    task.save(path / "x")
+    return path / "x"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["when", CONTEXT], ["Monday"]),
+        (["when", "notes.txt"], ["Monday"]),
+        ([f"when\t{CONTEXT}", f"what\t{CONTEXT}"], ["Monday", "cookies"]),
+        ([f"what\t{CONTEXT}"], ["cookies"]),
+    ],
+    ids=["two texts", "a text and a file", "two lines", "a line"],
+)
+def test_two_arguments_are_a_question_and_its_context(
+    given: list[str], said: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """At the command line, beside lines with a tab in between."""
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text(f"{CONTEXT}\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "answer", "--model", str(folder), *given])
+    assert not stop.value.code and capsys.readouterr().out.split() == said
+
+
+@pytest.mark.parametrize("given", [["when"], ["when", CONTEXT, "what"]])
+def test_other_numbers_of_arguments_are_refused(given: list[str], folder: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "answer", "--model", str(folder), *given])
+    assert stop.value.code == 2 and "two texts, or one line with a tab between them" in capsys.readouterr().err
 
 
 def test_the_best_span_is_the_best_legal_one() -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import anyformer as af
+from anyformer.cli import main
 from anyformer.data.batches import BatchSettings
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
@@ -145,7 +146,7 @@ def test_recipes_and_folders_that_do_not_fit(trained: Any, tmp_path: Path) -> No
         af.task("tag", tmp_path / "x")
 
 
-def test_pairs_and_numbers(tmp_path: Path) -> None:
+def test_pairs_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Scores with a fraction are learned as numbers; the second text has its own type."""
     pairs = [
         ("a man", "a man", 5.0),
@@ -162,6 +163,10 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
     task.save(tmp_path / "x")
     score = af.task("classify-pair", tmp_path / "x")
     assert float(score(("a man", "a man"))) == pytest.approx(5, abs=0.6) and len(str(score("a dog\ta tree"))) == 4
+    for given in (["a man", "a man"], ["a man\ta man"]):
+        with pytest.raises(SystemExit):
+            main(["run", "classify-pair", "--model", str(tmp_path / "x"), *given])
+        assert float(capsys.readouterr().out) == pytest.approx(5, abs=0.6)
     with pytest.raises(af.InputError, match="two texts at a time"):
         score("only one")
     with pytest.raises(af.InputError, match='the label "high" is no number'):

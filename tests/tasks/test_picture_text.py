@@ -15,7 +15,7 @@ import anyformer as af
 from anyformer.cli import main
 from anyformer.errors import DataError
 from anyformer.pictures.open import Picture
-from anyformer.tasks.ask_image import split
+from anyformer.tasks.ask_image import AskImage, split
 from anyformer.tasks.base import Setup
 from anyformer.tasks.caption import Caption
 from anyformer.tasks.match import recalls
@@ -116,6 +116,18 @@ def test_asking_learns_from_the_picture(tmp_path: Path) -> None:
     assert "red" in str(ask(f"{picture}|what is it?")) and ask(str(picture)).draw().width > 200
 
 
+@pytest.mark.parametrize("task", ["caption", "read"])
+def test_a_docked_model_says_its_task(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It writes about pictures too, but not from nothing: it wants a question."""
+    data = put(tmp_path, files.captioned(6))
+    AskImage.begin("metalm-tiny", AskImage.read(data)).save(tmp_path / "m")
+    (tmp_path / "p.png").write_bytes(files.encode(files.square((1, 2, 3), 0)))
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", task, "--model", str(tmp_path / "m"), str(tmp_path / "p.png")])
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and "metalm model, which was made for ask-image;" in said and f"{task} wants" in said
+
+
 def test_pictures_and_questions() -> None:
     assert split("a.jpg|who?", None)[1] == "who?" and split("a.jpg", "what?")[1] == "what?"
     assert split(("a.jpg", "where?"), "what?")[1] == "where?"
@@ -180,6 +192,31 @@ def test_what_happens_to_a_wide_line_can_be_said_at_the_command_line(
         with pytest.raises(SystemExit) as stopped:
             main(["run", task, "--model", str(tmp_path / "m"), str(tmp_path / "wide.png"), "--wide", way])
         assert stopped.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_what_counts_as_an_error_can_be_said_to_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the reader says of each line, in the other case: all wrong, or all right with task.lowercase. A line that is
+    too wide is refused where that is asked for."""
+    reader(tmp_path).save(tmp_path / "m")
+    read: Any = af.task("read", tmp_path / "m")
+    lines = {"a.png": np.zeros((16, 40), dtype=np.uint8), "b.png": np.full((16, 24), 200, dtype=np.uint8)}
+    said = [str(read(pixels)).swapcase() for pixels in lines.values()]
+    assert all(said)
+    for name, pixels in lines.items():
+        Image.fromarray(pixels).save(tmp_path / name)
+    table = tmp_path / "said.tsv"
+    table.write_text("file\ttext\n" + "".join(f"{name}\t{text}\n" for name, text in zip(lines, said, strict=True)))
+    settings = ["eval", "read", "--model", str(tmp_path / "m"), "--data", str(table)]
+    for more, exact in (([], "0.0000"), (["--set", "task.lowercase=true"], "100.0000")):
+        with pytest.raises(SystemExit) as stopped:
+            main([*settings, *more])
+        figures = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
+        assert not stopped.value.code and figures["exact"] == exact
+    Image.fromarray(np.zeros((16, 300), dtype=np.uint8)).save(tmp_path / "a.png")
+    for more, words in (("task.wide=refuse", "a.png is 300 x 16"), ("task.wid=cut", 'Did you mean "task.wide"?')):
+        with pytest.raises(SystemExit) as stopped:
+            main([*settings, "--set", more])
+        assert stopped.value.code == 2 and words in capsys.readouterr().err
 
 
 def test_evaluation_sees_the_data_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import anyformer as af
 from anyformer.config import Settings, parse
-from anyformer.train.keys import assignments, flatten, read_config, resolve, show
+from anyformer.train.keys import assignments, flatten, read_config, resolve, show, task_options
 from anyformer.train.settings import TrainSettings
 
 
@@ -54,6 +54,13 @@ SECTIONS: dict[str, Settings] = {"model": Outer(), "train": TrainSettings()}
 def test_texts_become_values(text: str, hint: Any, value: Any) -> None:
     found = parse(text, hint)
     assert found == value and type(found) is type(value)
+
+
+def test_a_tasks_own_settings_by_their_names() -> None:
+    """Only what was given, even where it is the usual; a setting of another section is a mistake that names these."""
+    assert task_options(Outer, {"task.seed": "0", "inner.size": "5"}) == {"seed": 0, "inner": Inner(size=5)}
+    with pytest.raises(af.ConfigError, match=r'no setting "train.lr".* There are: task.n_layers, task.inner.kind'):
+        task_options(Outer, {"train.lr": "3"})
 
 
 @pytest.mark.parametrize(("text", "hint"), [("2.5", int), ("inf", int), ("x", float), ("2", bool), ("c", Literal["a"])])

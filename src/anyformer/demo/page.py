@@ -29,7 +29,12 @@ def write_page(path: Path, panels: Sequence[Panel], absent: Sequence[str], summa
     left = "".join(f"<li>{html.escape(line)}</li>" for line in absent)
     more = f"<section class='absent'><h2>Not here</h2><ul>{left}</ul></section>" if left else ""
     body = "\n".join(map(show, panels))
-    path.write_text(PAGE.format(style=STYLE, summary=html.escape(summary), panels=body, more=more), encoding="utf-8")
+    path.write_text(whole(TITLE, summary, f"<main>\n{body}\n</main>\n{more}"), encoding="utf-8")
+
+
+def whole(title: str, summary: str, body: str, style: str = "") -> str:
+    """A page around a body of HTML; `style` is added to that of the house."""
+    return PAGE.format(style=STYLE + style, title=html.escape(title), summary=html.escape(summary), body=body)
 
 
 def show(panel: Panel) -> str:
@@ -46,6 +51,8 @@ def show(panel: Panel) -> str:
         f"<footer>{score}<code>{text(panel.command)}</code></footer></article>"
     )
 
+
+TITLE = "anyformer: what comes with it"
 
 STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1b2a41;--soft:#5b6b82;--line:#d5dce6;--card:#f6f8fb;--blue:#1b4f8f;
@@ -89,11 +96,8 @@ background:var(--paper);border:1px solid var(--line);border-radius:6px;padding:.
 PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<title>anyformer: what comes with it</title><style>{style}</style></head>
-<body><h1>anyformer: what comes with it</h1><p class="lead">{summary}</p>
-<main>
-{panels}
-</main>
-{more}
+<title>{title}</title><style>{style}</style></head>
+<body><h1>{title}</h1><p class="lead">{summary}</p>
+{body}
 </body></html>
 """

@@ -108,7 +108,7 @@ def command(model: Shipped) -> str:
     elif isinstance(model.example, dict):
         words.append(shlex.quote(str(model.example["file"])))
     elif model.task in shipped.PAIRS:
-        words.append("\\t".join(model.example).replace("'", "\\'").join(("$'", "'")))  # a tab between the two
+        words += map(shlex.quote, model.example)
     else:
         words.append(shlex.quote(model.example[0]))
     return " ".join(words)

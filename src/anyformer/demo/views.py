@@ -143,12 +143,12 @@ def picture(task: str, work: Any, thing: Any, answer: Any) -> str:
     return "" if draw is None else image(draw())
 
 
-def image(drawn: Any) -> str:
+def image(drawn: Any, alt: str = "the answer, drawn", widest: int = WIDEST) -> str:
     drawn = drawn.convert("RGB")
-    drawn.thumbnail((WIDEST, 4 * WIDEST))
+    drawn.thumbnail((widest, 4 * widest))
     file = io.BytesIO()
     drawn.save(file, "JPEG", quality=88)
-    return f"<img alt='the answer, drawn' src='{inline(file.getvalue(), 'image/jpeg')}'>"
+    return f"<img alt='{html.escape(alt)}' src='{inline(file.getvalue(), 'image/jpeg')}'>"
 
 
 def reading(work: Any, thing: Any, answer: Any) -> Any:

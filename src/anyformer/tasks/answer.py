@@ -227,5 +227,5 @@ def _row(thing: Any) -> Row:
         return {"question": thing["question"], "context": thing["context"]}
     parts = thing.split("\t", 1) if isinstance(thing, str) else list(thing)
     if len(parts) != 2:
-        raise InputError("answer takes a question and a context, a pair or a line with a tab between them.")
+        raise InputError("answer takes a question and a context: two texts, or one line with a tab between them.")
     return {"question": parts[0], "context": parts[1]}

@@ -21,14 +21,13 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import TokenizerSettings
-from anyformer.errors import FolderError, InputError
+from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.captions import caption_scores
-from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import Placement
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
 from anyformer.tasks.grouped import together
 from anyformer.tasks.picture_text import PictureText, PictureTextTask, WriteOptions, as_grid, draw_texts, texts_of
 from anyformer.tasks.text import pad_labels, several, token_loss
@@ -71,11 +70,6 @@ class AskImage(PictureTextTask):
     @classmethod
     def fits(cls, config: Settings) -> bool:
         return bool(picture_dock(config))
-
-    @classmethod
-    def check(cls, model: Model, path: Source) -> None:
-        if not cls.fits(model.config):
-            raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
 
     @classmethod
     def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:

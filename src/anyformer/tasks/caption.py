@@ -19,11 +19,10 @@ from anyformer.data.read import Rows
 from anyformer.data.settings import TokenizerSettings
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.captions import caption_scores, words
-from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
 from anyformer.tasks.grouped import together
-from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, needs_pair, texts_of
+from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, texts_of
 from anyformer.tasks.text import pad_labels, token_loss
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
@@ -50,10 +49,6 @@ class Caption(PictureTextTask):
     @classmethod
     def fits(cls, config: Settings) -> bool:
         return writes_of_pictures(config)
-
-    @classmethod
-    def check(cls, model: Model, path: Source) -> None:
-        needs_pair(model, path, cls.name)
 
     @classmethod
     def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:

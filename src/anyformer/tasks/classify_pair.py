@@ -169,7 +169,7 @@ class ClassifyPair(ClassifyText):
             choices = list(parts[1]) if len(parts) == 2 and not isinstance(parts[1], str) else parts[1:]
             return {"first": parts[0], "choices": choices}
         if len(parts) != 2:
-            raise InputError(f"{self.name} takes two texts at a time, a pair or a line with a tab between them.")
+            raise InputError(f"{self.name} takes two texts at a time, or one line with a tab between them.")
         return {"first": parts[0], "second": parts[1]}
 
     def answer(self, rows: list[Row]) -> list[Any]:

@@ -43,6 +43,8 @@ def run(
     if not chat and not inputs:
         raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
     texts = read_inputs(inputs, find(name).reads == "files")
+    if name in shipped.PAIRS and len(inputs) == 2 and "-" not in inputs:
+        texts = as_lines(*texts)
     places = pictures_at(out)
     chosen = model if model is not None else shipped.default(name, chat).name
     with waiting(f"Reading {chosen}"):
@@ -91,6 +93,11 @@ def read_inputs(given: Iterable[str], files: bool = False) -> Iterator[str]:
         return _texts((item, None) for item in given)
     checked = [(item, _file(item)) for item in given]  # before a model is loaded
     return _texts(checked)
+
+
+def as_lines(first: str, second: str) -> Iterator[str]:
+    """Two texts as the one line they are the halves of; unless the first is such a line already."""
+    return iter([first, second] if "\t" in first else [f"{first}\t{second}"])
 
 
 def _texts(given: Iterable[tuple[str, str | None]]) -> Iterator[str]:

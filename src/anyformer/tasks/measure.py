@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from anyformer import shipped
 from anyformer.data.files import Paths
 from anyformer.data.settings import DataSettings
 from anyformer.errors import InputError
@@ -17,37 +19,42 @@ from anyformer.tasks.base import Figures, Progress, Source
 
 @dataclass(frozen=True)
 class Measured:
-    """`metric` names the figure that counts. `slots`: where each query put its box, [rows, queries, 4]."""
+    """`metric` names the figure that counts. `slots`: where each query put its box, [rows, queries, 4]. `by`: the model
+    that ships, where nobody named one."""
 
     path: str
     rows: int
     metric: str
     figures: Figures
     slots: Any = None
+    by: str = ""
 
 
 def measure(
     name: str,
-    model: Source,
+    model: Source | None,
     data: Paths,
     *,
     columns: str = "",
+    options: Mapping[str, Any] = MappingProxyType({}),
     device: str = "cpu",
     dtype: str | None = None,
     draw: bool = False,
 ) -> Measured:
-    """The task's figures on the rows of a file; which column is what as said here, or as it was in training. `draw`: it
-    must have queries that place boxes."""
+    """The task's figures on the rows of a file; which column is what as said here, or as it was in training. No model:
+    the one that ships. `options` of the task, where they differ from the folder's. `draw`: it must have queries that
+    place boxes."""
     kind = find(name)
     if draw and not kind.has_slots:
         raise InputError(f"{name} has no queries that place boxes, so eval has nothing to draw: leave --out away.")
-    ready: Any = task(name, model, device=device, dtype=dtype)
+    ready: Any = task(name, model, device=device, dtype=dtype, **options)
+    usual = shipped.default(name).name if model is None else ""
     said = ready.model.origin.settings.get("data", {})
     settings = DataSettings(**{key: said[key] for key in ("header", "format") if key in said})
     rows = kind.read(data, settings.replace(columns=columns or said.get("columns", "")))
     with progress_bar(f"{name} on {rows.path}") as progress:
         figures = ready.evaluate(rows, progress)
-    return Measured(rows.path, len(rows), ready.metric, figures, ready.slots)
+    return Measured(rows.path, len(rows), ready.metric, figures, ready.slots, usual)
 
 
 def show(found: Measured) -> str:
@@ -57,7 +64,8 @@ def show(found: Measured) -> str:
     width = max((len(name) for name in ordered), default=0)
     lines = [f"{name:<{width}}  {_number(numbers[name])}" for name in ordered]
     signature = [f"signature: {found.figures['signature']}"] if "signature" in found.figures else []
-    return "\n".join([*lines, *signature, f"{found.rows:,} rows of {found.path}"])
+    by = f", by {found.by}" if found.by else ""
+    return "\n".join([*lines, *signature, f"{found.rows:,} rows of {found.path}{by}"])
 
 
 def _number(value: float | str) -> str:

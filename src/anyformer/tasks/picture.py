@@ -197,7 +197,9 @@ class PictureTask(Task):
     def check(cls, model: Model, path: Source) -> None:
         """An error where the model in a folder has another head than this task reads."""
         if not cls.fits(model.config):
-            raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+            made_for = model.origin.settings.get("task", {}).get("name")
+            other = f", which was made for {made_for}" if made_for else ""
+            raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} wants {cls.wanted}.")
 
     def describe(self) -> dict[str, Any]:
         return {"labels": list(self.labels), "meaning": dict(self.meaning)}

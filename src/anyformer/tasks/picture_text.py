@@ -16,7 +16,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
-from anyformer.errors import FolderError, InputError
+from anyformer.errors import InputError
 from anyformer.heads.caption import CaptionHead
 from anyformer.model import Model
 from anyformer.pictures import draw
@@ -254,18 +254,23 @@ class PictureTextTask(PictureTask):
         shape = (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1])
         return as_grid(weights if self.pair else weights[:, : -len(ids)], shape)
 
+    def looks(self, picture: Picture, ids: list[int]) -> list[tuple[str, Any]]:
+        """Each token, with the picture bright where the model looked before it wrote that; empty where none looks."""
+        found = self.regions(self.look_at([picture])[0], ids)
+        if found is None:
+            return []
+        image = picture.open()
+        words = [self.tokenizer.decode([token]).strip() or "␣" for token in ids]
+        return [(word, draw.heat(image, one.cpu().numpy())) for word, one in zip(words, found, strict=True)]
+
     def draw(self, picture: Picture, ids: list[int]) -> Any:
         """The picture with its text, and then once for each token, bright where the model looked."""
-        image = picture.open()
-        shown, _ = draw.enlarge(image)
-        batch, _ = self.look_at([picture])
-        found = self.regions(batch, ids)
+        shown, _ = draw.enlarge(picture.open())
         text = self.tokenizer.decode(ids).strip()
-        if found is None:
+        looks = [titled(image, word) for word, image in self.looks(picture, ids)]
+        if not looks:
             return draw.beside([titled(shown, text)])
-        words = [self.tokenizer.decode([token]).strip() or "␣" for token in ids]
-        maps = [titled(draw.heat(image, one.cpu().numpy()), word) for one, word in zip(found, words, strict=True)]
-        cells = [titled(shown, text[:60]), *maps]
+        cells = [titled(shown, text[:60]), *looks]
         return draw.grid([cells[i : i + ACROSS] for i in range(0, len(cells), ACROSS)])
 
 
@@ -309,10 +314,3 @@ def draw_texts(examples: Sequence[Example], generator: Generator) -> list[list[i
     """One of the texts of each example."""
     picks = torch.rand(len(examples), generator=generator).tolist()
     return [one["texts"][int(share * len(one["texts"]))] for one, share in zip(examples, picks, strict=True)]
-
-
-def needs_pair(model: Model, path: Source, name: str) -> None:
-    if "language" not in model.heads or "pixel_values" not in model.names:
-        raise FolderError(
-            f"{path} holds a {model.family} model, which writes nothing about pictures; {name} needs that."
-        )

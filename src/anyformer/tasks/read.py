@@ -33,9 +33,9 @@ from anyformer.pictures.lines import SIGNS, Lines
 from anyformer.pictures.open import Array, Picture
 from anyformer.pictures.press import Press
 from anyformer.pictures.processor import Placement, Processor
-from anyformer.tasks.base import Batch, Column, Figures, Options, Source, Total, answering
+from anyformer.tasks.base import Batch, Column, Figures, Options, Total, answering
 from anyformer.tasks.caption import writes_of_pictures
-from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, needs_pair, picture_side, texts_of
+from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, picture_side, texts_of
 
 SORTED = 1024  # lines that are sorted by width at once
 ENOUGH = 4 << 20  # bytes of each file of prose
@@ -81,10 +81,6 @@ class Read(PictureTextTask):
     @classmethod
     def fits(cls, config: Settings) -> bool:
         return writes_of_pictures(config)
-
-    @classmethod
-    def check(cls, model: Model, path: Source) -> None:
-        needs_pair(model, path, cls.name)
 
     @classmethod
     def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:

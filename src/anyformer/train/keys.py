@@ -63,7 +63,9 @@ def _full(key: str, known: Collection[str]) -> str:
     if len(ends) > 1:
         raise ConfigError(f'"{key}" may mean {" or ".join(ends)}; give the whole key.')
     hint = nearest(key, known) or nearest(key.rpartition(".")[2], [whole.rpartition(".")[2] for whole in known])
-    raise ConfigError(f'There is no setting "{key}".{hint} See all of them with --dry-run.')
+    alone = len({whole.partition(".")[0] for whole in known}) < 2
+    see = f"There are: {', '.join(known) or 'none'}." if alone else "See all of them with --dry-run."
+    raise ConfigError(f'There is no setting "{key}".{hint} {see}')
 
 
 def _change(settings: Settings, changes: Mapping[str, Any], prefix: str) -> Settings:
@@ -85,6 +87,14 @@ def _read(settings: Settings, name: str, value: Any, key: str) -> Any:
         return parse(value, settings.hint(name)) if isinstance(value, str) else settings.shape(name, value)
     except ValueError as error:
         raise ConfigError(f"{key} is {value!r}; it takes {error}.") from None
+
+
+def task_options(kind: type[Settings], given: Mapping[str, str]) -> dict[str, Any]:
+    """What was given of a task's own settings, by their names.  {"task.lowercase": "true"} -> {"lowercase": True}"""
+    usual = {"task": kind()}
+    chosen = resolve(usual, given)["task"]
+    named = [_full(key, flatten(usual)).split(".")[1] for key in given]
+    return {name: getattr(chosen, name) for name in named}
 
 
 def assignments(texts: Sequence[str]) -> dict[str, str]:

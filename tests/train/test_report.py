@@ -6,18 +6,23 @@ import json
 import math
 import re
 import sys
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch import Tensor
 
 import anyformer as af
+from anyformer.tasks.base import Loss
 from anyformer.train import energy, report
 from anyformer.train.display import Display, duration
 from anyformer.train.distributed import Devices
 from anyformer.train.engine import Engine, train
 from anyformer.train.feed import count_tokens
+from anyformer.train.readout import Figures, Readout
 from anyformer.train.speed import operations_per_token
 from anyformer.train.state import State
 from anyformer.train.watch import Progress, Watcher, Watchers
@@ -83,6 +88,81 @@ def test_plain_lines_where_nobody_looks_live(capsys: pytest.CaptureFixture[str])
         assert re.search(part, steps[-1]), part
     assert sum("signature toy" in line for line in lines) == len(range(7, 41, 7)) + 1
     assert "\x1b" not in "".join(lines)
+
+
+class SlowStart(Toy):
+    """Its first step sets things up, for a second."""
+
+    started = False
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        time.sleep(0 if self.started else 1)
+        self.started = True
+        return super().loss(batch)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are there a step later, as on a GPU."""
+
+    def ready(readout: Readout, everything: bool = False) -> Iterator[Figures]:
+        while len(readout.pending) > (0 if everything else 1):
+            yield readout.pending.pop(0).read()
+
+    monkeypatch.setattr(Readout, "ready", ready)
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("live", [False, True])
+def test_nothing_is_shown_before_there_are_figures(
+    live: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No loss that is no number, no padding of 100%; and what the first step took says nothing of the others."""
+    toy, lines = SlowStart(), []
+    display = Display(toy.model, torch.device("cpu"), "loss")
+    plain = Display.line
+
+    def line(self: Display, progress: Progress) -> str:
+        lines.append((progress.step, plain(self, progress)))
+        return lines[-1][1]
+
+    monkeypatch.setattr(Display, "line", line)
+    if live:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "xterm")
+    train(toy, settings(steps=100, eval_every=0), watcher=display)
+    shown = capsys.readouterr().out
+    assert "nan" not in shown and "100.0%" not in shown
+    before = [text for step, text in lines if step == 1]
+    assert before == ([""] if live else []), "its figures come with the next step"
+    timed = [(step, text) for step, text in lines if "left" in text]
+    assert timed[0][0] == 3 and all(re.search(r"loss [\d.]+  [\d,]+ tokens/s", text) for _, text in timed)
+    left = re.search(r"(?:(\d+) min )?(\d+) s left", timed[0][1])
+    assert left is not None and 60 * int(left[1] or 0) + int(left[2]) < 50, "by the first step it would be 97 s"
+
+
+@pytest.mark.usefixtures("late")
+def test_a_run_that_goes_on_waits_for_figures_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toy = Toy()
+    with pytest.raises(DeadError):
+        train(Toy(), settings(steps=100), folder=tmp_path, watcher=Dies())
+    train(toy, settings(steps=100), folder=tmp_path, resume=True, watcher=Display(toy.model, torch.device("cpu"), "x"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"step [\d,]+/100 ", line)]
+    assert lines[0].startswith("step 13/100 ") and "tokens/s" in lines[0] and "left" in lines[0]
+
+
+def test_no_more_time_is_left_than_the_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float | None] = []
+    state = train(Toy(), settings(steps=10), on_step=lambda progress: seen.append(progress.seconds_left))
+    assert seen[0] is None and all(left is not None for left in seen[1:]) and seen[-1] == 0
+    progress = Progress(10**9, state, minutes=1.0)
+    for step in (11, 12):
+        state.step = step
+        progress.saw(Figures(step, (), 0.0, 1.0, 5, 5, 1.0))
+    state.seconds = 20.0
+    assert progress.seconds_left == 40.0
+    state.seconds = 70.0
+    assert progress.seconds_left == 0.0
 
 
 def test_a_live_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

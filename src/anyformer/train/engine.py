@@ -81,7 +81,7 @@ class Engine:
         self.store = None if folder is None else Store(folder / "checkpoints", devices, keep)
         self.state = State()
         self.recorder = self._make_recorder()
-        self.progress = Progress(settings.steps, self.state)
+        self.progress = Progress(settings.steps, self.state, settings.minutes)
         self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
         self.asked_to_stop: float | None = None  # when
         self.spent = 0.0  # the share of the minutes that are allowed

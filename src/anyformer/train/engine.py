@@ -29,7 +29,7 @@ from anyformer.train.feed import Fed, Feed
 from anyformer.train.optim import Average, freeze, make_optimizer, rate
 from anyformer.train.pace import Pace
 from anyformer.train.readout import Figures, Readout
-from anyformer.train.record import Recorder, Taken, can_record
+from anyformer.train.record import Recorder, Taken, can_record, unrecorded
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
 from anyformer.train.state import State
@@ -96,6 +96,8 @@ class Engine:
             self._resume()
         self.progress.begin()
         self.watcher.start(self.progress)
+        if (why := unrecorded(self.work, self.settings, self.devices)) is not None:
+            self.watcher.note(why)
         self.work.model.train()
         self.work.model.sparing = True
         try:
@@ -125,6 +127,8 @@ class Engine:
                 self._interrupt()
             self._read_clock()
         self._read(everything=True)
+        if self.recorder is not None:
+            self.recorder.end()
         if self._time_is_up():
             self.watcher.note(f"The {self.settings.minutes:g} minutes are up, after step {state.step:,}.")
 

@@ -241,6 +241,80 @@ def test_codecarbon_measures_where_it_can(monkeypatch: pytest.MonkeyPatch, mode:
     assert meter.how.startswith(how) and meter.read() == 0.25
 
 
+class Card:
+    """A fake of pynvml with one card, whose counter says what it is told to."""
+
+    def __init__(self, **missing: bool) -> None:
+        self.drawn, self.open, self.missing = 5_000_000, 0, missing  # thousandths of a joule
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.missing.get("driver"):
+            raise RuntimeError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        assert uuid == "GPU-1234"
+        return "the card"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, card: str) -> int:  # noqa: N802
+        assert card == "the card" and self.open == 1
+        if self.missing.get("counter"):
+            raise RuntimeError("Not Supported")
+        return self.drawn
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device that PyTorch says is a known GPU."""
+
+    class Properties:
+        uuid = "1234"
+
+    monkeypatch.setitem(sys.modules, "codecarbon", None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    return torch.device("cuda", 0)
+
+
+def test_a_card_that_counts_is_asked(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when the meter was made; the processor beside it is still an estimate."""
+    card = Card()
+    monkeypatch.setitem(sys.modules, "pynvml", card)  # type: ignore[arg-type]
+    meter = energy.Meter(gpu)
+    cores = torch.get_num_threads()
+    assert meter.how.startswith("measured by the card's counter, which counts every program on it; an estimate for ")
+    assert f"{cores} CPU core" in meter.how and "H200" not in meter.how and meter.watts == cores * 10
+    card.drawn += 7_200_000_000  # 7.2 MJ are 2 kWh
+    meter.started -= 3600
+    assert meter.read() == pytest.approx(2 + cores * 0.01, rel=1e-3)
+    card.missing["counter"] = True
+    assert meter.read() == pytest.approx(2 + cores * 0.01, rel=1e-3), "it stands still"
+    meter.stop()
+    assert card.open == 0
+    assert "2.01 kWh (measured by the card's counter" in energy.describe(2.01, meter.how)[0]
+
+
+@pytest.mark.parametrize("missing", ["library", "driver", "counter"])
+def test_a_card_that_does_not_count_is_an_estimate(
+    missing: str, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = None if missing == "library" else Card(**{missing: True})
+    monkeypatch.setitem(sys.modules, "pynvml", card)  # type: ignore[arg-type]
+    meter = energy.Meter(gpu)
+    assert meter.how.startswith("an estimate: NVIDIA H200 at 700 W, ")
+    assert meter.watts == 700 + torch.get_num_threads() * 10
+    meter.stop()
+
+
+def test_without_a_gpu_no_card_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "codecarbon", None)
+    monkeypatch.setitem(sys.modules, "pynvml", Card())  # type: ignore[arg-type]
+    assert energy.Meter(torch.device("cpu")).how.startswith("an estimate: ")
+
+
 def test_the_yardsticks() -> None:
     """1,984 lb are 899.9 kg, which at 0.48 kg take 1,874.9 kWh: as much as the flight."""
     lines = energy.describe(1984 * 0.45359237 / 0.48, "an estimate")

@@ -115,7 +115,8 @@ def train(
 
     \b
     Settings (--dry-run prints all): train.steps, train.batch_size, train.lr, train.warmup, train.precision,
-    train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
+    train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, … Of a model folder, those of model.* that
+    change no weight, such as model.dropout.
     """
     from anyformer.train.command import Order, run
     from anyformer.train.command import dry_run as describe

@@ -93,9 +93,14 @@ def build(name: str, **overrides: Any) -> Model:
     return build_config(found.family, found.config.replace(**overrides), name)
 
 
-def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
+def outline(family: Family, config: Settings) -> Model:
+    """A model on the meta device: the names and shapes of its tensors, and no memory for them yet."""
     with torch.device("meta"):
-        model = family.build(config)
+        return family.build(config)
+
+
+def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
+    model = outline(family, config)
     materialise(model)
     initialise(model, family.init(config))
     model.origin.recipe = name

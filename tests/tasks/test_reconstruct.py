@@ -84,9 +84,10 @@ def test_its_encoder_goes_on_as_a_classifier(folder: Path) -> None:
         whole(pixel_values=pixels, noise=noise)
     torch.testing.assert_close(ours["encoder.input"][:, :16], theirs["encoder.input"])
 
-    order = {**SETTINGS, "steps": 3, "train.freeze": ("encoder.*",)}
+    order = {**SETTINGS, "steps": 3, "train.freeze": ("encoder.*",), "model.drop_path": 0.3}
     done = af.train("classify-image", recipe=folder / "mae", data=folder / "x.npz", out=folder / "probe", **order)
     probed = af.load(done.folder)
+    assert probed.config.to_json()["drop_path"] == 0.3, "which the encoder has, and the autoencoder has not"
     for name, value in probed.state_dict().items():
         if name.startswith("stages."):
             assert torch.equal(value, model.state_dict()[name]), name

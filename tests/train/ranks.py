@@ -21,7 +21,7 @@ from anyformer.train.readout import Figures
 from anyformer.train.watch import Progress, Watcher
 from tests.train.toy import PictureToy, ReadingToy, Toy, fingerprint, settings
 
-STEPS, CUT = 50, 23
+STEPS, CUT, MANY = 50, 23, 100_000
 
 
 class Losses(Watcher):
@@ -62,7 +62,8 @@ def run(out: Path, name: str, folder: Path | None, resume: bool = False, **chang
         toy.model.spare = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     cut = changes.pop("cut", False)
     watcher = Cut() if cut else Losses()
-    chosen = settings(steps=STEPS, eval_every=10, save_every=10, clip=0.5, weight_decay=0.1, **changes)
+    usual = {"steps": STEPS, "eval_every": 10, "save_every": 10, "clip": 0.5, "weight_decay": 0.1}
+    chosen = settings(**{**usual, **changes})
     trained: list[int] = []
     collate = toy.collate
 
@@ -120,6 +121,7 @@ def main() -> None:
     two += [{"name": f"{kind}-cut", "folder": out / f"{kind}-cut", "parallel": kind, "cut": True} for kind in kinds]
     two += [{"name": f"{k}-streams", "folder": out / f"{k}-s", "parallel": k, "cut": True} for k in kinds]
     two += [{"name": "ddp-unused", "folder": None}]
+    two += [{"name": "ddp-minutes", "folder": None, "minutes": 0.004, "log_every": 2, "steps": MANY}]
     two += [{"name": "norms", "folder": out / "norms"}]
     two += [{"name": "norms-cut", "folder": out / "norms-cut", "cut": True}]
     two += [{"name": "norms-on", "folder": out / "norms-cut", "resume": True}]

@@ -112,6 +112,42 @@ def test_a_folder_is_taken_further(table: Path, tmp_path: Path) -> None:
     assert (tmp_path / "second" / "tokenizer.json").read_text() == (tmp_path / "first" / "tokenizer.json").read_text()
 
 
+def test_a_folder_is_taken_further_under_other_dropouts(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are in force, in its folder, among its settings, and held to when it goes on; what wants other weights is
+    refused, by a sentence."""
+    af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "first", **SMALL)
+    more = {name: value for name, value in SMALL.items() if name != "n_layers"}
+
+    def go(out: str, **changes: Any) -> Any:
+        options = {**more, **changes}
+        return af.train("classify-text", recipe=tmp_path / "first", data=table, out=tmp_path / out, **options)
+
+    was = json.loads((tmp_path / "first" / "config.json").read_text())["model"]
+    losses = []
+    for out, changes in (("as-it-is", {}), ("second", {"model.dropout": 0.4, "attention_dropout": "0.3"})):
+        go(out, **changes)
+        losses.append([row["loss"] for row in map(json.loads, (tmp_path / out / "metrics.jsonl").open())])
+    now = json.loads((tmp_path / "second" / "config.json").read_text())["model"]
+    assert now == {**was, "dropout": 0.4, "attention_dropout": 0.3} and losses[0] != losses[1]
+    assert json.loads((tmp_path / "second" / RECORD).read_text())["settings"]["model.dropout"] == 0.4
+    with pytest.raises(af.ConfigError, match=r"begun with model\.dropout=0\.4, and now it is 0\.5"):
+        go("second", resume=True, **{"model.dropout": 0.5, "attention_dropout": 0.3})
+
+    capsys.readouterr()
+    order = ("train", "classify-text", "--recipe", "first", "--data", table, "--out", "third")
+    assert run(*order, "--set", "model.dropout=0.2", "--dry-run") == 0
+    assert {"model.dropout: 0.2", "model.n_layers: 1"} <= set(capsys.readouterr().out.splitlines())
+    for setting, says in (
+        ("model.n_layers=2", "model.n_layers cannot be changed"),
+        ("model.droput=0.2", "Did you mean"),
+    ):
+        assert run(*order, "--set", setting) == 2
+        shown = capsys.readouterr().err
+        assert says in shown and shown.count("\n") == 1 and not Path("third").exists()
+
+
 def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (table.parent / "mine.yaml").write_text("train:\n  lr: 1e-3\n  warmup: 7\n")
     arguments = ("--recipe", "bert-tiny", "--data", table, "--out", "mine", "--config", table.parent / "mine.yaml")

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 import anyformer as af
-from tests.train.ranks import CUT, STEPS
+from tests.train.ranks import CUT, MANY, STEPS
 from tests.train.toy import Toy
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +63,13 @@ def test_the_statistics_of_batch_norm_go_on(runs: dict[str, Any]) -> None:
 
 def test_both_processes_end_with_the_same_weights(runs: dict[str, Any]) -> None:
     assert runs["ddp.0"]["hash"] == runs["ddp.1"]["hash"] != ""
+
+
+def test_minutes_go_by_one_clock(runs: dict[str, Any]) -> None:
+    """A quarter of a second, in which the steps do not fit: both take the same ones, at the same rates."""
+    one, other = runs["ddp-minutes.0"], runs["ddp-minutes.1"]
+    assert one["hash"] == other["hash"] != "" and one["losses"] == other["losses"]
+    assert 0 < len(one["losses"]) < MANY / 2
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

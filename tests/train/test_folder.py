@@ -37,6 +37,7 @@ def test_what_a_run_was_begun_with(tmp_path: Path) -> None:
     assert record["command"]
     check_same(tmp_path, settings, data)
     check_same(tmp_path, {**settings, "train.steps": 99, "train.log_every": 1}, data)
+    check_same(tmp_path, {**settings, "train.newer": 1}, data)
     with pytest.raises(af.ConfigError, match=r"begun with train\.lr=0\.0005, and now it is 0\.1"):
         check_same(tmp_path, {**settings, "train.lr": 0.1}, data)
     with pytest.raises(af.ConfigError, match="data of the run"):

@@ -21,7 +21,18 @@ from anyformer.train import engine as engines
 from anyformer.train.distributed import Devices
 from anyformer.train.engine import Engine, train
 from anyformer.train.feed import Fed, Place
-from anyformer.train.record import KEPT, SMALL, WARM, Filling, Recorder, Tape, can_record, obstacle, shape_of
+from anyformer.train.record import (
+    KEPT,
+    SMALL,
+    WARM,
+    Filling,
+    Recorder,
+    Tape,
+    can_record,
+    obstacle,
+    shape_of,
+    unrecorded,
+)
 from anyformer.train.settings import TrainSettings
 from anyformer.train.watch import Progress
 from tests.train.test_engine import Notes
@@ -220,12 +231,56 @@ def test_tasks_learn_the_same_from_filled_up_batches(
     assert losses[0] == pytest.approx(losses[1], rel=5e-3) and losses[0][0] != losses[0][-1]
 
 
+def recorder_and_words(whole: Any = lambda one: (torch.zeros(5), {})) -> tuple[Recorder, list[str]]:
+    """And what it says."""
+    said: list[str] = []
+    return Recorder(whole, torch.device("cpu"), say=said.append), said
+
+
 def test_so_many_shapes_and_no_more() -> None:
-    recorder = Recorder(lambda one: (torch.zeros(5), {}), torch.device("cpu"))
+    recorder, said = recorder_and_words()
     for rows in range(1, KEPT + 4):
         for n in range(WARM + 2):
             assert (recorder.learn(fed(rows)) is None) == (rows > KEPT), (rows, n)
+    recorder.end()
     assert len(recorder.tapes) == KEPT
+    assert said == [f"Some steps are not recorded: batches come in more than {KEPT} shapes."]
+
+
+def test_each_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever shape it is that is not recorded, also where others are."""
+
+    def whole(one: Fed) -> Any:
+        if len(one.batch["x"]) > 2:
+            float(one.batch["x"].sum())
+        return torch.zeros(5), {}
+
+    recorder, said = recorder_and_words(whole)
+    for rows in (2, 3, 4):
+        for _ in range(WARM + 1):
+            recorder.learn(fed(rows))
+    assert said == ["Some steps are not recorded: they look at values (_local_scalar_dense)."]
+    assert [tape is None for tape in recorder.tapes.values()] == [False, True, True]
+    monkeypatch.setattr(Recorder, "_crowds", lambda self: "they crowd the GPU")
+    for _ in range(2 * WARM):
+        recorder.learn(fed(1))
+    recorder.end()
+    assert said[1:] == ["Some steps are not recorded: they crowd the GPU."]
+
+
+@pytest.mark.parametrize(("times", "says"), [(0, False), (WARM, True), (WARM + 1, False)])
+def test_shapes_that_do_not_come_again(times: int, says: bool) -> None:
+    recorder, said = recorder_and_words()
+    for _ in range(times):
+        recorder.learn(fed(2))
+    recorder.end()
+    assert said == (["No step was recorded: no shape of batches came more than 3 times."] if says else [])
+
+
+def test_a_run_of_few_steps_says_that_it_was_not_recorded(replayed: list[Tape]) -> None:
+    notes = Notes()
+    train(Even(), settings(steps=WARM), watcher=notes)
+    assert not replayed and notes.said == ["No step was recorded: no shape of batches came more than 3 times."]
 
 
 def test_a_step_that_looks_at_values_is_not_recorded(replayed: list[Tape], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +307,36 @@ def test_what_is_recorded() -> None:
     toy.model = af.build("gpt2-tiny", d_model=512, n_layers=16, vocab_size=1000)
     assert sum(p.numel() for p in toy.model.parameters()) > SMALL
     assert not can_record(toy, usual, gpu) and can_record(toy, usual.replace(record=True), gpu)
+
+
+def test_a_run_says_why_its_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, where nobody forbade it: what stands against it, or that it must be asked for."""
+    toy, gpu, usual = Even(), Devices(CUDA), TrainSettings(precision="bf16")
+    assert unrecorded(toy, usual, gpu) is None
+    assert "are compiled (train.compile); train.record=true does both." in str(
+        unrecorded(toy, usual.replace(compile=True), gpu)
+    )
+    assert "(train.accumulate)." in str(unrecorded(toy, usual.replace(accumulate=2), gpu))
+    for changes in ({"record": True}, {"record": False, "compile": True}, {"record": True, "compile": True}):
+        assert unrecorded(toy, usual.replace(**changes), gpu) is None
+    assert unrecorded(toy, usual.replace(compile=True), Devices(torch.device("cpu"))) is None
+    toy.steady = False
+    assert "batches differ in shape" in str(unrecorded(toy, usual, gpu))
+
+    notes = Notes()
+    monkeypatch.setattr(engines, "unrecorded", lambda *_: "Steps are not recorded for once.")
+    train(Even(), settings(steps=1), watcher=notes)
+    assert notes.said == ["Steps are not recorded for once."]
+
+
+@pytest.mark.parametrize("record", [False, "auto", True])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("steady", [False, True])
+def test_either_it_is_recorded_or_it_says_why(record: Any, compiled: bool, steady: bool) -> None:
+    toy, chosen = Even(), TrainSettings(precision="bf16", record=record, compile=compiled)
+    toy.steady = steady
+    silent = unrecorded(toy, chosen, Devices(CUDA)) is None
+    assert silent == (record is False or can_record(toy, chosen, Devices(CUDA)))
 
 
 @pytest.mark.parametrize(
@@ -370,6 +455,7 @@ def test_on_a_gpu_a_compiled_step_is_recorded_too() -> None:
     notes, usual = Notes(), Notes()
     train(Even(dropout=0.0), chosen.replace(record=True), watcher=notes)
     train(Even(dropout=0.0), chosen.replace(record=False), watcher=usual)
+    assert "Steps are recorded from here on." in notes.said, notes.said
     same(notes, usual)
 
 
@@ -379,7 +465,8 @@ STEADY = ("classify-image", "classify-audio", "classify-video", "complete-image"
 @needs_gpu
 @pytest.mark.parametrize("task", [*STEADY, "generate", "fill-mask", *FILLED])
 def test_on_a_gpu_every_steady_task_is_recorded(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself, with the losses of the run that is not; texts that are filled up without noise, which differs then."""
+    """By itself, with the losses of the run that is not; texts that are filled up without noise, which differs then.
+    Those that would be compiled on a GPU (complete-image) are not here."""
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     if task in FILLED:
         monkeypatch.setattr(F, "dropout", lambda x, *_, **__: x)
@@ -387,13 +474,32 @@ def test_on_a_gpu_every_steady_task_is_recorded(task: str, tmp_path: Path, monke
     for record in ("auto", False):
         folder = tmp_path / str(record)
         folder.mkdir()
-        engine = make_engine(task, folder, torch.device("cuda", 0), steps=14, record=record, precision="bf16")
+        chosen = {"steps": 14, "record": record, "precision": "bf16", "compile": False}
+        engine = make_engine(task, folder, torch.device("cuda", 0), **chosen)
         engine.watcher = notes = Notes()
         engine.recorder = engine._make_recorder()  # which speaks to the watcher
         engine.run()
         losses.append(notes.losses)
         assert ("Steps are recorded from here on." in notes.said) == (record is not False)
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+
+
+@needs_gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("record", ["auto", True])
+def test_on_a_gpu_pictures_are_completed_by_compiled_steps(
+    record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the task advises; a run says that its steps are not recorded, or, where that is asked for, records them."""
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    chosen = {"steps": 14, "record": record, "precision": "bf16"}
+    engine = make_engine("complete-image", tmp_path, torch.device("cuda", 0), **chosen)
+    assert engine.settings.compile
+    engine.watcher = notes = Notes()
+    engine.recorder = engine._make_recorder()
+    engine.run()
+    expected = "Steps are recorded from here on." if record is True else "where they are compiled"
+    assert any(expected in said for said in notes.said), notes.said
 
 
 @needs_gpu

@@ -6,18 +6,23 @@ import json
 import math
 import re
 import sys
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch import Tensor
 
 import anyformer as af
+from anyformer.tasks.base import Loss
 from anyformer.train import energy, report
 from anyformer.train.display import Display, duration
 from anyformer.train.distributed import Devices
 from anyformer.train.engine import Engine, train
 from anyformer.train.feed import count_tokens
+from anyformer.train.readout import Figures, Readout
 from anyformer.train.speed import operations_per_token
 from anyformer.train.state import State
 from anyformer.train.watch import Progress, Watcher, Watchers
@@ -83,6 +88,81 @@ def test_plain_lines_where_nobody_looks_live(capsys: pytest.CaptureFixture[str])
         assert re.search(part, steps[-1]), part
     assert sum("signature toy" in line for line in lines) == len(range(7, 41, 7)) + 1
     assert "\x1b" not in "".join(lines)
+
+
+class SlowStart(Toy):
+    """Its first step sets things up, for a second."""
+
+    started = False
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Loss:
+        time.sleep(0 if self.started else 1)
+        self.started = True
+        return super().loss(batch)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are there a step later, as on a GPU."""
+
+    def ready(readout: Readout, everything: bool = False) -> Iterator[Figures]:
+        while len(readout.pending) > (0 if everything else 1):
+            yield readout.pending.pop(0).read()
+
+    monkeypatch.setattr(Readout, "ready", ready)
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("live", [False, True])
+def test_nothing_is_shown_before_there_are_figures(
+    live: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No loss that is no number, no padding of 100%; and what the first step took says nothing of the others."""
+    toy, lines = SlowStart(), []
+    display = Display(toy.model, torch.device("cpu"), "loss")
+    plain = Display.line
+
+    def line(self: Display, progress: Progress) -> str:
+        lines.append((progress.step, plain(self, progress)))
+        return lines[-1][1]
+
+    monkeypatch.setattr(Display, "line", line)
+    if live:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "xterm")
+    train(toy, settings(steps=100, eval_every=0), watcher=display)
+    shown = capsys.readouterr().out
+    assert "nan" not in shown and "100.0%" not in shown
+    before = [text for step, text in lines if step == 1]
+    assert before == ([""] if live else []), "its figures come with the next step"
+    timed = [(step, text) for step, text in lines if "left" in text]
+    assert timed[0][0] == 3 and all(re.search(r"loss [\d.]+  [\d,]+ tokens/s", text) for _, text in timed)
+    left = re.search(r"(?:(\d+) min )?(\d+) s left", timed[0][1])
+    assert left is not None and 60 * int(left[1] or 0) + int(left[2]) < 50, "by the first step it would be 97 s"
+
+
+@pytest.mark.usefixtures("late")
+def test_a_run_that_goes_on_waits_for_figures_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toy = Toy()
+    with pytest.raises(DeadError):
+        train(Toy(), settings(steps=100), folder=tmp_path, watcher=Dies())
+    train(toy, settings(steps=100), folder=tmp_path, resume=True, watcher=Display(toy.model, torch.device("cpu"), "x"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"step [\d,]+/100 ", line)]
+    assert lines[0].startswith("step 13/100 ") and "tokens/s" in lines[0] and "left" in lines[0]
+
+
+def test_no_more_time_is_left_than_the_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float | None] = []
+    state = train(Toy(), settings(steps=10), on_step=lambda progress: seen.append(progress.seconds_left))
+    assert seen[0] is None and all(left is not None for left in seen[1:]) and seen[-1] == 0
+    progress = Progress(10**9, state, minutes=1.0)
+    for step in (11, 12):
+        state.step = step
+        progress.saw(Figures(step, (), 0.0, 1.0, 5, 5, 1.0))
+    state.seconds = 20.0
+    assert progress.seconds_left == 40.0
+    state.seconds = 70.0
+    assert progress.seconds_left == 0.0
 
 
 def test_a_live_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +239,80 @@ def test_codecarbon_measures_where_it_can(monkeypatch: pytest.MonkeyPatch, mode:
     monkeypatch.setitem(sys.modules, "codecarbon", Module)  # type: ignore[arg-type]
     meter = energy.Meter(torch.device("cpu"))
     assert meter.how.startswith(how) and meter.read() == 0.25
+
+
+class Card:
+    """A fake of pynvml with one card, whose counter says what it is told to."""
+
+    def __init__(self, **missing: bool) -> None:
+        self.drawn, self.open, self.missing = 5_000_000, 0, missing  # thousandths of a joule
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.missing.get("driver"):
+            raise RuntimeError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        assert uuid == "GPU-1234"
+        return "the card"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, card: str) -> int:  # noqa: N802
+        assert card == "the card" and self.open == 1
+        if self.missing.get("counter"):
+            raise RuntimeError("Not Supported")
+        return self.drawn
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device that PyTorch says is a known GPU."""
+
+    class Properties:
+        uuid = "1234"
+
+    monkeypatch.setitem(sys.modules, "codecarbon", None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    return torch.device("cuda", 0)
+
+
+def test_a_card_that_counts_is_asked(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when the meter was made; the processor beside it is still an estimate."""
+    card = Card()
+    monkeypatch.setitem(sys.modules, "pynvml", card)  # type: ignore[arg-type]
+    meter = energy.Meter(gpu)
+    cores = torch.get_num_threads()
+    assert meter.how.startswith("measured by the card's counter, which counts every program on it; an estimate for ")
+    assert f"{cores} CPU core" in meter.how and "H200" not in meter.how and meter.watts == cores * 10
+    card.drawn += 7_200_000_000  # 7.2 MJ are 2 kWh
+    meter.started -= 3600
+    assert meter.read() == pytest.approx(2 + cores * 0.01, rel=1e-3)
+    card.missing["counter"] = True
+    assert meter.read() == pytest.approx(2 + cores * 0.01, rel=1e-3), "it stands still"
+    meter.stop()
+    assert card.open == 0
+    assert "2.01 kWh (measured by the card's counter" in energy.describe(2.01, meter.how)[0]
+
+
+@pytest.mark.parametrize("missing", ["library", "driver", "counter"])
+def test_a_card_that_does_not_count_is_an_estimate(
+    missing: str, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = None if missing == "library" else Card(**{missing: True})
+    monkeypatch.setitem(sys.modules, "pynvml", card)  # type: ignore[arg-type]
+    meter = energy.Meter(gpu)
+    assert meter.how.startswith("an estimate: NVIDIA H200 at 700 W, ")
+    assert meter.watts == 700 + torch.get_num_threads() * 10
+    meter.stop()
+
+
+def test_without_a_gpu_no_card_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "codecarbon", None)
+    monkeypatch.setitem(sys.modules, "pynvml", Card())  # type: ignore[arg-type]
+    assert energy.Meter(torch.device("cpu")).how.startswith("an estimate: ")
 
 
 def test_the_yardsticks() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.weights.folder import outline
 
 from .compare import close
 from .gguf_files import KINDS, oracle, real_file, write
@@ -79,6 +80,7 @@ def test_as_another_type_and_saved(tmp_path: Path) -> None:
     file = write(oracle("llama"), "llama", tmp_path / "tiny.gguf")
     assert af.load(file, dtype=torch.bfloat16).dtype == torch.bfloat16
     model = af.load(file)
+    assert outline(file).config == model.config
     model.save(tmp_path / "hf", format="hf")
     back = hf_class("LlamaForCausalLM").from_pretrained(tmp_path / "hf")
     batch = {"input_ids": ids(2, 7)}

@@ -287,7 +287,8 @@ def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> 
 
         def on_step(progress: Progress) -> None:
             speed, left = progress.tokens_per_second, progress.seconds_left
-            show(progress.step, progress.steps, f"loss {progress.loss:.3f}  {speed:,.0f} tokens/s  {left:.0f} s left")
+            known = "" if speed is None or left is None else f"  {speed:,.0f} tokens/s  {left:.0f} s left"
+            show(progress.step, progress.steps, f"loss {progress.loss:.3f}{known}")
 
         train(Lesson(model, corpus, settings), train_settings(settings), on_step=on_step)
 

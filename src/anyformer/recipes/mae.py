@@ -94,7 +94,7 @@ def encoder(model: Model) -> Model:
     )
     single = registry.build_config(registry.family("vit"), config)
     ours = {name: value for name, value in model.state_dict().items() if name.startswith("stages.encoder.")}
-    missing, _ = single.load_state_dict(ours, strict=False)
+    missing, _ = single.load_state_dict(ours, strict=False, assign=model.device.type == "meta")
     assert all(name.startswith("heads.") for name in missing)
     single.origin.files = dict(model.origin.files)
     return single.to(device=model.device, dtype=model.dtype)

@@ -62,8 +62,8 @@ class Options(Settings):
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a user may say when a task begins. `model` are the recipe's settings, changed by the user; None:
-    as they stand."""
+    """Everything that a user may say when a task begins. `model` are the recipe's settings, or those of the folder's
+    model, changed by the user; None: as they stand."""
 
     model: Settings | None = None
     data: DataSettings = DataSettings()
@@ -111,6 +111,11 @@ class Task:
     compiled: bool = False  # whether what `ready` does is compiled, while training
     model: Model
     settings: Any  # its own options, as chosen
+
+    @classmethod
+    def fits(cls, config: Settings) -> bool:
+        """Whether a family with such settings can do the work."""
+        raise NotImplementedError
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:

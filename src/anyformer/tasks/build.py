@@ -14,13 +14,15 @@ from torch import Tensor
 
 from anyformer import registry, shipped
 from anyformer.config import Settings
+from anyformer.core.init import materialise
 from anyformer.core.positions import Table
 from anyformer.errors import ConfigError, FolderError, nearest
 from anyformer.inputs.replaced import ReplacedInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
 from anyformer.text.tokenizer import Tokenizer
-from anyformer.weights.folder import load
+from anyformer.weights.difference import own_tensors
+from anyformer.weights.folder import load, outline
 
 Fits = Callable[[Settings], bool]
 
@@ -80,11 +82,19 @@ def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:
     return config.replace(**changes)
 
 
-def load_for(folder: str | PathLike[str], fits: Fits, wanted: str) -> tuple[Model, Tokenizer]:
+def sketch(folder: str | PathLike[str], fits: Fits) -> Model:
+    """The model that would be taken further, without its weights: what there is to be set, and what its tensors are."""
+    return further(outline(folder), fits)
+
+
+def load_for(
+    folder: str | PathLike[str], fits: Fits, wanted: str, chosen: Settings | None = None
+) -> tuple[Model, Tokenizer]:
     """A folder's model, if it can do the work, in the precision that training wants, and its tokenizer."""
-    model = single(load(folder, dtype=torch.float32))
+    model = further(load(folder, dtype=torch.float32), fits)
     if not fits(model.config):
         raise FolderError(f"{folder} holds a {model.family} model; this task wants {wanted}.")
+    model = with_settings(model, chosen)
     tokenizer = Tokenizer.load(folder)
     tokenizer.check(vocabulary(model.config))
     return model, tokenizer
@@ -96,6 +106,36 @@ def vocabulary(config: Settings) -> int:
         if "vocab_size" in holder:
             return int(holder["vocab_size"])
     raise ConfigError(f"{type(config).__name__} has no vocabulary, so it does not read text.")
+
+
+def with_settings(model: Model, config: Settings | None) -> Model:
+    """The same weights under other settings, such as dropouts; an error where those want other weights. None: as it
+    is."""
+    if config is None or config == model.config:
+        return model
+    fresh = resettled(model, config)
+    materialise(fresh, model.device, model.dtype)
+    known = own_tensors(model)
+    with torch.no_grad():
+        for name, place in own_tensors(fresh).items():
+            place.copy_(known[name])
+    fresh.origin = model.origin
+    return fresh.train(model.training)
+
+
+def resettled(model: Model, config: Settings) -> Model:
+    """A model with other settings, without weights yet, once it is sure that it takes those of this one: tensors of the
+    same names and shapes."""
+    fresh = registry.outline(registry.family(model.family), config)
+    has, wants = ({name: list(value.shape) for name, value in own_tensors(one).items()} for one in (model, fresh))
+    odd = next((name for name in {**has, **wants} if has.get(name) != wants.get(name)), None)
+    if odd is None:
+        return fresh
+    changed = [f"model.{name}" for name in config.names() if getattr(config, name) != getattr(model.config, name)]
+    raise ConfigError(
+        f"{' and '.join(changed)} cannot be changed in a model that is taken further: {odd} would be"
+        f" {wants.get(odd, 'left over')} and is {has.get(odd, 'not there')}; only what changes no weight can be."
+    )
 
 
 def with_head(model: Model, keep: bool, **changes: Any) -> Model:
@@ -132,6 +172,11 @@ def transfer(state: Mapping[str, Tensor], model: Model) -> list[str]:
             else:
                 left.append(name)
     return left
+
+
+def further(model: Model, fits: Fits) -> Model:
+    """What a task that wants such settings takes further."""
+    return model if fits(model.config) else single(model)
 
 
 def single(model: Model) -> Model:

@@ -96,6 +96,7 @@ class LabelledTask(Task):
             model = load_model(source, dtype=torch.float32)
             if not cls.fits(model.config):
                 raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+            model = build.with_settings(model, setup.model)
             known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
             labels, same = (known, True) if set(known) == set(labels) else (labels, False)
             config = cls.shape(model.config, labels)

@@ -94,9 +94,10 @@ class PictureTask(Task):
         labels = cls.find_labels(rows, options, setup)
         if build.is_folder(source):
             model = load_model(source, dtype=torch.float32)
-            model = model if cls.fits(model.config) else build.single(model)
+            model = build.further(model, cls.fits)
             if not cls.fits(model.config):
                 raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+            model = build.with_settings(model, setup.model)
             if (side := other_size(model.config, setup.data)) is not None:
                 model = resize_pictures(model, side)
             model, labels = cls.take_further(model, labels, options)
@@ -112,11 +113,6 @@ class PictureTask(Task):
         task = cls(model, processor, options, labels=labels)
         task.meaning, task.lenient = pairs(setup.data.labels, "data.labels"), True
         return task
-
-    @classmethod
-    def fits(cls, config: Settings) -> bool:
-        """Whether a family with such settings can do the work."""
-        raise NotImplementedError
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:

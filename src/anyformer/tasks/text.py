@@ -68,7 +68,7 @@ class TextTask(Task):
         labels = cls.find_labels(rows, options, setup)
         chosen = setup.tokenizer
         if build.is_folder(source):
-            model, tokenizer = build.load_for(source, cls.fits, cls.wanted)
+            model, tokenizer = build.load_for(source, cls.fits, cls.wanted, setup.model)
             model, labels = cls.take_further(model, labels, options)
         else:
             config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
@@ -78,11 +78,6 @@ class TextTask(Task):
         model.origin.files.update(tokenizer_files(tokenizer))
         cls.name_labels(model, labels)
         return cls(model, tokenizer, options, labels=labels, max_length=setup.data.max_length)
-
-    @classmethod
-    def fits(cls, config: Settings) -> bool:
-        """Whether a family with such settings can do the work."""
-        raise NotImplementedError
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:

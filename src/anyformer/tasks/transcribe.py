@@ -33,6 +33,7 @@ from anyformer.pictures.decode import Decoded, take
 from anyformer.sounds.extractor import Extractor
 from anyformer.sounds.open import Sound, as_sound
 from anyformer.sounds.read import read_sounds
+from anyformer.tasks import build
 from anyformer.tasks.base import (
     AS_USUAL,
     Batch,
@@ -116,8 +117,8 @@ class Transcribe(TextTask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
-        model = setup.model
-        if model is not None and options.seconds is not None and "source_length" in model.names():
+        model, fresh = setup.model, not build.is_folder(source)
+        if fresh and model is not None and options.seconds is not None and "source_length" in model.names():
             model = model.replace(source_length=round(options.seconds * 50))
         return super().begin(source, rows, valid, Setup(model, setup.data, setup.tokenizer, options))
 

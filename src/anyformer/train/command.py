@@ -14,7 +14,7 @@ from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
-from anyformer.tasks.build import is_folder
+from anyformer.tasks.build import is_folder, resettled, sketch
 from anyformer.tasks.job import Job, hold_out, take_share
 from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
@@ -98,11 +98,16 @@ def plan(order: Order) -> Plan:
     kind = find(order.task)
     sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
     given = dict(order.given)
-    if not is_folder(order.recipe):
+    known = sketch(order.recipe, kind.fits) if is_folder(order.recipe) else None
+    if known is None:
         found = registry.recipe(order.recipe)
         sections = {"model": found.config, **sections}
         given = {**found.training, **given}
+    else:
+        sections = {"model": known.config, **sections}
     usual = resolve({**sections, "train": TrainSettings()}, given)
+    if known is not None:
+        resettled(known, usual["model"])  # an error is one before the data is read
     data = usual["data"]
     assert isinstance(data, DataSettings)
     rows = kind.read(order.data, data)
@@ -111,7 +116,7 @@ def plan(order: Order) -> Plan:
     else:
         rows, valid = hold_out(rows, data.held_out)
     rows = take_share(rows, data.share)
-    advice = kind.advice(not is_folder(order.recipe), len(rows))
+    advice = kind.advice(known is None, len(rows))
     if "train.batch_size" in given or "batch_size" in given:
         advice.pop("batch_tokens", None)
     usual_train = TrainSettings(**advice)

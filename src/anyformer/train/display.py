@@ -29,9 +29,10 @@ class Display(Watcher):
         self.use = operations_per_token(model) / (top * ranks) if top is not None else None
         self.live: Any = None
         self.task: Any = None
-        self.last = 0.0
+        self.last, self.timed = time.perf_counter(), False
 
     def start(self, progress: Progress) -> None:
+        self.last = time.perf_counter()
         if sys.stdout.isatty():
             self._open(progress)
 
@@ -45,25 +46,33 @@ class Display(Watcher):
         self.live.start()
 
     def step(self, progress: Progress) -> None:
+        """The first plain line waits for what there is to say, the speed too; where steps are slow, not for that."""
         if self.live is not None:
             self.live.update(self.task, completed=progress.step, note=self.line(progress))
             return
+        if progress.figures is None:
+            return
         now = time.perf_counter()
         twentieth = progress.step * LINES // progress.steps > (progress.step - 1) * LINES // progress.steps
-        if twentieth or progress.step == progress.first_step + 1 or now - self.last > SECONDS:
+        first = not self.timed and progress.seconds_left is not None
+        if twentieth or first or now - self.last > SECONDS:
+            self.timed = progress.seconds_left is not None
             self._say(f"step {progress.step:,}/{progress.steps:,}  {self.line(progress)}")
 
     def line(self, progress: Progress) -> str:
         """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  waiting 0.2%  4 min left"""
-        speed = progress.tokens_per_second
+        if progress.figures is None:
+            return ""
+        speed, left = progress.tokens_per_second, progress.seconds_left
         parts = [f"loss {progress.loss:.4g}"]
         value = progress.state.metrics.get(self.metric)
         parts += [f"valid {self.metric} {value:.4g}"] if isinstance(value, (int, float)) else []
-        parts += [f"{speed:,.0f} {progress.unit}/s"]
-        parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None and progress.unit == "tokens" else []
+        if speed is not None:
+            parts += [f"{speed:,.0f} {progress.unit}/s"]
+            parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None and progress.unit == "tokens" else []
         parts += [f"{memory(self.device) / 1e9:.1f} GB", f"padding {progress.padding:.1%}"]
         parts += [f"waiting {progress.waiting:.1%}"]
-        return "  ".join([*parts, f"{duration(progress.seconds_left)} left"])
+        return "  ".join([*parts, *([] if left is None else [f"{duration(left)} left"])])
 
     def evaluated(self, progress: Progress, metrics: Metrics) -> None:
         if metrics:

@@ -1,5 +1,5 @@
-"""What a run took out of the socket, and what that meant: measured by codecarbon where it is installed, else estimated
-from the time, and said to be."""
+"""What a run took out of the socket, and what that meant: measured by codecarbon where it is installed, else by the
+card's own counter where that can be read, and the rest estimated from the time, and said to be."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import logging
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -43,19 +44,65 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self.started = time.perf_counter()
         self.tracker = _tracker()
-        self.watts, assumed = assume(device)
-        self.how = f"an estimate: {assumed}" if self.tracker is None else named(self.tracker)
+        self.counter = Counter.of(device) if self.tracker is None else None
+        self.watts, assumed = assume(device if self.counter is None else torch.device("cpu"))
+        if self.tracker is not None:
+            self.how = named(self.tracker)
+        elif self.counter is not None:
+            self.how = f"measured by the card's counter, which counts every program on it; an estimate for {assumed}"
+        else:
+            self.how = f"an estimate: {assumed}"
 
     def read(self) -> float:
         """kWh so far."""
         if self.tracker is not None:
             self.tracker.flush()
             return float(self.tracker._total_energy.kWh)
-        return self.watts * (time.perf_counter() - self.started) / 3.6e6
+        card = 0.0 if self.counter is None else self.counter.read()
+        return card + self.watts * (time.perf_counter() - self.started) / 3.6e6
 
     def stop(self) -> None:
         if self.tracker is not None:
             self.tracker.stop()
+        if self.counter is not None:
+            self.counter.stop()
+
+
+class Counter:
+    """What a card has drawn since this was made, by NVIDIA's management library, if `pynvml` is there to ask it. A card
+    that others use too draws for them as well, and nothing says whose share is whose; but an estimate would charge the
+    whole card at its limit, busy or not."""
+
+    def __init__(self, nvml: Any, card: Any) -> None:
+        self.nvml, self.card = nvml, card
+        self.first = self.last = nvml.nvmlDeviceGetTotalEnergyConsumption(card)  # in thousandths of a joule
+
+    @classmethod
+    def of(cls, device: torch.device) -> Counter | None:
+        """None: there is no such library, no driver, or no counter (before Volta, or on a slice of a card)."""
+        if device.type != "cuda":
+            return None
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the package under its old name says so
+            nvml = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(_uuid(device)))
+        return None
+
+    def read(self) -> float:
+        """kWh so far; a counter that cannot be read any more stands still."""
+        with contextlib.suppress(Exception):
+            self.last = self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.card)
+        return float(max(self.last - self.first, 0)) / 3.6e9
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):
+            self.nvml.nvmlShutdown()
+
+
+def _uuid(device: torch.device) -> str:
+    """As the management library knows the card: its numbers are not PyTorch's where only some are visible."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def _tracker() -> Any:

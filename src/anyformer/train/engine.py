@@ -27,8 +27,9 @@ from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
 from anyformer.train.optim import Average, freeze, make_optimizer, rate
+from anyformer.train.pace import Pace
 from anyformer.train.readout import Figures, Readout
-from anyformer.train.record import Filling, Recorder, Taken, can_record
+from anyformer.train.record import Filling, Recorder, Taken, can_record, unrecorded
 from anyformer.train.seeds import seed_everything
 from anyformer.train.settings import TrainSettings
 from anyformer.train.state import State
@@ -81,10 +82,11 @@ class Engine:
         self.store = None if folder is None else Store(folder / "checkpoints", devices, keep)
         self.state = State()
         self.recorder = self._make_recorder()
-        self.progress = Progress(settings.steps, self.state)
+        self.progress = Progress(settings.steps, self.state, settings.minutes)
         self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
         self.asked_to_stop: float | None = None  # when
-        self.spent = 0.0  # the share of the minutes that are allowed
+        self.clock = 0.0  # seconds of work, as the first process counts them
+        self.pace = Pace(settings, self.state)
 
     # The loop
 
@@ -94,6 +96,8 @@ class Engine:
             self._resume()
         self.progress.begin()
         self.watcher.start(self.progress)
+        if (why := unrecorded(self.work, self.settings, self.devices)) is not None:
+            self.watcher.note(why)
         self.work.model.train()
         self.work.model.sparing = True
         try:
@@ -121,8 +125,11 @@ class Engine:
                 self.save()
             if self._asked():
                 self._interrupt()
+            self._read_clock()
         self._read(everything=True)
-        if self.spent >= 1:
+        if self.recorder is not None:
+            self.recorder.end()
+        if self._time_is_up():
             self.watcher.note(f"The {self.settings.minutes:g} minutes are up, after step {state.step:,}.")
 
     def _due(self, every: int) -> bool:
@@ -133,13 +140,13 @@ class Engine:
 
     def _time_is_up(self) -> bool:
         """By the clock of the first process; what was spent before a kill counts."""
-        if self.settings.minutes and (not self.devices.many or self._due(self.settings.log_every)):
-            self.spent = self.devices.share(self.state.seconds / 60 / self.settings.minutes)
-        return self.spent >= 1
+        return 0 < 60 * self.settings.minutes <= self.clock
 
-    def _place(self, number: int) -> int:
-        """Where in the schedule a step stands: further on where the minutes go faster than the steps."""
-        return number if number <= self.settings.warmup else max(number, int(self.spent * self.settings.steps))
+    def _read_clock(self) -> None:
+        """All processes have one, or their rates would differ; they talk about it now and then only."""
+        often = not self.devices.many or self.pace.settling
+        if self.settings.minutes and (often or self._due(self.settings.log_every)):
+            self.clock = self.devices.share(self.state.seconds)
 
     def step(self) -> None:
         started = time.perf_counter()
@@ -160,7 +167,7 @@ class Engine:
         self.watcher.step(self.progress)
 
     def _learn(self, number: int, batches: Sequence[Fed]) -> None:
-        lr = rate(self._place(number), self.settings)
+        lr = rate(self.pace.place(number, self.clock), self.settings)
         self.stepper.aim(lr)
         rows = [row for fed in batches for row in fed.rows]
         taken = self.recorder.learn(batches[0]) if self.recorder is not None else None
@@ -341,7 +348,7 @@ class Engine:
     def _restore(self, state: State) -> None:
         vars(self.state).update(vars(state))
         self.saved = (state.step, state.evaluated)
-        self.energy_before = state.energy
+        self.clock, self.energy_before = state.seconds, state.energy
         self.stepper.scaler.load_state_dict(state.scaler)
 
     # The end

@@ -72,7 +72,8 @@ def check_same(folder: Path, settings: Mapping[str, Any], data: Mapping[str, Any
     was = record.get("settings", {})
     now = json.loads(json.dumps(dict(settings)))
     free = {f"train.{name}" for name in FREE}
-    changed = [key for key in {**was, **now} if key not in free and was.get(key) != now.get(key)]
+    # What the record does not know of came with a later version, and cannot have been otherwise.
+    changed = [key for key in was if key not in free and was[key] != now.get(key)]
     if changed:
         key = changed[0]
         raise ConfigError(

@@ -43,9 +43,31 @@ def can_record(work: Work, settings: TrainSettings, devices: Devices) -> bool:
     why = obstacle(work, settings, devices)
     if why is not None and settings.record is True:
         raise ConfigError(f"train.record: steps cannot be recorded {why}.")
+    return why is None and (settings.record is True or reluctance(work, settings) is None)
+
+
+def unrecorded(work: Work, settings: TrainSettings, devices: Devices) -> str | None:
+    """What is said where steps are not recorded though nobody forbade it; without a GPU nobody expects it."""
+    if settings.record is False or devices.device.type != "cuda":
+        return None
+    why = obstacle(work, settings, devices)
+    if why is None and settings.record == "auto":
+        why = reluctance(work, settings)
+    return None if why is None else f"Steps are not recorded {why}."
+
+
+def reluctance(work: Work, settings: TrainSettings) -> str | None:
+    """Why steps that could be recorded are only where that is asked for."""
     small = sum(parameter.numel() for parameter in work.model.parameters()) < SMALL
-    usual = (work.steady or (bool(work.fills) and small)) and not settings.compile
-    return why is None and (usual or settings.record is True)
+    if not work.steady and work.fills and not small:
+        return (
+            "where texts differ in length and the model is large, which gains more by packing; train.record=true tries"
+        )
+    if not work.steady and not work.fills:
+        return "where batches differ in shape or values are looked at; train.record=true tries"
+    if settings.compile:
+        return "where they are compiled (train.compile); train.record=true does both"
+    return None
 
 
 def obstacle(work: Work, settings: TrainSettings, devices: Devices) -> str | None:
@@ -137,6 +159,7 @@ class Recorder:
         self.seen: Counter[Any] = Counter()
         self.tapes: dict[Any, Tape | None] = {}  # None: this shape is not recorded
         self.open = True  # closed where recording failed: everything goes on as usual
+        self.explained: set[str] = set()  # what was said of steps that are not recorded, once each
         cuda = device.type == "cuda"
         self.side = torch.cuda.Stream(device) if cuda else None
         self.pool = torch.cuda.graph_pool_handle() if cuda else None  # all recordings share their memory
@@ -144,7 +167,10 @@ class Recorder:
     def learn(self, fed: Fed) -> Taken | None:
         """The step; None where it has not been done, and is the caller's."""
         key = shape_of(fed, self.filling)
-        if not self.open or (key not in self.tapes and len(self.tapes) >= KEPT):
+        if not self.open:
+            return None
+        if key not in self.tapes and len(self.tapes) >= KEPT:
+            self._explain(f"batches come in more than {KEPT} shapes")
             return None
         self.seen[key] += 1
         if self.seen[key] < WARM:
@@ -176,16 +202,31 @@ class Recorder:
         tape.load(fed)
         with looking(self.device, inside=not self.compiled) as found, unseen():
             made = self._aside(tape.fed)
-        self.tapes[key] = tape if not found and self._fits() else None
-        if found and len(self.tapes) == 1:
-            self.say(f"Steps are not recorded: they look at values ({', '.join(dict.fromkeys(found))}).")
+        why = f"they look at values ({', '.join(dict.fromkeys(found))})" if found else self._crowds()
+        if why is not None:
+            self._explain(why)
+        self.tapes[key] = tape if why is None else None
         return made
 
-    def _fits(self) -> bool:
+    def _explain(self, why: str) -> None:
+        """Nobody should have to find out by the speed."""
+        if why not in self.explained:
+            self.explained.add(why)
+            whose = "Some steps" if any(tape is not None for tape in self.tapes.values()) else "Steps"
+            self.say(f"{whose} are not recorded: {why}.")
+
+    def end(self) -> None:
+        """The run is over; where no shape came often enough, that is said too."""
+        if self.seen and not self.explained and max(self.seen.values()) <= WARM:
+            self.say(f"No step was recorded: no shape of batches came more than {WARM} times.")
+
+    def _crowds(self) -> str | None:
         if self.device.type != "cuda":
-            return True
-        total = torch.cuda.get_device_properties(self.device).total_memory
-        return torch.cuda.max_memory_allocated(self.device) < ROOM * total
+            return None
+        room = ROOM * torch.cuda.get_device_properties(self.device).total_memory
+        if torch.cuda.max_memory_allocated(self.device) < room:
+            return None
+        return f"they take more than {ROOM:.0%} of the GPU's memory, and a recording takes as much again"
 
     def _record(self, tape: Tape, side: Any) -> bool:
         """Nothing moves by it: what is recorded is carried out when it is replayed."""

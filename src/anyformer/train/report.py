@@ -35,7 +35,8 @@ class MetricsFile(Watcher):
 
     def log(self, figures: Figures, progress: Progress) -> None:
         row = {"step": figures.step, "loss": figures.loss, "lr": figures.lr, "gradient_norm": figures.norm}
-        row |= {f"{progress.unit}_per_second": round(progress.tokens_per_second, 1)}
+        if (speed := progress.tokens_per_second) is not None:
+            row[f"{progress.unit}_per_second"] = round(speed, 1)
         self._add({**row, **figures.parts, "waiting": round(progress.waiting, 4)})
 
     def evaluated(self, progress: Progress, metrics: Metrics) -> None:

@@ -6,30 +6,45 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from anyformer.train.readout import Figures
 from anyformer.train.state import State
 from anyformer.train.work import Metrics
 
 
+class Mark(NamedTuple):
+    """When the figures of a step were there, and how many tokens had been read by then."""
+
+    time: float
+    step: int
+    tokens: int
+
+
 @dataclass
 class Progress:
-    """Where a run stands, for whoever shows it. Speeds are of this start, breaks not counted."""
+    """Where a run stands, for whoever shows it. Speeds are of this start, breaks not counted.
+
+    The first step of a start sets everything up (compiles, chooses kernels), and on a GPU its figures are there a step
+    later: until those of a second one came, nothing is known of the speed.
+    """
 
     steps: int
     state: State
+    minutes: float = 0.0  # that the run may take; 0: no limit
     figures: Figures | None = None  # of the last step that was read
     started: float = field(default_factory=time.perf_counter)
-    first_step: int = 0
-    first_tokens: int = 0
+    mark: Mark | None = None  # the first figures of this start
     waited: float = 0.0  # seconds that the trainer stood still for want of data
     unit: str = "tokens"  # what `tokens` counts: images, where those are what a model reads
 
     def begin(self) -> None:
-        self.started, self.first_step, self.first_tokens = time.perf_counter(), self.state.step, self.state.tokens
+        self.started, self.figures, self.mark = time.perf_counter(), None, None
 
     def saw(self, figures: Figures) -> None:
         self.figures = figures
+        if self.mark is None:
+            self.mark = Mark(time.perf_counter(), figures.step, self.state.tokens)
 
     @property
     def step(self) -> int:
@@ -44,8 +59,10 @@ class Progress:
         return time.perf_counter() - self.started
 
     @property
-    def tokens_per_second(self) -> float:
-        return (self.state.tokens - self.first_tokens) / max(self.seconds, 1e-9)
+    def tokens_per_second(self) -> float | None:
+        """None: not known yet."""
+        since = self._since()
+        return None if since is None else since.tokens / max(since.time, 1e-9)
 
     @property
     def padding(self) -> float:
@@ -58,8 +75,20 @@ class Progress:
         return self.waited / max(self.seconds, 1e-9)
 
     @property
-    def seconds_left(self) -> float:
-        return self.seconds * (self.steps - self.step) / max(self.step - self.first_step, 1)
+    def seconds_left(self) -> float | None:
+        """None: not known yet."""
+        since = self._since()
+        if since is None:
+            return None
+        left = since.time / since.step * (self.steps - self.step)
+        return min(left, max(60 * self.minutes - self.state.seconds, 0.0)) if self.minutes else left
+
+    def _since(self) -> Mark | None:
+        """The time, the steps and the tokens after the first figures; None: there were no others."""
+        if self.mark is None or self.figures is None or self.figures.step == self.mark.step:
+            return None
+        now = Mark(time.perf_counter(), self.figures.step, self.state.tokens)
+        return Mark(now.time - self.mark.time, now.step - self.mark.step, now.tokens - self.mark.tokens)
 
 
 class Watcher:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from anyformer.model import Model
 from anyformer.version import __version__
 from anyformer.weights.difference import complete, own_tensors
 from anyformer.weights.files import check_fit, list_tensors, read_json, whole_folder, write_tensors
-from anyformer.weights.hf import fill, load_hf, read_companions, save_hf, write_companions
+from anyformer.weights.hf import fill, load_hf, outline_hf, read_companions, save_hf, write_companions
 from anyformer.weights.rounded import rescale, scales_of
 from anyformer.weights.table import Key, addresses
 
@@ -46,12 +47,38 @@ def load(
     return read(path, device, torch.float32 if dtype is None else dtype).quantise(weights)
 
 
+def outline(folder: str | PathLike[str]) -> Model:
+    """A folder's model without its weights, on the meta device: its settings, and the names and shapes of its tensors.
+    What `load` warns of is not said."""
+    path = shipped.place(folder)
+    if _is_gguf(path):
+        from anyformer.weights.gguf import outline_gguf
+
+        return outline_gguf(path)
+    config = _config(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _outline_own(path, config) if "anyformer" in config else outline_hf(path, config)[1]
+
+
 def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
     """Whichever form it has."""
-    if path.suffix == ".gguf" and path.is_file():
+    if _is_gguf(path):
         from anyformer.weights.gguf import load_gguf
 
         return load_gguf(path, device, dtype)
+    config = _config(path)
+    if "anyformer" in config:
+        return load_own(path, config, device, dtype)
+    return load_hf(path, config, device, dtype)
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix == ".gguf" and path.is_file()
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """A model folder's config.json."""
     if not path.is_dir():
         what = "is a file, not a folder" if path.exists() else "does not exist"
         raise FolderError(
@@ -59,10 +86,7 @@ def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> M
         )
     if not (path / "config.json").exists():
         raise FolderError(f"{path} has no config.json, so it is no model folder.")
-    config = read_json(path / "config.json")
-    if "anyformer" in config:
-        return load_own(path, config, device, dtype)
-    return load_hf(path, config, device, dtype)
+    return read_json(path / "config.json")
 
 
 def read_device(name: str) -> torch.device:
@@ -116,13 +140,7 @@ def own_config(model: Model) -> dict[str, Any]:
 
 
 def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, dtype: torch.dtype | None) -> Model:
-    family = registry.family(str(config.get("family")))
-    try:
-        settings = family.config.from_json(config.get("model", {}))
-    except ConfigError as error:
-        raise ConfigError(f"{folder / 'config.json'}: {error}") from None
-    with torch.device("meta"):
-        model = family.build(settings)
+    model = _outline_own(folder, config)
     if dtype is None and "dtype" in config:
         dtype = read_dtype(str(config["dtype"]))
     base = None if config.get("base") is None else read(shipped.place(str(config["base"])), "cpu", torch.float32)
@@ -138,6 +156,15 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
         words = {name: content for name, content in base.origin.files.items() if WORDS.match(name)}
         model.origin.files = {**words, **model.origin.files}
     return model.eval()
+
+
+def _outline_own(folder: Path, config: dict[str, Any]) -> Model:
+    family = registry.family(str(config.get("family")))
+    try:
+        settings = family.config.from_json(config.get("model", {}))
+    except ConfigError as error:
+        raise ConfigError(f"{folder / 'config.json'}: {error}") from None
+    return registry.outline(family, settings)
 
 
 def fill_own(model: Model, folder: Path, device: str | torch.device, dtype: torch.dtype | None) -> None:

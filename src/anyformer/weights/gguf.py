@@ -91,10 +91,8 @@ _FIELDS = {
 def load_gguf(file: Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
     source = open_gguf(file)
     kind = _kind(source.fields, file)
-    stored = {name: _stored(source, tensor, file) for name, tensor in source.tensors.items()}
-    settings = read_settings(source.fields, kind, stored, file)
-    with torch.device("meta"):
-        model = registry.family(kind.family).build(settings)
+    settings, stored = _read(source, kind, file)
+    model = registry.outline(registry.family(kind.family), settings)
     keys = _keys(settings, kind)
     _check(keys, stored, addresses(model), file)
     materialise(model, device, dtype if dtype is not None else main_dtype(stored))
@@ -103,6 +101,18 @@ def load_gguf(file: Path, device: str | torch.device = "cpu", dtype: torch.dtype
         for key in keys:
             _unpack(source, source.tensors[key.theirs], key, places[key.ours])
     return model.eval()
+
+
+def outline_gguf(file: Path) -> Model:
+    """The model without its weights."""
+    source = open_gguf(file)
+    kind = _kind(source.fields, file)
+    return registry.outline(registry.family(kind.family), _read(source, kind, file)[0])
+
+
+def _read(source: GGUF, kind: Kind, file: Path) -> tuple[Llama, dict[str, Stored]]:
+    stored = {name: _stored(source, tensor, file) for name, tensor in source.tensors.items()}
+    return read_settings(source.fields, kind, stored, file), stored
 
 
 def _kind(fields: Mapping[str, Any], file: Path) -> Kind:

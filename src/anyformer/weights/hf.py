@@ -31,15 +31,19 @@ COMPANIONS = re.compile(
 
 
 def load_hf(folder: Path, config: dict[str, Any], device: str | torch.device, dtype: torch.dtype | None) -> Model:
-    table, architecture = find_table(config, folder)
-    settings = read_config(table, architecture, config, folder)
-    family = registry.family(table.family)
-    with torch.device("meta"):
-        model = family.build(settings)
+    table, model = outline_hf(folder, config)
+    settings = model.config
     fill(model, table.keys(settings), match(table, settings, list_tensors(folder), folder), folder, device, dtype)
     model.origin.hf_config = config
     read_companions(model, folder)
     return model.eval()
+
+
+def outline_hf(folder: Path, config: dict[str, Any]) -> tuple[Table, Model]:
+    """The model without its weights, and the table of its family."""
+    table, architecture = find_table(config, folder)
+    settings = read_config(table, architecture, config, folder)
+    return table, registry.outline(registry.family(table.family), settings)
 
 
 def find_table(config: dict[str, Any], folder: Path) -> tuple[Table, str]:

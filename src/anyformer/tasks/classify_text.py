@@ -271,7 +271,15 @@ class ClassifyText(TextTask):
         few = 10 if fresh else 3
         steps = max(few * rows // 32, min(1000, 10 * rows // 32), 50)
         rate = 5e-4 if fresh else 1e-4
-        return {"batch_size": 32, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
+        tenth = max(steps // 10, 1)  # a small set is soon known by heart: the best weights lie somewhere before
+        return {
+            "batch_size": 32,
+            "steps": steps,
+            "lr": rate,
+            "schedule": "linear",
+            "warmup": tenth,
+            "eval_every": min(tenth, 500),
+        }
 
 
 def is_sentence_encoder(source: Source) -> bool:

@@ -101,6 +101,15 @@ def test_opinions_names_and_answers() -> None:
     assert str(answer) == "Amanda"
 
 
+def test_two_sentences_that_say_the_same() -> None:
+    same = (
+        "The company said its profit fell by a third last year.",
+        "Last year profits at the firm dropped 33 percent.",
+    )
+    other = ("The cat sat on the mat.", "Stock markets fell sharply on Monday.")
+    assert [str(one).split()[0] for one in ask("paraphrase", same, other)] == ["same", "different"]
+
+
 def test_a_story_goes_on_in_words() -> None:
     """English words between stops, not one word again and again."""
     torch.manual_seed(0)

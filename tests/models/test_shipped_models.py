@@ -86,6 +86,11 @@ def test_a_face_has_its_points_in_order() -> None:
     assert points["right_eye_outer"][0] < points["nose_bridge_4"][0] < points["left_eye_outer"][0]
 
 
+def test_a_ship_is_a_ship() -> None:
+    (answer,) = ask("cifar10", INPUTS / "ship.jpg")
+    assert str(answer).startswith("ship")
+
+
 def test_patches_that_were_hidden_come_back_roughly() -> None:
     """Better than painting the mean, which has an error of one (patches are normalised)."""
     (found,) = ask("patches", INPUTS / "ship.jpg")

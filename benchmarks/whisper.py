@@ -1,6 +1,6 @@
 """Writing down speech with Whisper's tiny size, random weights, on the CPU: anyformer beside transformers.
 
-python benchmarks/whisper.py [--tokens 100] [--rounds 5] [--threads 2]
+python benchmarks/whisper.py [--tokens 100] [--rounds 5] [--threads 2] [--weights int8]
 
 Same weights, same spectrograms of 30 seconds, greedy and five beams, so many tokens that none ends early; alternating
 in one run, medians. "Encoder" is the pass over the spectrogram alone, which both must do; "steps" is the rest.
@@ -20,7 +20,7 @@ import torch
 import anyformer as af
 
 
-def make_both() -> tuple[Any, af.Model]:
+def make_both(weights: str | None = None) -> tuple[Any, af.Model]:
     from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
     torch.manual_seed(0)
@@ -34,7 +34,7 @@ def make_both() -> tuple[Any, af.Model]:
     )
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        return theirs, af.load(folder)
+        return theirs, af.load(folder, weights=weights)
 
 
 def clock(run: Callable[[], Any]) -> float:
@@ -62,9 +62,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--weights", choices=["int8"], help="ours in 8 bits; theirs stay as they are")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    theirs, ours = make_both()
+    theirs, ours = make_both(chosen.weights)
     print(f"torch {torch.__version__}, {chosen.threads} threads, {chosen.tokens} tokens, median of {chosen.rounds}")
     for rows, beams in ((1, 1), (1, 5), (8, 1)):
         features = torch.randn(rows, 80, 3000)

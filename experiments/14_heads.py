@@ -103,9 +103,9 @@ def run(options: Options) -> Found:
     looked = {name: look(*models[package], asks) for name, (package, asks) in READERS.items()}
     verdict, words = judge(looked)
     pictures = [draw(looked)]
-    translator = options.own.get("model", "en-fr" if at_hand("en-fr") else "")
-    if translator:
-        pictures.append(align(translator))
+    ours = shipped.find("en-fr")
+    if "model" in options.own or (ours is not None and ours.trouble is None):
+        pictures.append(align(options.own.get("model", "en-fr")))
     else:
         words += " No translation model is here, so the alignment is not drawn."
     return Found(
@@ -115,12 +115,6 @@ def run(options: Options) -> Found:
         words=words,
         exact={'a decoder\'s "it" does not see the ending': same_it(looked["SmolLM2-135M"])},
     )
-
-
-def at_hand(name: str) -> bool:
-    """Is this model among those that ship, and here?"""
-    found = shipped.find(name)
-    return found is not None and found.path is not None
 
 
 def same_it(found: Looked) -> bool:

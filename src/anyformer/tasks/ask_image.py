@@ -64,7 +64,8 @@ class AskImage(PictureTextTask):
         self.dock = picture_dock(self.model.config)
         self.place = int(self.dock["token"])
 
-    def most(self) -> int | None:
+    @property
+    def longest(self) -> int | None:
         return None  # pictures stand among the words
 
     @classmethod

@@ -97,9 +97,8 @@ class Task:
     # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
     steady: bool = False
     # What may be appended to rows of tokens [rows, tokens] without changing the loss, by name; where everything in a
-    # batch is such rows, whole rows may be appended too. `longest`: tokens a row may have; None: as many as it has.
+    # batch is such rows, whole rows may be appended too.
     fills: Mapping[str, int] = MappingProxyType({})
-    longest: int | None = None
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box
@@ -116,6 +115,11 @@ class Task:
     def fits(cls, config: Settings) -> bool:
         """Whether a family with such settings can do the work."""
         raise NotImplementedError
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that a row may be filled up to while it learns; None: as many as it has."""
+        return None
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:

@@ -74,14 +74,15 @@ class Match(PictureTextTask):
     def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
         return together(super().read(paths, data), "captions")
 
-    def most(self) -> int | None:
+    @property
+    def longest(self) -> int:
         return min(int(self.settings.max_target), text_room(self.model))
 
     def encode(self, text: str) -> list[int]:
         """A text is cut before its end, and has it all the same."""
         ids = self.tokenizer.encode(text, special=False)
         start = [] if self.tokenizer.start_id is None else [self.tokenizer.start_id]
-        room = (self.longest or 0) - 1 - len(start)
+        room = self.longest - 1 - len(start)
         return [*start, *ids[:room], *([] if self.end is None else [self.end])]
 
     # Rows to loss.

@@ -75,10 +75,9 @@ class PictureTextTask(PictureTask):
         self.tokenizer = tokenizer
         ends = (tokenizer.end_id, tokenizer.separator_id)
         self.end = next((token for token in ends if token is not None), None)
-        self.longest = self.most()
 
-    def most(self) -> int | None:
-        """Tokens that a row may be filled up to while it learns."""
+    @property
+    def longest(self) -> int | None:
         return int(self.settings.max_target)
 
     @classmethod

@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,9 +20,8 @@ from torch import Generator
 from anyformer.config import Settings
 from anyformer.data.batches import BatchSettings, Index
 from anyformer.data.examples import Example, Examples, Progress
-from anyformer.data.files import cache_folder, content, expand
 from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.read import Rows, read
 from anyformer.data.settings import DataSettings
 from anyformer.errors import DataError, InputError
 from anyformer.metrics.reading import reading_scores
@@ -38,17 +37,17 @@ from anyformer.tasks.caption import writes_of_pictures
 from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, picture_side, texts_of
 
 SORTED = 1024  # lines that are sorted by width at once
-ENOUGH = 4 << 20  # bytes of each file of prose
+ENOUGH = 50_000  # lines of prose
 LONGER = 4  # lines at least so many times wider than high are kept in shape; squarer models squeeze them
 
 
 def prose(paths: str) -> list[str]:
     """The lines of some files of text, those that ASCII can spell: enough to draw from."""
-    found: list[str] = []
-    for path in (path for paths_of_one in (expand(paths) if paths else []) for path in paths_of_one):
-        text = bytes(content(path, cache_folder())[:ENOUGH]).decode("utf-8", errors="ignore")
-        found += [part for line in text.splitlines() for part in line.split("\t") if part.strip() and part.isascii()]
-    if paths and not found:
+    if not paths:
+        return []
+    lines = (row["text"] for row in islice(read(paths, format="text"), ENOUGH))
+    found = [part for line in lines for part in line.split("\t") if part.strip() and part.isascii()]
+    if not found:
         raise DataError(f"task.texts: {paths} has no line that ASCII can spell.")
     return found
 

@@ -58,7 +58,10 @@ class TextTask(Task):
         self.labels = tuple(labels)
         held = build.longest(model)
         self.max_length = min(max_length or self.usual_length, held if held is not None else 2**31)
-        self.longest = self.max_length
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_length
 
     # From a recipe or a folder to a model that can be trained.
 

@@ -176,14 +176,14 @@ class ClassifyImage(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        """As ViT-Lite (Hassani et al. 2021): 200 epochs from nothing, in batches of 128, because small models are short
-        of steps before they are short of pictures; ten epochs where something was learned before."""
-        size = 128 if rows > 2000 else 32
+        """As ViT-Lite (Hassani et al. 2021): 200 epochs from nothing, ten where something was learned before. Small models
+        are short of steps before they are short of pictures, so that few pictures come in small batches."""
+        size = 256 if rows > 20_000 else 128 if rows > 2000 else 32
         steps = max((200 if fresh else 10) * rows // size, 50)
         return {
             "batch_size": size,
             "steps": steps,
-            "lr": 5e-4 if fresh else 5e-5,
+            "lr": (1e-3 if size == 256 else 5e-4) if fresh else 5e-5,
             "warmup": max(steps // 20, 1),
             "weight_decay": 0.05,
             "label_smoothing": 0.1,

@@ -1,12 +1,14 @@
 """Lines of text read from pictures, beside Tesseract, and lines drawn to learn from.
 
 python benchmarks/read.py [--model FOLDER] [--data $ANYFORMER_DATA/sroie] [--threads 2] [--lines 720] [--weights int8]
+python benchmarks/read.py --model lines --drawn multi30k/test_2016_flickr.en.gz --fonts Carlito,LinLibertine,EBGaramond
 
-The validation lines of SROIE. Tesseract reads them with `--psm 7` (one line of text), a white border around each, since
-it reads worse without one: as a list in one process for each core, and in a process for each line. anyformer reads all
-lines in one call, and one by one. Without a folder the weights are random, never say where a line ends, and are stopped
-where the longest line of each batch ends. Lines a second of the wall clock, and for each second of processor time,
-which others on the machine disturb less.
+The validation lines of SROIE; or, with --drawn, lines of that text drawn by fonts at hand, of which --fonts names some
+that the reader did not learn from. Tesseract reads them with `--psm 7` (one line of text), a white border around each,
+since it reads worse without one: as a list in one process for each core, and in a process for each line. anyformer
+reads all lines in one call, and one by one. Without a folder the weights are random, never say where a line ends, and
+are stopped where the longest line of each batch ends. Lines a second of the wall clock, and for each second of
+processor time, which others on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ import torch
 from PIL import ImageOps
 
 import anyformer as af
-from anyformer.pictures.lines import Lines
+from anyformer.pictures.lines import Lines, fonts
 from anyformer.pictures.open import Picture
-from anyformer.tasks.read import Read
+from anyformer.tasks.read import Read, prose
 
 BORDER = 10  # white pixels around a line for Tesseract
 BATCH = 64
@@ -50,11 +52,12 @@ def show(name: str, lines: int, seconds: float, busy: float, rate: str = "") -> 
 
 
 def errors(said: Sequence[str], wanted: Sequence[str]) -> str:
-    """Characters that must be changed, case and runs of spaces aside."""
+    """Characters that must be changed, runs of spaces aside: large or small not counted, and counted."""
     import jiwer
 
-    plain = [[" ".join(text.lower().split()) for text in side] for side in (wanted, said)]
-    return f"CER {100 * jiwer.cer(*plain):.2f}%"
+    plain = [[" ".join(text.split()) for text in side] for side in (wanted, said)]
+    small = [[text.lower() for text in side] for side in plain]
+    return f"CER {100 * jiwer.cer(*small):.2f}%, case counted {100 * jiwer.cer(*plain):.2f}%"
 
 
 def tesseract(*args: str) -> str:
@@ -95,6 +98,17 @@ def peer(pictures: Sequence[Picture], texts: Sequence[str], cores: int) -> None:
         few = files[:60]
         _, *times = clock(lambda: tesseract_each(few, cores), resource.RUSAGE_CHILDREN)
         show("Tesseract, a process for each line", len(few), *times)
+
+
+def drawn(path: Path, names: Sequence[str], lines: int) -> tuple[list[Picture], list[str]]:
+    """Lines of a text, by fonts whose files have one of these names; all fonts where there are none."""
+    faces = [face for face in fonts() if not names or any(name in Path(face).name for name in names)]
+    if not faces:
+        raise SystemExit(f"None of the {len(fonts())} fonts at hand is called {' or '.join(names)}.")
+    print(f"{lines} lines drawn by {len(faces)} fonts")
+    source = Lines(prose(str(path)), prose=True, faces=faces)
+    made = [source.line(0, 0, i) for i in range(lines)]
+    return [Picture.of(image) for image, _ in made], [text for _, text in made]
 
 
 def make_reader(folder: str | None, data: Path, weights: str | None) -> Any:
@@ -142,11 +156,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lines", type=int, default=720)
     parser.add_argument("--weights", choices=["int8"])
+    parser.add_argument("--drawn", type=Path, help="a text whose lines are drawn and read instead")
+    parser.add_argument("--fonts", default="", help="with --drawn: parts of the names of fonts, with commas between")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    rows = list(Read.read(chosen.data / "val.tsv"))[: chosen.lines]
-    pictures, texts = [row["image"] for row in rows], [row["text"] for row in rows]
-    print(f"torch {torch.__version__}, {chosen.threads} threads, {len(rows)} lines, load {os.getloadavg()[0]:.1f}")
+    if chosen.drawn is not None:
+        pictures, texts = drawn(chosen.drawn, [name for name in chosen.fonts.split(",") if name], chosen.lines)
+    else:
+        rows = list(Read.read(chosen.data / "val.tsv"))[: chosen.lines]
+        pictures, texts = [row["image"] for row in rows], [row["text"] for row in rows]
+    print(f"torch {torch.__version__}, {chosen.threads} threads, {len(texts)} lines, load {os.getloadavg()[0]:.1f}")
     peer(pictures, texts, chosen.threads)
     read = make_reader(chosen.model, chosen.data, chosen.weights)
     ours(read, pictures, texts, chosen.model is not None)

@@ -57,7 +57,7 @@ def test_translations_have_the_words(name: str, pairs: dict[str, tuple[str, ...]
 
 def test_a_printed_line_is_read() -> None:
     (answer,) = ask("lines", INPUTS / "line.png")
-    assert str(answer).lower() == "invoice 2031-07: 3 coffees, 12.50 eur"
+    assert str(answer) == "Invoice 2031-07: 3 coffees, 12.50 EUR"
 
 
 def test_a_spoken_digit_is_heard() -> None:

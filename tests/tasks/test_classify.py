@@ -16,6 +16,7 @@ from anyformer.cli import main
 from anyformer.data.batches import BatchSettings
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
+from anyformer.tasks.classify_pair import change_places
 from anyformer.tasks.job import Job
 
 from .learn import begin, learn, listed
@@ -73,6 +74,55 @@ def test_the_loss_is_the_sum(trained: Any) -> None:
     smooth = F.cross_entropy(out.logits, batch["labels"], label_smoothing=0.1, reduction="sum")
     assert float(job.loss(batch).total) == pytest.approx(float(smooth), rel=1e-5)
     trained.smoothing = 0.0
+
+
+def test_two_passes_agree(trained: Any) -> None:
+    """With `task.agree` the loss is the mean of two passes' and the weighed divergence between them: with dropout more
+    than one pass alone, without it the same; evaluation and other tasks' losses are untouched."""
+    job = Job(trained, ROWS, batch=BatchSettings(rows=8), data=said(cache=False))
+    batch = job.collate(job.batches(0)[0], torch.Generator())
+    plain = trained.settings
+    trained.settings = plain.replace(agree=3.0)
+    try:
+        once = float(job.loss(batch).total)  # the model answers: no second pass
+        trained.model.train()
+        torch.manual_seed(0)
+        loss = job.loss(batch)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            one, other = (trained.model(**{k: v for k, v in batch.items() if k != "labels"}).logits for _ in range(2))
+    finally:
+        trained.settings = plain
+        trained.model.eval()
+    p, q = one.softmax(dim=1), other.softmax(dim=1)
+    apart = (F.kl_div(q.log(), p, reduction="sum") + F.kl_div(p.log(), q, reduction="sum")) / 2
+    both = sum(F.cross_entropy(logits, batch["labels"], reduction="sum") for logits in (one, other)) / 2
+    assert apart > 1e-6 and int(loss.count) == 8
+    assert float(loss.total) == pytest.approx(float(both + 3 * apart), rel=1e-4)
+    assert once == pytest.approx(float(job.loss(batch).total), rel=1e-6)
+
+
+def test_pairs_change_places() -> None:
+    """As if the texts had been given the other way round, whatever their lengths; only in the rows that were drawn, and
+    never where the model is evaluated."""
+    pairs = [("a man sleeps", "somebody is wide awake now"), ("he ran and ran", "no"), ("cats", "cats and dogs")]
+    rows = listed(*({"first": a, "second": b, "label": str(i % 2)} for i, (a, b) in enumerate(pairs)))
+    task = begin("classify-pair", "bert-tiny", rows, vocab_size=300)
+    examples, turned = (task.examples([{"first": a, "second": b, "label": "0"} for a, b in some]) for some in (
+        pairs, [(b, a) for a, b in pairs]
+    ))  # fmt: skip
+    batch, other = (task.collate(some, torch.Generator()) for some in (examples, turned))
+    every = change_places(batch, torch.ones(3, dtype=torch.bool))
+    for name in ("input_ids", "token_type_ids", "attention_mask"):
+        assert torch.equal(every[name], other[name]), name
+    some = change_places(batch, torch.tensor([False, True, False]))
+    assert torch.equal(some["input_ids"][1], other["input_ids"][1])
+    assert torch.equal(some["input_ids"][[0, 2]], batch["input_ids"][[0, 2]])
+    task.settings = task.settings.replace(either_way=True)
+    assert task.ready(batch, None) is batch
+    drawn = [task.ready(batch, torch.Generator().manual_seed(seed))["input_ids"] for seed in range(8)]
+    assert any(torch.equal(one[0], batch["input_ids"][0]) for one in drawn)
+    assert any(torch.equal(one[0], other["input_ids"][0]) for one in drawn)
 
 
 def said(**settings: Any) -> Any:

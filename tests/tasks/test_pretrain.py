@@ -15,6 +15,7 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.read import Rows, read
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
+from anyformer.tasks.build import sketch
 from anyformer.tasks.job import Job, hold_out
 from anyformer.tasks.stream import Windows
 
@@ -215,6 +216,8 @@ def test_electra(rows: Rows, tmp_path: Path) -> None:
     doubts = af.task("electra", tmp_path / "x")("the cat number 3 sat on mat 3")
     assert len(doubts.pieces) == len(doubts.scores) >= 8 and "cat" in str(doubts)
     labelled = find("classify-text").fit(read_table(tmp_path))
+    sketched = sketch(tmp_path / "x", find("classify-text").fits)  # what `anyformer train` looks at before it loads
+    assert sketched.family == "electra" and sketched.device.type == "meta"
     fine = begin("classify-text", tmp_path / "x", labelled)
     ours, theirs = task.model.state_dict(), fine.model.state_dict()
     assert torch.equal(

@@ -13,12 +13,12 @@ from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 
-def waves(rows: int, columns: int, bands: int, resolution: int) -> Tensor:
+def waves(rows: int, columns: int, bands: int, resolution: int, device: torch.device | str | None = None) -> Tensor:
     """[rows · columns, 2 + 4 · bands]: each pixel's place from -1 to 1, then the sines and the cosines of it at `bands`
     frequencies, evenly from 1 to the highest that `resolution` pixels can show (Jaegle et al. 2021, §3.2)."""
-    axes = [torch.linspace(-1.0, 1.0, n) for n in (rows, columns)]
+    axes = [torch.linspace(-1.0, 1.0, n, device=device) for n in (rows, columns)]
     places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)
-    rates = torch.linspace(1.0, resolution / 2, bands)
+    rates = torch.linspace(1.0, resolution / 2, bands, device=device)
     angles = math.pi * (places.unsqueeze(-1) * rates).flatten(1)  # first all of the rows', then all of the columns'
     return torch.cat([places, angles.sin(), angles.cos()], dim=-1)
 
@@ -42,6 +42,6 @@ class RawPixels(Input):
                 f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {self.n_channels}, height, width]."
             )
         rows, columns = pixels.shape[2:]
-        places = waves(rows, columns, self.bands, self.resolution).to(pixels)
+        places = waves(rows, columns, self.bands, self.resolution, pixels.device).to(pixels)
         x = torch.cat([pixels.flatten(2).transpose(1, 2), places.expand(len(pixels), -1, -1)], dim=-1)
         return Tokens(x, grid=(rows, columns))

@@ -81,10 +81,16 @@ def font(path: str, size: int) -> Any:
 class Lines:
     """`texts` give the words, and how they look together; without any, numbers and random characters are drawn.
     `prose`: they run on, and their large and small letters count; stretches of them are drawn, and every sign of ASCII.
+    `faces` are the files of the fonts to take; None: all at hand.
     """
 
     def __init__(
-        self, texts: Sequence[str] = (), height: int = HEIGHT, widest: int = WIDEST, prose: bool = False
+        self,
+        texts: Sequence[str] = (),
+        height: int = HEIGHT,
+        widest: int = WIDEST,
+        prose: bool = False,
+        faces: Sequence[str] | None = None,
     ) -> None:
         self.texts, self.prose = [text for text in texts if text.strip()], prose
         self.words = [word for text in self.texts for word in text.split()]
@@ -92,7 +98,7 @@ class Lines:
         # Where transcripts are in capitals whatever was printed, lines in small letters must be learned too.
         self.capitals = bool(self.texts) and all(text == text.upper() for text in self.texts) and not prose
         self.letters = letters if letters and not prose else list(SIGNS)
-        self.height, self.widest = height, widest
+        self.height, self.widest, self.faces = height, widest, faces
 
     def line(self, seed: int, epoch: int, number: int) -> tuple[Array, str]:
         """An image [rows, columns] and what stands in it."""
@@ -141,7 +147,8 @@ class Lines:
         PIL = pillow()  # noqa: N806
         from PIL import ImageDraw
 
-        face = font(fonts()[chance.integers(len(fonts()))], int(chance.integers(self.height // 2, self.height - 3)))
+        faces = fonts() if self.faces is None else self.faces
+        face = font(faces[chance.integers(len(faces))], int(chance.integers(self.height // 2, self.height - 3)))
         left, top, right, bottom = face.getbbox(text)
         size = max(right - left, 1), max(bottom - top, 1)
         x, y = int(chance.integers(0, 10)), int(chance.integers(0, 7))

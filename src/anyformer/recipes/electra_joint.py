@@ -88,7 +88,7 @@ def discriminator(model: Model) -> Model:
         name.replace("discriminator.inputs.text.", "encoder.inputs.").replace(".discriminator.", ".encoder."): value
         for name, value in model.state_dict().items()
     }
-    single.load_state_dict(ours, strict=False)
+    single.load_state_dict(ours, strict=False, assign=model.device.type == "meta")
     single.origin.files = dict(model.origin.files)
     return single.to(device=model.device, dtype=model.dtype)
 

@@ -25,7 +25,7 @@ from anyformer.metrics.classes import accuracy
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Source, fit
-from anyformer.tasks.classify_text import ClassifyText
+from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText
 from anyformer.tasks.text import chances, several, text_of, texts_of, token_loss
 
 FIRST = Column("first", ("sentence1", "text1", "premise", "question1", "#1 string", "context", "question", "a"))
@@ -47,8 +47,16 @@ class Choice:
         return f"{self.text} ({self.score:.2f})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairOptions(ClassifyOptions):
+    # Whether the relation is the same both ways (paraphrase, similarity): while the model learns, the texts of half of
+    # the pairs, drawn anew each time, change places.
+    either_way: bool = False
+
+
 class ClassifyPair(ClassifyText):
     name = "classify-pair"
+    options_class = PairOptions
     about = "a class or a number for two texts together, or the best of several choices"
     columns = (FIRST, SECOND, LABEL)
     text_columns = ("first", "second", "choices")
@@ -112,6 +120,14 @@ class ClassifyPair(ClassifyText):
         if not 0 <= place < len(choices):
             raise InputError(f'the label "{label}" is neither one of the {len(choices)} choices nor its number from 0.')
         return {"labels": place}
+
+    def ready(self, batch: Batch, generator: Generator | None) -> Batch:
+        if generator is None or not self.settings.either_way:
+            return batch
+        if self.chooses or "token_type_ids" not in batch:
+            raise InputError("task.either_way is for pairs of texts that a model tells apart by token types, as BERT.")
+        swapped = torch.rand(len(batch["labels"]), generator=generator, device=batch["labels"].device) < 0.5
+        return change_places(batch, swapped)
 
     def lengths(self, examples: Examples) -> Any:
         if not self.chooses:
@@ -182,3 +198,19 @@ class ClassifyPair(ClassifyText):
     def _choice(choices: Sequence[str], scores: Tensor) -> Choice:
         best = int(scores.argmax())
         return Choice(choices[best], best, float(scores[best]), tuple(scores[: len(choices)].tolist()))
+
+
+def change_places(batch: Batch, rows: Tensor) -> Batch:
+    """`[CLS] first [SEP] second [SEP]` as `[CLS] second [SEP] first [SEP]`, in the rows that are True."""
+    types = batch["token_type_ids"]
+    mask = batch.get("attention_mask", torch.ones_like(types))
+    second = (types * mask).sum(dim=1, keepdim=True)  # how many tokens each text has, its separator counted
+    first = mask.sum(dim=1, keepdim=True) - second - 1
+    place = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    source = torch.where(place <= second, place + first, place - second)
+    moved = (place > 0) & (place <= first + second) & rows.unsqueeze(1)
+    swapped = {
+        "input_ids": batch["input_ids"].gather(1, torch.where(moved, source, place)),
+        "token_type_ids": torch.where(moved, (place > second).to(types.dtype), types),
+    }
+    return {**batch, **swapped}

@@ -63,6 +63,12 @@ class ClassifyOptions(Options):
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"
     # Which tokens the class is told from; "auto": as a sentence encoder was trained, else as the model has it.
     pooling: Literal["auto", "first", "mean"] = "auto"
+    # Each row goes through the model twice, and what the two dropouts make of it must agree: the weight of their
+    # divergence in the loss (R-Drop, Liang et al. 2021). It helps where rows are few, at twice the time. 0: once.
+    agree: float = 0.0
+
+    def check(self) -> None:
+        self.require(self.agree >= 0, f"agree is {self.agree}; it must be 0 or more.")
 
 
 class ClassifyText(TextTask):
@@ -210,7 +216,12 @@ class ClassifyText(TextTask):
         if self.number:
             total = (logits.float().squeeze(-1) - batch["labels"]).square().sum()
             return Loss(total, torch.full((), len(logits), device=logits.device))
-        return Loss(*token_loss(logits, batch["labels"], self.smoothing))
+        total, count = token_loss(logits, batch["labels"], self.smoothing)
+        if self.settings.agree == 0 or not self.model.training:
+            return Loss(total, count)
+        again = self.scores(batch)
+        both = (total + token_loss(again, batch["labels"], self.smoothing)[0]) / 2
+        return Loss(both + self.settings.agree * divergence(logits, again), count)
 
     def scores(self, batch: Batch) -> Tensor:
         logits: Tensor = self.model(**{name: value for name, value in batch.items() if name != "labels"}).logits
@@ -280,6 +291,13 @@ class ClassifyText(TextTask):
             "warmup": tenth,
             "eval_every": min(tenth, 500),
         }
+
+
+def divergence(one: Tensor, other: Tensor) -> Tensor:
+    """How far two answers are from each other, summed over rows: the mean of the Kullback-Leibler divergences of either
+    from the other."""
+    a, b = one.float().log_softmax(dim=-1), other.float().log_softmax(dim=-1)
+    return ((a.exp() - b.exp()) * (a - b)).sum() / 2
 
 
 def is_sentence_encoder(source: Source) -> bool:

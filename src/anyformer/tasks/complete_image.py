@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.examples import Example
+from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.examples import Example, Examples
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings
@@ -50,6 +51,7 @@ from anyformer.tasks.text import several, token_loss
 SEEN = 2000  # pictures whose colours a palette is made of
 PIXELS = 200_000  # and how many pixels of them
 GREY = 128  # what is not given, in the drawing
+AT_ONCE = 2**16  # tokens that are evaluated at once
 
 Pixels = NDArray[np.uint8]
 
@@ -187,6 +189,13 @@ class CompleteImage(PictureTask):
 
     def loss(self, batch: Batch) -> Loss:
         return Loss(*token_loss(self.scores(batch), batch["labels"]))
+
+    def batches_of(
+        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+    ) -> Iterator[tuple[Index, Batch]]:
+        """As many pictures as their tokens allow: a small one is thousands."""
+        few = BatchSettings(rows=max(AT_ONCE // self.codes.length, 1))
+        return super().batches_of(examples, settings or few, progress)
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
         total = Total()

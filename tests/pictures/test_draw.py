@@ -71,6 +71,16 @@ def test_pictures_side_by_side() -> None:
     assert draw.beside([grey()]).size == (408, 308)
 
 
+@pytest.mark.parametrize("n", [1, 6])
+def test_titles_are_whole(n: int) -> None:
+    """However many pictures stand beside each other, letters with tails end above them."""
+    sheet = np.asarray(draw.beside([Image.new("RGB", (32, 32), "red")] * n, ["gypsy"] * n)).astype(int)
+    inked = (sheet.sum(axis=2) < 300).any(axis=1)  # neither paper nor red, nor much of either
+    inked &= ~(sheet == (255, 0, 0)).all(axis=2).any(axis=1)
+    first = int((sheet == (255, 0, 0)).all(axis=2).any(axis=1).argmax())
+    assert inked[:first].any() and not inked[first - 2 : first].any()
+
+
 def test_rollout_by_hand() -> None:
     """Two layers of one head: half the attention and half the token itself, then the product."""
     first, second = (torch.tensor([[[[0.2, 0.8], [1.0, 0.0]]]]), torch.tensor([[[[0.5, 0.5], [0.0, 1.0]]]]))

@@ -31,12 +31,12 @@ def enlarge(image: Any) -> tuple[Any, float]:
     return (image.convert("RGB").resize(size, resample=0) if scale > 1 else image.convert("RGB").copy()), float(scale)
 
 
-def pen(image: Any) -> tuple[Any, Any, int]:
-    """What draws on an image, a font and a line's width that suit its size."""
+def pen(image: Any, letters: int = 0) -> tuple[Any, Any, int]:
+    """What draws on an image, a font (with `letters` of that size) and a line's width that suit its size."""
     from PIL import ImageDraw, ImageFont
 
     side = max(image.size)
-    return ImageDraw.Draw(image), ImageFont.load_default(max(side // 45, 11)), max(side // 250, 1)
+    return ImageDraw.Draw(image), ImageFont.load_default(letters or max(side // 45, 11)), max(side // 250, 1)
 
 
 def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | None = None) -> Any:
@@ -125,13 +125,13 @@ def grid(rows: Sequence[Sequence[Any]], titles: Sequence[str] = (), gap: int = 4
     wide = max(image.width for row in rows for image in row)
     highs = [max(image.height for image in row) for row in rows]
     columns = max(len(row) for row in rows)
-    head = max(wide // 10, 16) if titles else 0
-    size = (columns * (wide + gap) + gap, sum(high + gap for high in highs) + gap + head)
-    sheet = pillow().Image.new("RGB", size, PAPER)
-    draw, font, _ = pen(sheet)
+    head = max(wide // 12, 11) if titles else 0  # the size of the letters
+    high = sum(high + gap for high in highs) + gap + (head + gap if titles else 0)
+    sheet = pillow().Image.new("RGB", (columns * (wide + gap) + gap, high), PAPER)
+    draw, font, _ = pen(sheet, head)
     for i, title in enumerate(titles):
-        draw.text((gap + i * (wide + gap), 2), title, fill=INK, font=font)
-    top = gap + head
+        draw.text((gap + i * (wide + gap), 1), title, fill=INK, font=font)
+    top = 2 * gap + head if titles else gap
     for row, high in zip(rows, highs, strict=True):
         for i, image in enumerate(row):
             sheet.paste(image, (gap + i * (wide + gap), top))

@@ -13,11 +13,12 @@ SPREAD = 0.02  # of fresh filters
 class Filter(nn.Conv2d):
     """A convolution that keeps the size of the grid; small numbers at first."""
 
-    def __init__(self, d_in: int, d_out: int, kernel: int, bias: bool = True) -> None:
+    def __init__(self, d_in: int, d_out: int, kernel: int, bias: bool = True, spread: float = SPREAD) -> None:
         super().__init__(d_in, d_out, kernel, padding=kernel // 2, bias=bias)
+        self.spread = spread
 
     def reset(self, std: float) -> None:
-        nn.init.normal_(self.weight, std=SPREAD)
+        nn.init.normal_(self.weight, std=self.spread)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

@@ -27,6 +27,7 @@ from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 D_CLASSIC = 256  # channels between the transposed convolutions
+FAINT = 1e-3  # of fresh filters for maps: a bell is nothing nearly everywhere, and so must be the first guess
 
 
 class PoseHead(Head):
@@ -77,9 +78,9 @@ class HeatmapHead(PoseHead):
         if config.decoder == "classic":
             self.widen.append(FilterNorm(config.d_model, D_CLASSIC, 4, widen=True))
             self.widen.append(FilterNorm(D_CLASSIC, D_CLASSIC, 4, widen=True))
-            self.joints = Filter(D_CLASSIC, config.n_joints, 1)
+            self.joints = Filter(D_CLASSIC, config.n_joints, 1, spread=FAINT)
         else:
-            self.joints = Filter(config.d_model, config.n_joints, 3)
+            self.joints = Filter(config.d_model, config.n_joints, 3, spread=FAINT)
 
     def forward(self, run: Run) -> dict[str, Any]:
         tokens = run.layers[self.reads][self.config.layer]

@@ -212,8 +212,32 @@ def test_the_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
         torch.testing.assert_close(found.detach(), wanted, rtol=1e-5, atol=1e-7)
 
 
+class Told(Toy):
+    """Whose evaluations say what they are told to, and then zero."""
+
+    def __init__(self, *said: float) -> None:
+        super().__init__()
+        self.said = list(said)
+
+    def evaluate(self) -> dict[str, float]:  # type: ignore[override]
+        return {"loss": self.said.pop(0) if self.said else 0.0}
+
+
+def test_a_mean_that_is_worse_is_not_kept(tmp_path: Path) -> None:
+    """Then the best weights are, and it is said."""
+    toy, plain = Told(3.0, 1.0, 2.0, 1.5), Toy()  # after 7, 14 and 20 steps, and of the mean
+    at: dict[int, list[Tensor]] = {}
+    keep = lambda progress: at.update({progress.step: [p.detach().clone() for p in plain.model.parameters()]})  # noqa: E731
+    train(plain, settings(eval_every=0), on_step=keep)
+    notes = Notes()
+    train(toy, settings(average=3), folder=tmp_path, watcher=notes)
+    for found, wanted in zip(toy.model.parameters(), at[14], strict=True):
+        assert torch.equal(found.detach(), wanted)
+    assert any("worse than the weights of step 14, which are kept" in note for note in notes.said)
+
+
 def test_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
-    toy, plain = Toy(), Toy()
+    toy, plain = Told(1.0, 1.0, 1.0, 1.0), Toy()
     at: dict[int, list[Tensor]] = {}
     keep = lambda progress: at.update({progress.step: [p.detach().clone() for p in plain.model.parameters()]})  # noqa: E731
     train(plain, settings(eval_every=0), on_step=keep)

@@ -176,8 +176,8 @@ class ClassifyImage(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        """As ViT-Lite (Hassani et al. 2021): 200 epochs from nothing, ten where something was learned before. Small models
-        are short of steps before they are short of pictures, so that few pictures come in small batches."""
+        """As ViT-Lite (Hassani et al. 2021): 200 epochs from nothing, ten where something was learned before. Small
+        models are short of steps before they are short of pictures, so that few pictures come in small batches."""
         size = 256 if rows > 20_000 else 128 if rows > 2000 else 32
         steps = max((200 if fresh else 10) * rows // size, 50)
         return {

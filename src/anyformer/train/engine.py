@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -369,19 +369,30 @@ class Engine:
         self.devices.wait()
 
     def _choose_weights(self, store: Store) -> None:
-        """The mean of the last checkpoints where that was asked for, else the best, else the last."""
+        """The mean of the last checkpoints where that was asked for and is no worse, else the best, else the last."""
         if self.settings.average:
             self._mean(store, store.found("step")[: self.settings.average])
             self.average = None
             metrics = self._measure()
             self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
+            if self.settings.average > 1 and self._was_better(metrics.get(self.work.metric)):
+                self.watcher.note(f"The mean is worse than the weights of step {self.state.best_step:,}, which are kept.")
+                self._take_best(store)
         elif self.state.best is not None:
-            best = [one for one in store.found("best") if one.step == self.state.best_step]
-            if not best:
-                raise FolderError(f"{store.folder} lacks the best weights, those of step {self.state.best_step}.")
-            store.read(best[0], self._weights())
+            self._take_best(store)
         elif self.average is not None:
             self.average.put()
+
+    def _was_better(self, value: float | str | None) -> bool:
+        """Whether an evaluation of the run had a better figure than this."""
+        known = self.state.best is not None and isinstance(value, (int, float)) and value != self.state.best
+        return known and not self._better(float(cast("float", value)))
+
+    def _take_best(self, store: Store) -> None:
+        best = [one for one in store.found("best") if one.step == self.state.best_step]
+        if not best:
+            raise FolderError(f"{store.folder} lacks the best weights, those of step {self.state.best_step}.")
+        store.read(best[0], self._weights())
 
     def _mean(self, store: Store, checkpoints: Sequence[Checkpoint]) -> None:
         weights = self._weights()

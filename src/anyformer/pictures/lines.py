@@ -148,7 +148,7 @@ class Lines:
         from PIL import ImageDraw
 
         faces = fonts() if self.faces is None else self.faces
-        face = font(faces[chance.integers(len(faces))], int(chance.integers(self.height // 2, self.height - 3)))
+        face = font(faces[int(chance.integers(len(faces)))], int(chance.integers(self.height // 2, self.height - 3)))
         left, top, right, bottom = face.getbbox(text)
         size = max(right - left, 1), max(bottom - top, 1)
         x, y = int(chance.integers(0, 10)), int(chance.integers(0, 7))

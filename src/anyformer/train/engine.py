@@ -376,7 +376,8 @@ class Engine:
             metrics = self._measure()
             self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
             if self.settings.average > 1 and self._was_better(metrics.get(self.work.metric)):
-                self.watcher.note(f"The mean is worse than the weights of step {self.state.best_step:,}, which are kept.")
+                step = f"{self.state.best_step:,}"
+                self.watcher.note(f"The mean is worse than the weights of step {step}, which are kept.")
                 self._take_best(store)
         elif self.state.best is not None:
             self._take_best(store)

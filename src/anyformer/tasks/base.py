@@ -133,10 +133,25 @@ class Task:
         *,
         device: str | torch.device = "cpu",
         dtype: torch.dtype | str | None = None,
+        weights: str | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Self:
         """A folder, ready to answer."""
+        from anyformer.weights.folder import load
+
+        return cls.around(load(path, device=device, dtype=dtype, weights=weights), path, options)
+
+    @classmethod
+    def around(cls, model: Model, path: Source, options: Mapping[str, Any]) -> Self:
+        """The task around a folder's model, with what the folder says of it."""
         raise NotImplementedError
+
+    @classmethod
+    def chosen(cls, model: Model, options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        """What `save` wrote into the folder, and the options: those given, else those that it was trained with."""
+        said = dict(model.origin.settings.get("task", {}))
+        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        return said, cls.options_class.from_json({**kept, **options})
 
     def save(self, folder: Source) -> None:
         """Everything needed to run: the model, what came or was made with it, and the task's settings."""

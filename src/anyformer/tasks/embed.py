@@ -157,10 +157,8 @@ class Embed(TextTask):
         """Ready to answer: the model's own head has nothing to say here, and on a CPU weights are packed."""
         plan = read_plan(Path(path))
         model = load_model(plan.encoder, device=device, dtype=dtype, weights=weights)
-        said = model.origin.settings.get("task", {})
-        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
-        chosen = EmbedOptions.from_json({**kept, **options})
-        if "pool" in kept or "pool" in options:
+        said, chosen = cls.chosen(model, options)
+        if "pool" in said or "pool" in options:
             plan = Plan(plan.encoder, (chosen.pool,), chosen.normalise)
         limit = plan.max_length or said.get("max_length") or build.longest(model) or 512
         task = cls(model, Tokenizer.load(plan.encoder), chosen, plan=plan, tokens=tokens, max_length=limit)

@@ -131,24 +131,13 @@ class LabelledTask(Task):
         return labels
 
     @classmethod
-    def load(
-        cls,
-        path: Source,
-        *,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype | str | None = None,
-        weights: str | None = None,
-        **options: Any,
-    ) -> Self:
-        model = load_model(path, device=device, dtype=dtype, weights=weights)
+    def around(cls, model: Model, path: Source, options: Mapping[str, Any]) -> Self:
         head = model.config.to_json().get("head")
         if not cls.fits(model.config) or head not in cls.heads:
             other = f' with the head "{head}"' if cls.fits(model.config) else ""
             raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} wants {cls.wanted}.")
-        said = dict(model.origin.settings.get("task", {}))
-        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        said, chosen = cls.chosen(model, options)
         reader = cls.find_reader(model, None, DataSettings())
-        chosen = cls.options_class.from_json({**kept, **options})
         task = cls(model, reader, chosen, labels=said.get("labels") or labels_of(model))
         task.meaning = said.get("meaning", {})
         return task

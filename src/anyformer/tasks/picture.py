@@ -165,23 +165,12 @@ class PictureTask(Task):
             model.origin.hf_config["id2label"] = {str(i): label for i, label in enumerate(labels)}
 
     @classmethod
-    def load(
-        cls,
-        path: Source,
-        *,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype | str | None = None,
-        weights: str | None = None,
-        **options: Any,
-    ) -> Self:
-        model = load_model(path, device=device, dtype=dtype, weights=weights)
+    def around(cls, model: Model, path: Source, options: Mapping[str, Any]) -> Self:
         cls.check(model, path)
-        said = dict(model.origin.settings.get("task", {}))
-        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        said, chosen = cls.chosen(model, options)
         labels = said.get("labels") or labels_of(model)
         model.optimise()
-        processor = cls.find_processor(model, None, DataSettings())
-        task = cls(model, processor, cls.options_class.from_json({**kept, **options}), labels=labels)
+        task = cls(model, cls.find_processor(model, None, DataSettings()), chosen, labels=labels)
         task.meaning = said.get("meaning", {})
         task.recall(said)
         return task

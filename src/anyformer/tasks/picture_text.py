@@ -24,7 +24,7 @@ from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import FILE, Placement, Processor
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Loss, Options, Setup, Source, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask, load_model
+from anyformer.tasks.picture import PictureOptions, PictureTask
 from anyformer.tasks.text import pad_labels, token_loss, tokenizer_files
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
@@ -135,22 +135,11 @@ class PictureTextTask(PictureTask):
         return text
 
     @classmethod
-    def load(
-        cls,
-        path: Source,
-        *,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype | str | None = None,
-        weights: str | None = None,
-        **options: Any,
-    ) -> Self:
-        model = load_model(path, device=device, dtype=dtype, weights=weights)
+    def around(cls, model: Model, path: Source, options: Mapping[str, Any]) -> Self:
         cls.check(model, path)
         tokenizer = Tokenizer.load(path)
         tokenizer.check(build.vocabulary(model.config))
-        said = dict(model.origin.settings.get("task", {}))
-        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
-        chosen = cls.options_class.from_json({**kept, **options})
+        said, chosen = cls.chosen(model, options)
         task = cls(model, cls.find_processor(model, None, DataSettings()), chosen, tokenizer=tokenizer)
         task.recall(said)
         return task

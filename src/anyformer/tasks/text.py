@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -122,18 +121,7 @@ class TextTask(Task):
         )
 
     @classmethod
-    def load(
-        cls,
-        path: Source,
-        *,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype | str | None = None,
-        weights: str | None = None,
-        **options: Any,
-    ) -> Self:
-        from anyformer.weights.folder import load
-
-        model = load(path, device=device, dtype=dtype, weights=weights)
+    def around(cls, model: Model, path: Source, options: Mapping[str, Any]) -> Self:
         return cls.of(model, Tokenizer.load(path), path, options)
 
     @classmethod
@@ -141,9 +129,7 @@ class TextTask(Task):
         """The task around a loaded model, with what the folder says of it."""
         cls.check(model, path)
         tokenizer.check(build.vocabulary(model.config))
-        said = dict(model.origin.settings.get("task", {}))
-        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
-        chosen = cls.options_class.from_json({**kept, **options})
+        said, chosen = cls.chosen(model, options)
         labels = said.get("labels") or labels_of(model)
         return cls(model, tokenizer, chosen, labels=labels, max_length=said.get("max_length"))
 

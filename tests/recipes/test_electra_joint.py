@@ -57,6 +57,22 @@ def test_loss_is_the_sum_of_both() -> None:
     torch.testing.assert_close(out.logits, found.logits)
 
 
+def test_gaps_that_are_told() -> None:
+    """The same answers and losses as with gaps that are looked for, in whatever order they are told."""
+    torch.manual_seed(0)
+    model = af.build("electra-joint-tiny")
+    batch = training_batch("electra-joint-tiny")
+    gaps = torch.tensor([[5, 1, 3], [2, 7, 0]])
+    places = torch.zeros(2, 8, dtype=torch.bool).scatter(1, gaps, True)
+    batch = {**batch, "labels": torch.where(places, torch.randint(5, 250, (2, 8)), -100)}
+    batch["input_ids"] = batch["input_ids"].masked_fill(places, 4)
+    with torch.no_grad():
+        looked, told = model(**batch), model(**batch, gaps=gaps)
+    for name in ("loss", "generator_loss", "discriminator_loss", "logits"):
+        torch.testing.assert_close(told[name], looked[name])
+    assert torch.equal(told.replaced, looked.replaced)
+
+
 def test_a_word_drawn_right_counts_as_real() -> None:
     """Noise that makes the generator draw the original everywhere: nothing was replaced."""
     model = af.build("electra-joint-tiny")

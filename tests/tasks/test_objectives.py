@@ -67,11 +67,23 @@ def test_whole_words() -> None:
 
 
 def test_replaced_tokens() -> None:
-    """Every chosen token is masked for the generator."""
+    """Every chosen token is masked for the generator: of each row 15%, each token as likely as another; where they are
+    is said if rows have equally many."""
     ids, special = text()
     out = objectives.replaced_tokens(ids, special, MASKING, seeded())
     chosen = out["labels"] != -100
-    assert likely(int(chosen.sum()), int((~special).sum()), 0.15)
+    assert torch.equal(chosen.sum(dim=1), ((~special).sum(dim=1) * 0.15).round().long())
+    drawn = torch.stack([
+        objectives.replaced_tokens(ids[:1], special[:1], MASKING, seeded(seed))["labels"][0] != -100
+        for seed in range(400)
+    ])  # fmt: skip
+    some = [i for i in range(ids.shape[1]) if not special[0, i]][:5]
+    assert all(likely(int(drawn[:, i].sum()), 400, int(chosen[0].sum()) / int((~special[0]).sum())) for i in some)
+    full = torch.zeros_like(special)
+    even = objectives.replaced_tokens(ids, full, MASKING, seeded())
+    assert torch.equal(even["gaps"].sort(dim=1).values.flatten(), (even["labels"] != -100).nonzero()[:, 1])
+    full[0, 1:] = True
+    assert "gaps" not in objectives.replaced_tokens(ids, full, MASKING, seeded())
     assert bool((out["input_ids"][chosen] == MASK).all()) and torch.equal(out["input_ids"][~chosen], ids[~chosen])
     assert not bool((chosen & special).any())
 

@@ -86,8 +86,7 @@ class JointHead(ReplacedHead):
         labels = run.tensor("labels")
         if labels is None:
             return {"logits": logits}
-        scores, replaced = run.extras["scores"], run.extras["replaced"]
-        targets = labels[labels >= 0]
+        scores, targets, replaced = (run.extras[name] for name in ("scores", "wanted", "replaced"))
         check_labels(targets, scores.shape[-1], "labels")
         words = F.cross_entropy(scores.float(), targets, reduction="sum") / max(len(targets), 1)
         found = self.loss(run, logits, replaced)

@@ -23,14 +23,15 @@ class Scorer(Protocol):
 class ReplacedInput(Input):
     """Where `labels` says which word was masked (elsewhere they are below 0), a word drawn from the scores that `words`
     gives the tokens of the stage `source`. No gradient goes through the draw. `noise` [B, T, vocabulary], uniform in
-    0…1, makes it repeatable. The heads find the scores and what was replaced in the run's extras.
+    0…1, makes it repeatable. `gaps` [B, n] may say where the masked words are, if rows have equally many: then nothing
+    is looked for. The heads find the scores, the words wanted and what was replaced in the run's extras.
     """
 
     def __init__(self, text: TextInput, words: Any, source: str) -> None:
         super().__init__()
         self.text, self.source = text, source
         self.words: Scorer = words
-        self.names = (*text.names, "labels", "noise")
+        self.names = (*text.names, "labels", "noise", "gaps")
         self.mask_name = text.mask_name
 
     def forward(self, run: Run) -> Tokens:
@@ -40,15 +41,20 @@ class ReplacedInput(Input):
             return tokens
         if labels.shape != ids.shape:
             raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(ids.shape)}.")
-        masked = labels >= 0
-        scores = self.words.score(run.tokens[self.source].pad().x[masked])  # [masked tokens, vocabulary]
-        noise = run.tensor("noise")
-        drawn = draw(scores.detach(), None if noise is None else noise[masked])
-        filled = ids.masked_scatter(masked, drawn)
-        run.extras["scores"] = scores
-        run.extras["replaced"] = masked & (filled != labels)
+        gaps, noise = run.tensor("gaps"), run.tensor("noise")
+        places = (labels >= 0).flatten().nonzero().squeeze(1) if gaps is None else in_a_row(gaps, ids.shape[1])
+        scores = self.words.score(run.tokens[self.source].pad().x.flatten(0, 1)[places])  # [masked tokens, vocabulary]
+        drawn = draw(scores.detach(), None if noise is None else noise.flatten(0, 1)[places])
+        filled = ids.flatten().scatter(0, places, drawn).view_as(ids)
+        run.extras["scores"], run.extras["wanted"] = scores, labels.flatten()[places]
+        run.extras["replaced"] = (labels >= 0) & (filled != labels)
         tokens = self.text(Run({**run.batch, "input_ids": filled}, run.state, run.training))
         return tokens
+
+
+def in_a_row(places: Tensor, length: int) -> Tensor:
+    """Places [B, n] in rows of one length as places in all rows laid end to end."""
+    return (places + length * torch.arange(len(places), device=places.device).unsqueeze(1)).flatten()
 
 
 def draw(scores: Tensor, noise: Tensor | None = None) -> Tensor:

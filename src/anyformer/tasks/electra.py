@@ -39,7 +39,6 @@ class Electra(FillMask):
     name = "electra"
     about = "which words of a text were replaced (ELECTRA's pre-training)"
     options_class = MaskOptions
-    steady = False  # only the gaps have a loss of words, and how many they are is looked at
     wanted = "a generator and a discriminator in one"
 
     @classmethod

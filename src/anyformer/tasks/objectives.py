@@ -7,7 +7,7 @@ Each is a pure function of a batch and a seeded `torch.Generator`, so that the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -85,8 +85,18 @@ def masked_words(
 def replaced_tokens(input_ids: Tensor, special: Tensor, masking: Masking, generator: Generator) -> dict[str, Tensor]:
     """For ELECTRA's two models at once: every chosen token is masked, and the labels say what stood there. The
     generator fills them, and what the discriminator must find follows from its answers (see the recipe electra-joint).
+
+    As in the authors' code each row has `rate` of its tokens chosen, to the nearest number. Where that is the same for
+    all rows, `gaps` [B, n] says where they are.
     """
-    return masked_words(input_ids, special, replace(masking, masked=1.0, random=0.0), generator)
+    drawn = torch.rand(input_ids.shape, generator=generator).to(input_ids.device).masked_fill(special, 2.0)
+    order = drawn.argsort(dim=1)
+    many = ((~special).sum(dim=1) * masking.rate).round().long()
+    chosen = (order.argsort(dim=1) < many.unsqueeze(1)) & ~special
+    spoiled = input_ids.masked_fill(chosen, masking.mask_id)
+    batch = {"input_ids": spoiled, "labels": input_ids.masked_fill(~chosen, IGNORED)}
+    same = len(many) > 0 and bool((many == many[0]).all())
+    return {**batch, "gaps": order[:, : int(many[0])].contiguous()} if same else batch
 
 
 def sentence_pairs(

@@ -2,11 +2,13 @@
 
 python experiments/10_pictures.py
 python experiments/10_pictures.py --device cuda --full     # the real recipes, 200 epochs
+python experiments/10_pictures.py --trained runs           # the same, trained already by benchmarks/results.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import anyformer as af
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.model import Model
 from anyformer.tasks import find
+from anyformer.train.report import read_metrics
 from frame import Claim, Found, Options, Pace, Picture, Table, main, plot, spread
 from learn import Batch, learn
 from models import accuracy, parameters
@@ -36,7 +39,11 @@ CLAIM = Claim(
     " `--device cuda --full` trains the recipes at 32 x 32 for their 200 epochs. Then, with fresh weights and in"
     " float64: the gradient of one output in the middle of a 32 x 32 picture with respect to every pixel, and how"
     " many pixels have one, after one layer of self-attention on single pixels and after 3 x 3 convolutions.",
-    takes={"device": "of the full version: cpu or cuda"},
+    takes={
+        "device": "of the full version: cpu or cuda",
+        "trained": "a folder with the runs vit-1, vit-10, vit-cifar, hybrid-1 … of benchmarks/results.py: nothing is"
+        " trained, their best evaluations are read",
+    },
     switches={"full": "the recipes vit-cifar, hybrid-cifar and resnet-cifar as they are, hours on a processor"},
 )
 SHARES = (0.01, 0.1, 1.0)
@@ -61,7 +68,7 @@ RECIPES = {"ViT": "vit-cifar", "hybrid": "hybrid-cifar", "ResNet": "resnet-cifar
 
 
 def run(options: Options) -> Found:
-    scores, sizes = full(options) if options.own.get("full") else small(options)
+    scores, sizes = trained(Path(options.own["trained"])) if "trained" in options.own else learned(options)
     maps = influence()
     seen = {name: (grid > 0).double().mean().item() for name, grid in maps.items()}
     rows = [
@@ -93,6 +100,23 @@ def run(options: Options) -> Found:
 
 
 # Learning from a share
+
+
+def learned(options: Options) -> tuple[dict[tuple[str, float], list[float]], dict[str, int]]:
+    return full(options) if options.own.get("full") else small(options)
+
+
+def trained(folder: Path) -> tuple[dict[tuple[str, float], list[float]], dict[str, int]]:
+    """One run of each recipe at each share."""
+    scores = {}
+    for name, recipe in RECIPES.items():
+        for share in SHARES:
+            run = folder / (recipe if share == 1 else f"{recipe.removesuffix('-cifar')}-{round(100 * share)}")
+            found = [row["accuracy"] for row in read_metrics(run / "metrics.jsonl") if "accuracy" in row]
+            if not found:
+                raise SystemExit(f"{run} has no run that was evaluated.")
+            scores[name, share] = [max(found)]
+    return scores, {name: parameters(af.build(recipe)) for name, recipe in RECIPES.items()}
 
 
 def small(options: Options) -> tuple[dict[tuple[str, float], list[float]], dict[str, int]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.inputs.docked import runs
+from anyformer.inputs.docked import put, runs
 
 SIZE, PLACE = 17, 255  # tokens that a picture of metalm-tiny makes, and the id that keeps a place for one
 
@@ -107,3 +107,20 @@ def test_parts_that_do_not_fit(model: af.Model) -> None:
         af.build("metalm-tiny", docks={"picture": {"encoder": {"family": "vit"}}})
     with pytest.raises(af.ConfigError, match="language head"):
         af.build("metalm-tiny", decoder={"family": "vit"})
+
+
+def test_vectors_are_put_where_they_belong() -> None:
+    """As masked_scatter does it, and with its gradients."""
+    torch.manual_seed(0)
+    here = torch.tensor([[False, True, True, False], [True, False, False, False], [False, False, False, False]])
+    ways = []
+    for way in (put, lambda vectors, here, made: vectors.masked_scatter(here.unsqueeze(-1), made)):
+        torch.manual_seed(1)
+        vectors, made = torch.randn(3, 4, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+        out = way(vectors, here, made)
+        ways.append(
+            (out.detach(), *torch.autograd.grad((out * torch.arange(60.0).view(3, 4, 5)).sum(), (vectors, made)))
+        )
+    for ours, theirs in zip(*ways, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert put(ways[0][0], here & False, torch.zeros(0, 5)) is ways[0][0]

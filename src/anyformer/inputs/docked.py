@@ -73,7 +73,7 @@ class DockedInput(Input):
         soft = self.connect[name](made.pad().x)
         if not unobserved(here) and not (here.is_cuda and run.training):
             self._check(name, here, soft)
-        return vectors.masked_scatter(here.unsqueeze(-1), soft.flatten(0, 1).to(vectors.dtype))
+        return put(vectors, here, soft.flatten(0, 1).to(vectors.dtype))
 
     def _check(self, name: str, here: Tensor, soft: Tensor) -> None:
         places, size = here.sum(dim=1), soft.shape[1]
@@ -82,6 +82,15 @@ class DockedInput(Input):
                 f"The texts keep {places.tolist()} places for the {name}; {soft.shape[0]} of them were given, which"
                 f" need {size} places each."
             )
+
+
+def put(vectors: Tensor, here: Tensor, made: Tensor) -> Tensor:
+    """The rows of `made` [n, d], one after another, at the places [B, T] of `vectors` [B, T, d] that are True. As
+    masked_scatter, whose gradient would have to count the places, for which a GPU is waited for."""
+    if not len(made):
+        return vectors
+    number = (here.flatten().cumsum(dim=0) - 1).clamp(0, len(made) - 1)
+    return torch.where(here.unsqueeze(-1), made.index_select(0, number).view_as(vectors), vectors)
 
 
 def runs(marks: Tensor) -> Tensor:

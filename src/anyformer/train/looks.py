@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # Operations that read values, or whose results are as large as the values say. `lift_fresh` is `torch.tensor(…)`: on a
 # GPU, numbers that come from the host.
 LOOKING = frozenset(
-    "_local_scalar_dense nonzero nonzero_static masked_select _unique unique_dim _unique2 unique_consecutive bincount"
-    " repeat_interleave equal lift_fresh _pin_memory".split()
+    "_local_scalar_dense nonzero nonzero_static masked_select masked_scatter_backward _unique unique_dim _unique2"
+    " unique_consecutive bincount repeat_interleave equal lift_fresh _pin_memory".split()
 )
 INDEXING = frozenset("index index_put index_put_ _unsafe_index _unsafe_index_put _index_put_impl_".split())
 SYNCHRONISING = "called a synchronizing CUDA operation"  # PyTorch's warning

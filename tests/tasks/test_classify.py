@@ -123,6 +123,13 @@ def test_pairs_change_places() -> None:
     drawn = [task.ready(batch, torch.Generator().manual_seed(seed))["input_ids"] for seed in range(8)]
     assert any(torch.equal(one[0], batch["input_ids"][0]) for one in drawn)
     assert any(torch.equal(one[0], other["input_ids"][0]) for one in drawn)
+    turned_pairs = [(b, a) for a, b in pairs]
+    plain = [
+        task.model(**{k: v for k, v in some.items() if k != "labels"}).logits.softmax(-1) for some in (batch, other)
+    ]
+    for answer, turned_answer, wanted in zip(task(pairs), task(turned_pairs), sum(plain) / 2, strict=True):
+        assert answer.label == turned_answer.label and answer.score == pytest.approx(turned_answer.score, abs=1e-6)
+        assert list(answer.scores.values()) == pytest.approx(wanted.tolist(), abs=1e-5)
 
 
 def said(**settings: Any) -> Any:

@@ -7,6 +7,7 @@ pick(("It rained, so", ["she took an umbrella", "she took the sun"]))   # a mode
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -50,7 +51,7 @@ class Choice:
 @dataclass(frozen=True, kw_only=True)
 class PairOptions(ClassifyOptions):
     # Whether the relation is the same both ways (paraphrase, similarity): while the model learns, the texts of half of
-    # the pairs, drawn anew each time, change places.
+    # the pairs, drawn anew each time, change places; its answers are the mean of both ways, at twice the time.
     either_way: bool = False
 
 
@@ -152,14 +153,25 @@ class ClassifyPair(ClassifyText):
         return batch
 
     def scores(self, batch: Batch) -> Tensor:
-        """[rows, choices], of choices that a row does not have -inf."""
+        """[rows, choices], of choices that a row does not have -inf. Of pairs that are read either way, the logarithms
+        of the mean chances."""
         if not self.chooses:
-            return super().scores(batch)
+            return self._both_ways(batch) if self.settings.either_way else super().scores(batch)
         given = {name: value for name, value in batch.items() if name not in ("labels", "choices")}
         logits = self.model(**given).logits[:, 0].float()
         counts = batch["choices"]
         real = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
         return logits.new_full(real.shape, float("-inf")).masked_scatter(real, logits)
+
+    def _both_ways(self, batch: Batch) -> Tensor:
+        one = super().scores(batch)
+        if self.model.training:
+            return one
+        other = super().scores(change_places(batch, torch.ones(len(one), dtype=torch.bool, device=one.device)))
+        if self.number:
+            return (one + other) / 2
+        chances = [logits.float().log_softmax(dim=-1) for logits in (one, other)]
+        return torch.logaddexp(*chances) - math.log(2)
 
     def loss(self, batch: Batch) -> Loss:
         """Choices that are not there take no part in the smoothing of labels, so there is none."""

@@ -6,11 +6,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from PIL import Image
 
 import anyformer as af
 from anyformer import shipped
@@ -101,26 +99,6 @@ def test_commands_can_be_typed() -> None:
     model = shipped.Shipped("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
     shown = tour.command(model).replace("anyformer run classify-pair", "printf '%s|'")
     assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one|two|"
-
-
-def test_strips_are_dark_where_the_reader_looked(tmp_path: Path) -> None:
-    """Four letters, each looked for in its own quarter of a line that fills half of what the model takes."""
-    Image.new("L", (120, 20), 255).save(tmp_path / "line.png")
-    looked = torch.zeros(4, 2, 16)
-    for letter in range(4):
-        looked[letter, :, 2 * letter : 2 * letter + 2] = 0.25
-    mask = torch.cat([torch.ones(1, 8, 32), torch.zeros(1, 8, 32)], dim=2)
-    work = SimpleNamespace(
-        look_at=lambda pictures: ({"pixel_mask": mask}, []),
-        regions=lambda batch, ids: looked,
-        tokenizer=SimpleNamespace(decode=lambda ids: "abcd"[ids[0]]),
-    )
-    sheet = views.reading(work, tmp_path / "line.png", SimpleNamespace(ids=(0, 1, 2, 3))).convert("L")
-    line = 20 * views.LINE // 120
-    for letter in range(4):
-        row = line + letter * views.STRIP + views.STRIP // 2
-        shades = [sheet.getpixel((views.STRIP + views.LINE * (2 * i + 1) // 8, row)) for i in range(4)]
-        assert shades.index(min(shades)) == letter and sorted(shades)[1] > 250
 
 
 def test_where_there_is_no_model_the_command_trains_one(

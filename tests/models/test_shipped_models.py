@@ -11,6 +11,7 @@ import torch
 
 import anyformer as af
 from anyformer import shipped
+from anyformer.pictures.open import Picture
 
 INPUTS = Path(__file__).parents[2] / "models" / "notes" / "inputs"
 
@@ -58,6 +59,12 @@ def test_translations_have_the_words(name: str, pairs: dict[str, tuple[str, ...]
 def test_a_printed_line_is_read() -> None:
     (answer,) = ask("lines", INPUTS / "line.png")
     assert str(answer) == "Invoice 2031-07: 3 coffees, 12.50 EUR"
+    read = af.task("read", "lines")
+    batch, _ = read.look_at([Picture.of(INPUTS / "line.png")])
+    looked = read.regions(batch, list(answer.ids))[:, 0].argmax(dim=1).double()  # a column for each letter
+    places = torch.stack([looked, torch.arange(float(len(looked)))])
+    assert float(torch.corrcoef(places)[0, 1]) > 0.98  # from left to right
+    assert answer.draw().height > 30 * len(answer.ids) / 2
 
 
 def test_a_spoken_digit_is_heard() -> None:

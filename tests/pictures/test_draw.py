@@ -81,6 +81,18 @@ def test_titles_are_whole(n: int) -> None:
     assert inked[:first].any() and not inked[first - 2 : first].any()
 
 
+def test_strips_are_dark_where_the_weights_are() -> None:
+    """Four letters, each looked for in its own quarter of the line."""
+    weights = np.kron(np.eye(4), np.full((1, 2), 0.25))
+    sheet = draw.strips(grey(20, 120), weights, "abcd").convert("L")
+    line = 20 * draw.LINE // 120
+    assert sheet.size == (draw.LINE + draw.STRIP, line + 4 * draw.STRIP)
+    for letter in range(4):
+        row = line + letter * draw.STRIP + draw.STRIP // 2
+        shades = [sheet.getpixel((draw.STRIP + draw.LINE * (2 * i + 1) // 8, row)) for i in range(4)]
+        assert shades.index(min(shades)) == letter and sorted(shades)[1] > 250
+
+
 def test_rollout_by_hand() -> None:
     """Two layers of one head: half the attention and half the token itself, then the product."""
     first, second = (torch.tensor([[[[0.2, 0.8], [1.0, 0.0]]]]), torch.tensor([[[[0.5, 0.5], [0.0, 1.0]]]]))

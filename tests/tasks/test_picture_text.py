@@ -240,6 +240,7 @@ def test_evaluation_sees_the_data_alone(tmp_path: Path) -> None:
 def test_grids() -> None:
     assert as_grid(torch.rand(2, 100), (160, 160)).shape == (2, 10, 10)  # type: ignore[union-attr]
     assert as_grid(torch.rand(2, 101), (160, 160)).shape == (2, 10, 10)  # type: ignore[union-attr]
+    assert as_grid(torch.rand(2, 94), (32, 373)).shape == (2, 1, 94)  # type: ignore[union-attr]
     assert as_grid(torch.rand(2, 80), (32, 640)).shape == (2, 2, 40)  # type: ignore[union-attr]
 
 

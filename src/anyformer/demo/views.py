@@ -13,14 +13,12 @@ from typing import Any
 import torch
 
 from anyformer.core.taps import look
-from anyformer.pictures.open import Picture
 from anyformer.tasks.base import answering
 from anyformer.text.batch import pad
 
 WIDEST = 1200  # pixels of a picture on the page
 SOUNDS = {".wav": "audio/wav", ".flac": "audio/flac"}
 MOST = 5  # classes that are shown
-LINE, STRIP = 900, 18  # pixels: the width of a line that was read, the height of a letter's strip below it
 READABLE = 48  # tokens of a translation whose alignment can still be read
 
 
@@ -137,8 +135,6 @@ def picture(task: str, work: Any, thing: Any, answer: Any) -> str:
     """The drawing of an answer, where there is one."""
     if task == "translate":
         return figure(alignment(work, answer)) if len(answer.ids) <= READABLE else ""
-    if task == "read":
-        return image(reading(work, thing, answer))
     draw = getattr(answer, "draw", None)
     return "" if draw is None else image(draw())
 
@@ -149,31 +145,6 @@ def image(drawn: Any, alt: str = "the answer, drawn", widest: int = WIDEST) -> s
     file = io.BytesIO()
     drawn.save(file, "JPEG", quality=88)
     return f"<img alt='{html.escape(alt)}' src='{inline(file.getvalue(), 'image/jpeg')}'>"
-
-
-def reading(work: Any, thing: Any, answer: Any) -> Any:
-    """The line, and below it a strip for each letter that was written, dark where along the line the model looked."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    line = Image.open(thing).convert("RGB")
-    line = line.resize((LINE, line.height * LINE // line.width))
-    batch, _ = work.look_at([Picture.of(thing)])
-    found = work.regions(batch, list(answer.ids))
-    if found is None:
-        return line
-    mask = batch.get("pixel_mask")
-    inside = 1.0 if mask is None else float(mask[0, 0].float().mean())  # the rest of the columns is padding
-    weights = found.float().sum(dim=1)[:, : max(round(inside * found.shape[2]), 1)]
-    weights = weights / weights.amax(dim=1, keepdim=True).clamp(min=1e-9)
-    sheet = Image.new("RGB", (LINE + STRIP, line.height + STRIP * len(weights)), "white")
-    sheet.paste(line, (STRIP, 0))
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(STRIP - 4)
-    for row, (one, token) in enumerate(zip(weights, answer.ids, strict=True)):
-        top = line.height + row * STRIP
-        shades = Image.fromarray((255 - 200 * one).cpu().numpy().astype("uint8")[None])
-        sheet.paste(shades.resize((LINE, STRIP - 2), resample=2), (STRIP, top))
-        pen.text((3, top), work.tokenizer.decode([token]).strip() or "_", fill="black", font=font)
-    return sheet
 
 
 def alignment(work: Any, answer: Any) -> Any:

@@ -16,6 +16,7 @@ from anyformer.pictures.open import pillow
 
 SMALLEST = 224  # pixels of the longer side that a picture has at least when something is drawn on it
 PAPER, INK = (255, 255, 255), (27, 42, 65)
+LINE, STRIP = 900, 18  # pixels: the width of a line that was read, the height of the strip of a letter below it
 
 
 def colour(i: int) -> tuple[int, int, int]:
@@ -136,4 +137,19 @@ def grid(rows: Sequence[Sequence[Any]], titles: Sequence[str] = (), gap: int = 4
         for i, image in enumerate(row):
             sheet.paste(image, (gap + i * (wide + gap), top))
         top += high + gap
+    return sheet
+
+
+def strips(line: Any, weights: Any, names: Sequence[str]) -> Any:
+    """A line of text, and below it a strip for each name, dark where its weights [n, columns] along the line are."""
+    line = line.convert("RGB").resize((LINE, max(line.height * LINE // line.width, 1)))
+    sheet = pillow().Image.new("RGB", (LINE + STRIP, line.height + STRIP * len(names)), PAPER)
+    sheet.paste(line, (STRIP, 0))
+    draw, font, _ = pen(sheet, STRIP - 4)
+    shares = np.asarray(weights) / np.maximum(np.max(weights, axis=1, keepdims=True), 1e-9)
+    for row, (one, name) in enumerate(zip(shares, names, strict=True)):
+        top = line.height + row * STRIP
+        shades = pillow().Image.fromarray((255 - 200 * one).astype(np.uint8)[None])
+        sheet.paste(shades.resize((LINE, STRIP - 2), resample=2), (STRIP, top))
+        draw.text((3, top), name, fill=INK, font=font)
     return sheet

@@ -279,14 +279,16 @@ def titled(image: Any, text: str) -> Any:
 
 
 def as_grid(weights: Tensor, shape: tuple[int, int]) -> Tensor | None:
-    """[n, cells] as [n, rows, columns] of a picture of that shape, tokens in front of the cells left out."""
+    """[n, cells] as [n, rows, columns] of a picture of that shape, tokens in front of the cells left out; of a line
+    that is read column by column, one row."""
     cells = weights.shape[-1]
     for extra in range(3):  # none, a class token, and perhaps one of distillation
         for rows in range(1, cells - extra + 1):
             columns, left = divmod(cells - extra, rows)
             if not left and abs(rows * shape[1] / shape[0] - columns) < 0.51:
                 return weights[:, extra:].reshape(len(weights), rows, columns)
-    return None
+    stride = max(round(shape[1] / cells), 1)
+    return weights.unsqueeze(1) if shape[1] > shape[0] and -(-shape[1] // stride) == cells else None
 
 
 def texts_of(row: Row, column: str) -> list[str]:

@@ -26,6 +26,7 @@ from anyformer.data.settings import DataSettings
 from anyformer.errors import DataError, InputError
 from anyformer.metrics.reading import reading_scores
 from anyformer.model import Model
+from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.decode import Decoded
 from anyformer.pictures.lines import SIGNS, Lines
@@ -148,6 +149,20 @@ class Read(PictureTextTask):
             back = dict(zip(order, said, strict=True))
             found += [back[i] for i in range(len(some))]
         return found
+
+    def draw(self, picture: Picture, ids: list[int]) -> Any:
+        """The line, and below it a strip for each letter that was written, dark where along the line the model looked;
+        where nobody looks, the line below its text."""
+        with answering(self.model):
+            batch, _ = self.look_at([picture])
+            found = self.regions(batch, ids)
+        if found is None:
+            return draw.beside([picture.open()], [self.tokenizer.decode(ids).strip()])
+        mask = batch.get("pixel_mask")
+        inside = 1.0 if mask is None else float(mask[0, 0].float().mean())  # the rest of the columns is padding
+        weights = found.float().sum(dim=1)[:, : max(round(inside * found.shape[2]), 1)]
+        letters = [self.tokenizer.decode([token]).strip() or "_" for token in ids]
+        return draw.strips(picture.open(), weights.cpu().numpy(), letters)
 
     def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
         placed = [self.processor.place(self._fit(one.open(self.processor.mode), one.name)) for one in pictures]

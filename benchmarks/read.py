@@ -1,7 +1,7 @@
 """Lines of text read from pictures, beside Tesseract, and lines drawn to learn from.
 
 python benchmarks/read.py [--model FOLDER] [--data $ANYFORMER_DATA/sroie] [--threads 2] [--lines 720] [--weights int8]
-python benchmarks/read.py --model lines --drawn multi30k/test_2016_flickr.en.gz --fonts Carlito,LinLibertine,EBGaramond
+python benchmarks/read.py --model lines --drawn test_2016_flickr.en.gz --fonts Carlito,LinLibertine_R,EBGaramond
 
 The validation lines of SROIE; or, with --drawn, lines of that text drawn by fonts at hand, of which --fonts names some
 that the reader did not learn from. Tesseract reads them with `--psm 7` (one line of text), a white border around each,

@@ -11,6 +11,7 @@ import torch
 
 import anyformer as af
 from anyformer import shipped
+from anyformer.pictures import draw
 from anyformer.pictures.open import Picture
 
 INPUTS = Path(__file__).parents[2] / "models" / "notes" / "inputs"
@@ -64,7 +65,7 @@ def test_a_printed_line_is_read() -> None:
     looked = read.regions(batch, list(answer.ids))[:, 0].argmax(dim=1).double()  # a column for each letter
     places = torch.stack([looked, torch.arange(float(len(looked)))])
     assert float(torch.corrcoef(places)[0, 1]) > 0.98  # from left to right
-    assert answer.draw().height > 30 * len(answer.ids) / 2
+    assert answer.draw().height > draw.STRIP * len(answer.ids)  # a strip for each
 
 
 def test_a_spoken_digit_is_heard() -> None:

@@ -132,6 +132,16 @@ def test_pairs_change_places() -> None:
         assert list(answer.scores.values()) == pytest.approx(wanted.tolist(), abs=1e-5)
 
 
+def test_options_that_do_not_fit() -> None:
+    """Said before anything is learned."""
+    pair = {"first": "a man", "second": "a dog"}
+    classes, numbers = (listed({**pair, "label": a}, {**pair, "label": b}) for a, b in (("0", "1"), ("0.5", "3.0")))
+    with pytest.raises(af.InputError, match=r"task\.either_way is for pairs of texts that a model tells apart"):
+        begin("classify-pair", "distilbert-tiny", classes, {"either_way": True}, vocab_size=300)
+    with pytest.raises(af.InputError, match=r"task\.agree compares the chances of classes"):
+        begin("classify-pair", "bert-tiny", numbers, {"agree": 1.0}, vocab_size=300)
+
+
 def said(**settings: Any) -> Any:
     return DataSettings(**settings)
 

@@ -58,6 +58,12 @@ class PairOptions(ClassifyOptions):
 class ClassifyPair(ClassifyText):
     name = "classify-pair"
     options_class = PairOptions
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        if self.settings.either_way and (self.chooses or not self.takes_types):
+            raise InputError("task.either_way is for pairs of texts that a model tells apart by token types, as BERT.")
+
     about = "a class or a number for two texts together, or the best of several choices"
     columns = (FIRST, SECOND, LABEL)
     text_columns = ("first", "second", "choices")
@@ -125,8 +131,6 @@ class ClassifyPair(ClassifyText):
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is None or not self.settings.either_way:
             return batch
-        if self.chooses or "token_type_ids" not in batch:
-            raise InputError("task.either_way is for pairs of texts that a model tells apart by token types, as BERT.")
         swapped = torch.rand(len(batch["labels"]), generator=generator, device=batch["labels"].device) < 0.5
         return change_places(batch, swapped)
 

@@ -87,6 +87,8 @@ class ClassifyText(TextTask):
         if self.settings.problem == "auto":
             self.settings = self.settings.replace(problem=problem_of(self.model))
         self.number = self.settings.problem == "number"
+        if self.settings.agree and self.settings.problem != "classes":
+            raise InputError("task.agree compares the chances of classes; this model has none.")
         self.index = {label: i for i, label in enumerate(self.labels)}
         auto = "spearman" if self.number else "accuracy"
         self.metric = auto if self.settings.metric == "auto" else self.settings.metric

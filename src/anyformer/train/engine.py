@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -375,7 +375,8 @@ class Engine:
             self.average = None
             metrics = self._measure()
             self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
-            if self.settings.average > 1 and self._was_better(metrics.get(self.work.metric)):
+            value = metrics.get(self.work.metric)
+            if self.settings.average > 1 and isinstance(value, (int, float)) and self._worse(float(value)):
                 step = f"{self.state.best_step:,}"
                 self.watcher.note(f"The mean is worse than the weights of step {step}, which are kept.")
                 self._take_best(store)
@@ -384,10 +385,9 @@ class Engine:
         elif self.average is not None:
             self.average.put()
 
-    def _was_better(self, value: float | str | None) -> bool:
-        """Whether an evaluation of the run had a better figure than this."""
-        known = self.state.best is not None and isinstance(value, (int, float)) and value != self.state.best
-        return known and not self._better(float(cast("float", value)))
+    def _worse(self, value: float) -> bool:
+        """Than the best evaluation of the run."""
+        return self.state.best is not None and value != self.state.best and not self._better(value)
 
     def _take_best(self, store: Store) -> None:
         best = [one for one in store.found("best") if one.step == self.state.best_step]

@@ -15,10 +15,10 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from anyformer.config import Settings
 from anyformer.core.attend import attend, weigh
+from anyformer.core.cells import Carry, Kind, keep_rows, make_cell, run_cell, run_held
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING, Mask, Padding
 from anyformer.core.rows import Rows
@@ -26,10 +26,7 @@ from anyformer.core.score import Additive, General
 from anyformer.core.state import State
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens, on_host
-
-Kind = Literal["lstm", "gru"]
-Carry = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]
+from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,42 +132,10 @@ class Look:
         return Note(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
 
 
-def make_cell(config: RecurrentConfig | RecurrentDecoderConfig | AttentiveConfig, d_in: int) -> nn.RNNBase:
-    kind = nn.LSTM if config.cell == "lstm" else nn.GRU
-    both_ways = isinstance(config, RecurrentConfig) and config.both_ways
-    dropout = config.dropout if config.n_layers > 1 else 0.0
-    return kind(d_in, config.d_hidden, config.n_layers, batch_first=True, dropout=dropout, bidirectional=both_ways)
-
-
-def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = None) -> tuple[Tensor, Carry]:
-    """All of x [B, T, d] from `carry` on; rows have `sizes` real tokens, and end with the state after the last one."""
-    names = ("hidden", "cell") if isinstance(cell, nn.LSTM) else ("hidden",)
-    parts = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
-    before = None if not parts else tuple(parts) if len(names) > 1 else parts[0]
-    if sizes is None:
-        y, after = cell(x, before)
-    else:
-        whole = on_host(sizes).clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
-        y, after = cell(pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
-        y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
-    after = after if isinstance(after, tuple) else (after,)
-    new = {name: part.transpose(0, 1) for name, part in zip(names, after, strict=True)}
-    return y, new if sizes is None else keep_rows(sizes > 0, new, carry)
-
-
 def ending(rows: Rows, state: State | None) -> Tensor | None:
     """Where rows end, for a part that reads forwards. If nobody goes on from there, what comes after does not matter;
     in a recorded step nobody may ask."""
     return None if rows.full or (state is None and rows.mask is not None) else rows.sizes
-
-
-def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:
-    """The new values where a row moved [B], the old ones (or zeros) elsewhere."""
-    kept = {}
-    for name, value in new.items():
-        where = moved.view(-1, *[1] * (value.dim() - 1))
-        kept[name] = torch.where(where, value, old.get(name, torch.zeros_like(value)))
-    return kept
 
 
 class Recurrent(nn.Module):
@@ -178,12 +143,15 @@ class Recurrent(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.cell = make_cell(config, config.d_model)
+        self.cell = make_cell(config, config.d_model, both_ways=config.both_ways)
 
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tokens:
         rows = Rows.of(tokens)
         x = rows.reverse(rows.x) if self.config.reverse else rows.x
-        y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
+        if rows.mask is not None and rows.real is not None:
+            y, carry = run_held(self.cell, x, rows.real)
+        else:
+            y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
         y = rows.back(rows.reverse(y) if self.config.reverse else y)
         self.taps.see("output", y, tokens.packing)
         made = tokens.replace(y)

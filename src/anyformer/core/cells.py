@@ -1,0 +1,100 @@
+"""PyTorch's own LSTM and GRU over rows that end at different tokens.
+
+`run_cell` tells PyTorch how long each row is, which the host must know. `run_held` needs no number on the host, so that
+a step can be recorded: it goes over all slots, and where none is real the gates hold the state as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from anyformer.core.rows import take
+from anyformer.tokens import on_host
+
+Kind = Literal["lstm", "gru"]
+Carry = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]
+
+SHUT = 1e4  # what opens or shuts a gate whatever else it is given: its sigmoid is 1 or 0 in every precision
+
+
+class CellConfig(Protocol):
+    @property
+    def cell(self) -> Kind: ...
+    @property
+    def d_hidden(self) -> int: ...
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def dropout(self) -> float: ...
+
+
+def make_cell(config: CellConfig, d_in: int, *, both_ways: bool = False) -> nn.RNNBase:
+    kind = nn.LSTM if config.cell == "lstm" else nn.GRU
+    dropout = config.dropout if config.n_layers > 1 else 0.0
+    return kind(d_in, config.d_hidden, config.n_layers, batch_first=True, dropout=dropout, bidirectional=both_ways)
+
+
+def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = None) -> tuple[Tensor, Carry]:
+    """All of x [B, T, d] from `carry` on; rows have `sizes` real tokens, and end with the state after the last one."""
+    names = ("hidden", "cell") if isinstance(cell, nn.LSTM) else ("hidden",)
+    parts = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
+    before = None if not parts else tuple(parts) if len(names) > 1 else parts[0]
+    if sizes is None:
+        y, after = cell(x, before)
+    else:
+        whole = on_host(sizes).clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
+        y, after = cell(pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
+        y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
+    after = after if isinstance(after, tuple) else (after,)
+    new = {name: part.transpose(0, 1) for name, part in zip(names, after, strict=True)}
+    return y, new if sizes is None else keep_rows(sizes > 0, new, carry)
+
+
+def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:
+    """The new values where a row moved [B], the old ones (or zeros) elsewhere."""
+    kept = {}
+    for name, value in new.items():
+        where = moved.view(-1, *[1] * (value.dim() - 1))
+        kept[name] = torch.where(where, value, old.get(name, torch.zeros_like(value)))
+    return kept
+
+
+def run_held(cell: nn.RNNBase, x: Tensor, real: Tensor) -> tuple[Tensor, Carry]:
+    """As `run_cell` from nothing, with the rows' real tokens, which stand first, told by `real` [B, T].
+
+    Layer by layer: a further input is 1 where no token is real, and its weights shut every gate that would change what
+    is remembered. What a cell gives out still moves there (a GRU's by rounding), so the last real one is looked up.
+    """
+    empty, last = (~real).to(x.dtype).unsqueeze(-1), (real.sum(dim=1, keepdim=True) - 1).clamp(min=0)
+    ways, d = 2 if cell.bidirectional else 1, cell.hidden_size
+    flags = (True, 1, 0.0, cell.training, ways == 2, True)
+    carry: dict[str, list[Tensor]] = {"hidden": [], "cell": []} if isinstance(cell, nn.LSTM) else {"hidden": []}
+    for layer in range(cell.num_layers):
+        given = torch.cat([x if layer == 0 else F.dropout(x, cell.dropout, cell.training), empty], dim=-1)
+        weights = [one for way in range(ways) for one in _weights(cell, layer, way)]
+        nothing = x.new_zeros(ways, len(x), d)
+        if isinstance(cell, nn.LSTM):
+            x, hidden, inside = torch.lstm(given, (nothing, nothing), weights, *flags)
+            carry["cell"].append(inside)
+        else:
+            x, hidden = torch.gru(given, nothing, weights, *flags)
+        carry["hidden"] += [take(x, last)[..., :d].transpose(0, 1), hidden[1:]]
+    new = {name: torch.cat(parts).transpose(0, 1) for name, parts in carry.items()}
+    return x, keep_rows(real.any(dim=1), new, {})
+
+
+def _weights(cell: nn.RNNBase, layer: int, way: int) -> list[Tensor]:
+    """Of one layer in one direction, with a column more for the slots that are not real."""
+    end = f"_l{layer}{'_reverse' if way else ''}"
+    into, again, into_bias, again_bias = (
+        getattr(cell, f"{name}{end}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    part = torch.zeros(cell.hidden_size, 1, dtype=into.dtype, device=into.device)
+    # LSTM: what comes in, what stays, the candidate, the output. GRU: what is read, what stays, the candidate.
+    column = [part - SHUT, part + SHUT, part, part] if isinstance(cell, nn.LSTM) else [part, part + SHUT, part]
+    return [torch.cat([into, torch.cat(column)], dim=1), again, into_bias, again_bias]

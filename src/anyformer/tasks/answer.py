@@ -20,11 +20,12 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example, Examples
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
-from anyformer.errors import FolderError, InputError
+from anyformer.errors import InputError
 from anyformer.metrics.squad import squad
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
+from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TEXT, TextTask, several, text_of, texts_of
 from anyformer.text.parts import Span
 
@@ -82,12 +83,7 @@ class AnswerTask(TextTask):
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
-        head = model.config.to_json().get("head")
-        if head != "span":
-            raise FolderError(
-                f'{path} holds a {model.family} model with the head "{head}", which gives no spans yet; train it:'
-                f" anyformer train {cls.name} --recipe {path} --data FILE --out DIR."
-            )
+        build.want_head(model, path, ("span",), gives="spans", task=cls.name)
 
     # Rows to loss.
 
@@ -174,8 +170,7 @@ class AnswerTask(TextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max(3 * rows // 32, 50)
-        return {"batch_size": 32, "steps": steps, "lr": 1e-4, "schedule": "linear", "warmup": max(steps // 10, 1)}
+        return rounds(rows, 3, size=32, lr=1e-4, schedule="linear", warm=10)
 
 
 def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tuple[list[Any], ...]:

@@ -200,20 +200,6 @@ class AskImage(PictureTextTask):
         weights = seen.log[-1][1][0].float().mean(dim=0)[len(asked) - 1 : -1, : self.width]
         return as_grid(weights, (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1]))
 
-    @classmethod
-    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max(60 * rows // 64, 100) if fresh else max(10 * rows // 64, 50)
-        return {
-            "batch_size": 64,
-            "steps": steps,
-            "lr": 1e-3 if fresh else 5e-5,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 0.05,
-            "label_smoothing": 0.1,
-            "eval_every": max(steps // 4, 1),
-            "save_every": max(steps // 4, 1),
-        }
-
 
 def picture_dock(config: Settings) -> dict[str, Any]:
     """What is docked to a language model and reads pictures; empty where nothing does."""

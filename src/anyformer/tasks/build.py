@@ -4,7 +4,7 @@ head kept where it fits and replaced where it does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -59,6 +59,16 @@ def build(name: str, config: Settings) -> Model:
 def has_head(*heads: str) -> Fits:
     """Families that can take one of these heads."""
     return lambda config: any(head in getattr(config, "uses", ()) for head in heads)
+
+
+def want_head(model: Model, path: str | PathLike[str], heads: Sequence[str], *, gives: str, task: str) -> None:
+    """An error where the model in a folder has none of these heads yet."""
+    head = model.config.to_json().get("head")
+    if head not in heads:
+        raise FolderError(
+            f'{path} holds a {model.family} model with the head "{head}", which gives no {gives} yet; train it:'
+            f" anyformer train {task} --recipe {path} --data DATA --out DIR."
+        )
 
 
 def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:

@@ -117,20 +117,6 @@ class Caption(PictureTextTask):
             figures["cider_commonest"] = caption_scores([self.commonest] * len(said), wanted)["cider"]
         return {**figures, **self.skipped()}
 
-    @classmethod
-    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max(60 * rows // 64, 100) if fresh else max(10 * rows // 64, 50)
-        return {
-            "batch_size": 64,
-            "steps": steps,
-            "lr": 1e-3 if fresh else 5e-5,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 0.05,
-            "label_smoothing": 0.1,
-            "eval_every": max(steps // 4, 1),
-            "save_every": max(steps // 4, 1),
-        }
-
 
 def writes_of_pictures(config: Settings) -> bool:
     """Families that read a picture and write: the captioners, GIT, and an encoder-decoder whose encoder sees."""

@@ -25,6 +25,7 @@ from anyformer.sounds.open import as_sound
 from anyformer.sounds.read import read_sounds
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Options
 from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.rounds import rounds
 
 MEASURED = 256  # sounds whose mean loudness and its spread stand for all
 LABELS = ("labels", "class", "category", "target", "word", "digit", "speaker_id", "species")
@@ -87,12 +88,8 @@ class ClassifyAudio(LabelledTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        size = 64 if rows > 1000 else 16
-        steps = max((200 if fresh else 10) * rows // size, 50)
-        return {
-            **{"batch_size": size, "steps": steps, "lr": 1e-3 if fresh else 5e-5, "warmup": max(steps // 20, 1)},
-            **{"weight_decay": 0.05, "label_smoothing": 0.1, "eval_every": max(steps // 20, 1)},
-        }
+        size, lr = 64 if rows > 1000 else 16, 1e-3 if fresh else 5e-5
+        return rounds(rows, 200 if fresh else 10, size=size, lr=lr, evals=20, weight_decay=0.05, label_smoothing=0.1)
 
 
 def hear(extractor: Extractor, sound: Any) -> Tensor:

@@ -18,7 +18,7 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
-from anyformer.errors import DataError, FolderError
+from anyformer.errors import DataError
 from anyformer.metrics.classes import accuracy, f1
 from anyformer.model import Model
 from anyformer.pictures import draw
@@ -26,9 +26,11 @@ from anyformer.pictures.attention import class_attention
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import Placement
+from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Progress, Setup, Source, answering
 from anyformer.tasks.distill import DistillOptions, Teacher
 from anyformer.tasks.picture import PictureTask, head_for, takes_pictures
+from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import chances, token_loss
 
 HEADS = ("distill", "classify", "classify-image")
@@ -81,12 +83,7 @@ class ClassifyImage(PictureTask):
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
         super().check(model, path)
-        head = model.config.to_json()["head"]
-        if head not in HEADS:
-            raise FolderError(
-                f'{path} holds a {model.family} model with the head "{head}", which gives no classes yet; train it:'
-                f" anyformer train {cls.name} --recipe {path} --data DATA --out DIR."
-            )
+        build.want_head(model, path, HEADS, gives="classes", task=cls.name)
 
     teacher: Teacher | None = None
 
@@ -179,18 +176,9 @@ class ClassifyImage(PictureTask):
         """As ViT-Lite (Hassani et al. 2021): 200 epochs from nothing, ten where something was learned before. Small
         models are short of steps before they are short of pictures, so that few pictures come in small batches."""
         size = 256 if rows > 20_000 else 128 if rows > 2000 else 32
-        steps = max((200 if fresh else 10) * rows // size, 50)
-        return {
-            "batch_size": size,
-            "steps": steps,
-            "lr": (1e-3 if size == 256 else 5e-4) if fresh else 5e-5,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 0.05,
-            "label_smoothing": 0.1,
-            "ema": 0.999 if steps > 5000 else 0.0,
-            "eval_every": max(steps // 40, 1),
-            "save_every": max(steps // 10, 1),
-        }
+        epochs, lr = (200, 1e-3 if size == 256 else 5e-4) if fresh else (10, 5e-5)
+        advice = rounds(rows, epochs, size=size, lr=lr, evals=40, saves=10, weight_decay=0.05, label_smoothing=0.1)
+        return {**advice, "ema": 0.999 if advice["steps"] > 5000 else 0.0}
 
 
 def mixed_loss(logits: Tensor, labels: Tensor, share: Tensor, smoothing: float) -> Tensor:

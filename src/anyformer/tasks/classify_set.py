@@ -31,6 +31,7 @@ from anyformer.pictures.read import Joined
 from anyformer.pictures.read import expand as expand_paths
 from anyformer.tasks.base import AS_USUAL, Batch, Column
 from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.rounds import rounds
 
 FILE = "preprocessor_config.json"
 LABELS = ("labels", "class", "target", "category", "y")
@@ -182,12 +183,8 @@ class ClassifySet(LabelledTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        size = 128 if rows > 2000 else 32
-        steps = max((60 if fresh else 10) * rows // size, 100)
-        return {
-            **{"batch_size": size, "steps": steps, "lr": 1e-3 if fresh else 1e-4, "warmup": max(steps // 20, 1)},
-            **{"weight_decay": 1e-4, "eval_every": max(steps // 10, 1)},
-        }
+        size, lr = 128 if rows > 2000 else 32, 1e-3 if fresh else 1e-4
+        return rounds(rows, 60 if fresh else 10, size=size, least=100, lr=lr, evals=10, weight_decay=1e-4)
 
 
 def pad_sets(sets: Sequence[Any]) -> tuple[Tensor, Tensor]:

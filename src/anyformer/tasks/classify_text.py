@@ -21,7 +21,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
 from anyformer.data.settings import pairs
-from anyformer.errors import DataError, FolderError, InputError
+from anyformer.errors import DataError, InputError
 from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -170,12 +170,7 @@ class ClassifyText(TextTask):
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
-        head = model.config.to_json().get("head")
-        if head != "classify":
-            raise FolderError(
-                f'{path} holds a {model.family} model with the head "{head}", which gives no classes yet; train it:'
-                f" anyformer train {cls.name} --recipe {path} --data FILE --out DIR."
-            )
+        build.want_head(model, path, ("classify",), gives="classes", task=cls.name)
 
     @classmethod
     def of(cls, model: Model, tokenizer: Any, path: Source, options: Mapping[str, Any]) -> Any:

@@ -22,6 +22,7 @@ from anyformer.pictures.clips import Clip, read_clips
 from anyformer.pictures.processor import FILE, IMAGENET, Processor
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Options
 from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.rounds import rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +105,8 @@ class ClassifyVideo(LabelledTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max((40 if fresh else 10) * rows // 16, 50)
-        return {
-            **{"batch_size": 16, "steps": steps, "lr": 5e-4 if fresh else 5e-5, "warmup": max(steps // 10, 1)},
-            **{"weight_decay": 0.05, "eval_every": max(steps // 10, 1)},
-        }
+        lr = 5e-4 if fresh else 5e-5
+        return rounds(rows, 40 if fresh else 10, size=16, lr=lr, warm=10, evals=10, weight_decay=0.05)
 
 
 def move(clips: Tensor, how: ClassifyVideoOptions, generator: Generator) -> Tensor:

@@ -37,6 +37,7 @@ from anyformer.run import Output
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Total, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask
+from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import labels_of
 
 NAMED = 5  # boxes that are told of one by one when they are left out
@@ -273,18 +274,9 @@ class Detect(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        epochs = 400 if rows < 1000 else 150
-        steps = max((epochs if fresh else 20) * rows // 16, 50)
-        return {
-            "batch_size": 16,
-            "steps": steps,
-            "lr": 4e-4 if fresh else 2e-5,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 1e-4,
-            "ema": 0.998 if steps > 2000 else 0.0,
-            "eval_every": max(steps // 20, 1),
-            "save_every": max(steps // 10, 1),
-        }
+        epochs = 20 if not fresh else 400 if rows < 1000 else 150
+        advice = rounds(rows, epochs, size=16, lr=4e-4 if fresh else 2e-5, evals=20, saves=10, weight_decay=1e-4)
+        return {**advice, "ema": 0.998 if advice["steps"] > 2000 else 0.0}
 
 
 def as_found(one: Output) -> Found:

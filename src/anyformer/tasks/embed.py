@@ -31,6 +31,7 @@ from anyformer.metrics.classes import pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
+from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TextTask, texts_of
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
@@ -275,9 +276,7 @@ class Embed(TextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max(3 * rows // 64, 50)
-        rate = 5e-4 if fresh else 5e-5
-        return {"batch_size": 64, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
+        return rounds(rows, 3, size=64, lr=5e-4 if fresh else 5e-5, schedule="linear", warm=10)
 
 
 def _score(row: Mapping[str, Any]) -> float:

@@ -4,22 +4,20 @@ them. A task says how it reads rows, which reader a model wants, and what an exa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings, Index
-from anyformer.data.examples import Example, Examples
+from anyformer.data.batches import BatchSettings
+from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
 from anyformer.data.settings import DataSettings, pairs
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.metrics.classes import accuracy, f1
 from anyformer.model import Model
-from anyformer.pictures.decode import Decoded, take
 from anyformer.tasks import build
 from anyformer.tasks.base import (
     AS_USUAL,
@@ -27,24 +25,21 @@ from anyformer.tasks.base import (
     Figures,
     Loss,
     Options,
-    Plan,
     Progress,
     Setup,
     Source,
-    Task,
     answering,
 )
 from anyformer.tasks.classify_text import Label
+from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.picture import distinct, head_for, load_model
 from anyformer.tasks.text import chances, labels_of, several, token_loss
 
 
-class LabelledTask(Task):
+class LabelledTask(DecodedTask):
     """`reader` makes features of a thing and knows under which name (`field`) the model takes them."""
 
     format = "tsv"
-    reads = "files"
-    cached = False
     batch = BatchSettings(rows=32)
     metric = "accuracy"
     heads: ClassVar[tuple[str, ...]] = ("classify",)  # of which the first that a family has is used
@@ -146,15 +141,6 @@ class LabelledTask(Task):
         return {"labels": list(self.labels), "meaning": dict(self.meaning)}
 
     # Rows to loss.
-
-    def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
-        return Decoded(rows, self.example)
-
-    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
-        return take(examples, numbers)
-
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
-        return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
 
     def example(self, row: Row) -> Example:
         return {**self.features(row), **({"labels": self.number_of(row["label"])} if "label" in row else {})}

@@ -28,6 +28,7 @@ from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options
 from anyformer.tasks.grouped import together
 from anyformer.tasks.picture import PictureOptions
 from anyformer.tasks.picture_text import AT_ONCE, PictureTextTask, draw_texts, texts_of
+from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TEXT, chances
 from anyformer.text.batch import pad
 
@@ -166,17 +167,8 @@ class Match(PictureTextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        size = min(256, max(rows // 4, 8))
-        steps = max((150 if fresh else 10) * rows // size, 50)
-        return {
-            "batch_size": size,
-            "steps": steps,
-            "lr": 1e-3 if fresh else 1e-5,
-            "warmup": max(steps // 10, 1),
-            "weight_decay": 0.1,
-            "eval_every": max(steps // 4, 1),
-            "save_every": max(steps // 4, 1),
-        }
+        size, lr = min(256, max(rows // 4, 8)), 1e-3 if fresh else 1e-5
+        return rounds(rows, 150 if fresh else 10, size=size, lr=lr, warm=10, evals=4, saves=4, weight_decay=0.1)
 
 
 def text_room(model: Model) -> int:

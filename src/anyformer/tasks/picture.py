@@ -30,7 +30,6 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -47,12 +46,13 @@ from anyformer.data.settings import DataSettings, pairs
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation, augment
-from anyformer.pictures.decode import Decoded, take
+from anyformer.pictures.decode import Decoded
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import FILE, Placement, Processor
 from anyformer.pictures.read import read_pictures
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Figures, Options, Plan, Setup, Source, Task
+from anyformer.tasks.base import AS_USUAL, Batch, Figures, Options, Setup, Source
+from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.text import labels_of, several
 from anyformer.weights.resize import resize_pictures, with_size
 
@@ -65,17 +65,14 @@ class PictureOptions(Options):
     augment: Augmentation = Augmentation()  # what happens to pictures while the model learns
 
 
-class PictureTask(Task):
+class PictureTask(DecodedTask):
     format = "tsv"
-    reads = "files"
-    cached = False
     options_class: ClassVar[type[Options]] = PictureOptions
     batch = BatchSettings(rows=32)
     objects: ClassVar[bool] = False  # whether each annotation of COCO's is a row
     label_column: ClassVar[str] = "label"  # holds a class's name, or a list of such
     wanted: ClassVar[str]  # the kind of model, in words
     swaps: Tensor | None = None  # which joint each becomes in a mirror; None: not known
-    lenient = False  # whether a picture that cannot be opened is skipped: while training
 
     def __init__(
         self, model: Model, processor: Processor, options: Options | None = None, *, labels: Sequence[str] = ()
@@ -208,16 +205,6 @@ class PictureTask(Task):
         if not chosen and len(wanted) == 1 and rows.columns in (("image", "1"), ("image", "2")):
             chosen = {wanted[0]: rows.columns[1]}
         return super().fit(rows, chosen)
-
-    def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
-        return Decoded(rows, self.example, lenient=self.lenient)
-
-    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
-        return take(examples, numbers)
-
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
-        """Whole batches only, where there is more than one: a model compiled for a size stays with it."""
-        return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
 
     def batches_of(
         self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None

@@ -25,6 +25,7 @@ from anyformer.pictures.processor import FILE, Placement, Processor
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Loss, Options, Setup, Source, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask
+from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import pad_labels, token_loss, tokenizer_files
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
@@ -143,6 +144,13 @@ class PictureTextTask(PictureTask):
         task = cls(model, cls.find_processor(model, None, DataSettings()), chosen, tokenizer=tokenizer)
         task.recall(said)
         return task
+
+    @classmethod
+    def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
+        epochs, least, lr = (60, 100, 1e-3) if fresh else (10, 50, 5e-5)
+        return rounds(
+            rows, epochs, size=64, least=least, lr=lr, evals=4, saves=4, weight_decay=0.05, label_smoothing=0.1
+        )
 
     # Rows to loss.
 

@@ -33,6 +33,7 @@ from anyformer.pictures.processor import FILE, Placement
 from anyformer.pictures.skeleton import FACE, Skeleton
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask
+from anyformer.tasks.rounds import rounds
 
 SOME = 2000  # rows that a mean pose is taken over
 OUTER_EYES = (36, 45)  # of the usual face
@@ -302,18 +303,11 @@ class PoseTask(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        size = 64 if rows >= 256 else 16
-        steps = min(max((200 if fresh else 20) * rows // size, 300), 100_000)
-        return {
-            "batch_size": size,
-            "steps": steps,
-            "lr": 1e-3 if fresh else 1e-4,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 0.05,
-            "ema": 0.999 if steps > 2000 else 0.0,
-            "eval_every": max(steps // 20, 1),
-            "save_every": max(steps // 5, 1),
-        }
+        size, lr = 64 if rows >= 256 else 16, 1e-3 if fresh else 1e-4
+        advice = rounds(
+            rows, 200 if fresh else 20, size=size, least=300, most=100_000, lr=lr, evals=20, saves=5, weight_decay=0.05
+        )
+        return {**advice, "ema": 0.999 if advice["steps"] > 2000 else 0.0}
 
 
 def _several(rows: Rows) -> bool:

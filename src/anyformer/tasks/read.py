@@ -36,6 +36,7 @@ from anyformer.pictures.processor import Placement, Processor
 from anyformer.tasks.base import Batch, Column, Figures, Options, Total, answering
 from anyformer.tasks.caption import writes_of_pictures
 from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, picture_side, texts_of
+from anyformer.tasks.rounds import rounds
 
 SORTED = 1024  # lines that are sorted by width at once
 ENOUGH = 50_000  # lines of prose
@@ -206,16 +207,6 @@ class Read(PictureTextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        size = 128 if rows > 1000 else 32
+        size, lr = 128 if rows > 1000 else 32, 1e-3 if fresh else 5e-5
         epochs = 10 if not fresh else 100 if rows > 5000 else 200
-        steps = max(epochs * rows // size, 50)
-        return {
-            "batch_size": size,
-            "steps": steps,
-            "lr": 1e-3 if fresh else 5e-5,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 0.01,
-            "label_smoothing": 0.1,
-            "eval_every": max(steps // 8, 1),
-            "save_every": max(steps // 4, 1),
-        }
+        return rounds(rows, epochs, size=size, lr=lr, evals=8, saves=4, weight_decay=0.01, label_smoothing=0.1)

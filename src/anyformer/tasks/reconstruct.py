@@ -25,6 +25,7 @@ from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture, pillow
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask
+from anyformer.tasks.rounds import rounds
 
 GREY = 128  # of 255: where a patch is hidden
 
@@ -113,13 +114,4 @@ class Reconstruct(PictureTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size = 1024 if rows > 20_000 else 256 if rows > 2000 else 32
-        steps = max(200 * rows // size, 50)
-        return {
-            "batch_size": size,
-            "steps": steps,
-            "lr": 1e-3,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 0.05,
-            "eval_every": max(steps // 20, 1),
-            "save_every": max(steps // 10, 1),
-        }
+        return rounds(rows, 200, size=size, lr=1e-3, evals=20, saves=10, weight_decay=0.05)

@@ -24,7 +24,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import pairs
-from anyformer.errors import DataError, FolderError, InputError
+from anyformer.errors import DataError, InputError
 from anyformer.heads.filters import resize
 from anyformer.heads.segment import IGNORED_CLASS
 from anyformer.metrics import pixels
@@ -35,8 +35,10 @@ from anyformer.pictures.open import CLASSES, Picture
 from anyformer.pictures.processor import FILE, Placement
 from anyformer.pictures.shapes import paint
 from anyformer.run import Output
+from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
 from anyformer.tasks.picture import PictureOptions, PictureTask, head_for
+from anyformer.tasks.rounds import rounds
 
 HEADS = ("mask", "linear", "segment")
 NOTHING = frozenset(("unlabeled", "unlabelled", "void", "ignore", "ignored"))  # names of classes that are none
@@ -135,12 +137,7 @@ class Segment(PictureTask):
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
         super().check(model, path)
-        head = model.config.to_json()["head"]
-        if head not in HEADS:
-            raise FolderError(
-                f'{path} holds a {model.family} model with the head "{head}", which gives no classes of pixels yet;'
-                f" train it: anyformer train {cls.name} --recipe {path} --data DATA --out DIR."
-            )
+        build.want_head(model, path, HEADS, gives="classes of pixels", task=cls.name)
 
     def describe(self) -> dict[str, Any]:
         return {"labels": list(self.labels), "ids": list(self.ids)}
@@ -251,17 +248,8 @@ class Segment(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        size = 16
-        steps = min(max((200 if fresh else 30) * rows // size, 300), 100_000)
-        return {
-            "batch_size": size,
-            "steps": steps,
-            "lr": 5e-4 if fresh else 5e-5,
-            "warmup": max(steps // 20, 1),
-            "weight_decay": 0.05,
-            "eval_every": max(steps // 10, 1),
-            "save_every": max(steps // 5, 1),
-        }
+        epochs, lr = (200, 5e-4) if fresh else (30, 5e-5)
+        return rounds(rows, epochs, size=16, least=300, most=100_000, lr=lr, evals=10, saves=5, weight_decay=0.05)
 
 
 def _size(picture: Picture) -> tuple[int, int]:

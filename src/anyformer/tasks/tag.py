@@ -19,13 +19,14 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
-from anyformer.errors import DataError, FolderError, InputError
+from anyformer.errors import DataError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.classes import accuracy
 from anyformer.metrics.entities import entities, entity_scores, iob2
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
+from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, pad_labels, several, token_loss
 
 
@@ -103,12 +104,7 @@ class Tag(TextTask):
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
-        head = model.config.to_json().get("head")
-        if head != "tag":
-            raise FolderError(
-                f'{path} holds a {model.family} model with the head "{head}", which gives no tags yet; train it:'
-                f" anyformer train {cls.name} --recipe {path} --data FILE --out DIR."
-            )
+        build.want_head(model, path, ("tag",), gives="tags", task=cls.name)
 
     @classmethod
     def texts(cls, rows: Rows) -> Any:
@@ -233,9 +229,8 @@ class Tag(TextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max((20 if fresh else 5) * rows // 32, 50)
-        rate = 5e-4 if fresh else 2e-4
-        return {"batch_size": 32, "steps": steps, "lr": rate, "schedule": "linear", "warmup": max(steps // 10, 1)}
+        epochs, lr = (20, 5e-4) if fresh else (5, 2e-4)
+        return rounds(rows, epochs, size=32, lr=lr, schedule="linear", warm=10)
 
 
 def chunked(tags: Any) -> bool:

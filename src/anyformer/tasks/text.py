@@ -165,6 +165,19 @@ class TextTask(Task):
         return np.stack([examples.sizes(name) for name in self.sequences], axis=1)
 
 
+class WritingTask(TextTask):
+    """Writes by `model.generate`, which is told `writing` in every call: the options that are not the task's own."""
+
+    writing: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Self:
+        own = {name: value for name, value in options.items() if name in cls.options_class.names()}
+        task = super().of(model, tokenizer, path, own)
+        task.writing = {name: value for name, value in options.items() if name not in own}
+        return task
+
+
 def pad_labels(rows: Sequence[Any]) -> Tensor:
     return pad(rows, IGNORED)["input_ids"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,8 +17,8 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings, Index
-from anyformer.data.examples import Example, Examples
+from anyformer.data.batches import BatchSettings
+from anyformer.data.examples import Example
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
@@ -29,7 +28,6 @@ from anyformer.errors import FolderError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.reading import reading_scores
 from anyformer.model import Model
-from anyformer.pictures.decode import Decoded, take
 from anyformer.sounds.extractor import Extractor
 from anyformer.sounds.open import Sound, as_sound
 from anyformer.sounds.read import read_sounds
@@ -41,7 +39,6 @@ from anyformer.tasks.base import (
     Figures,
     Loss,
     Options,
-    Plan,
     Progress,
     Setup,
     Source,
@@ -50,8 +47,9 @@ from anyformer.tasks.base import (
     answering,
 )
 from anyformer.tasks.classify_audio import Changes, change, find_extractor, hear
-from anyformer.tasks.text import TextTask, pad_labels, several, text_of, token_loss
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.tasks.decoded import DecodedTask
+from anyformer.tasks.rounds import rounds
+from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, token_loss
 
 TOGETHER = 16  # short sounds that are written down at a time
 
@@ -86,7 +84,7 @@ class TranscribeOptions(Options):
     augment: Changes = Changes(time_mask=0.05, mel_mask=0.2, shift=0.0, noise=0.1)
 
 
-class Transcribe(TextTask):
+class Transcribe(DecodedTask, WritingTask):
     name = "transcribe"
     fills = MappingProxyType({"labels": IGNORED})
     about = "speech into text"
@@ -95,8 +93,6 @@ class Transcribe(TextTask):
         Column("text", ("sentence", "transcript", "transcription", "words", "target")),
     )
     format = "tsv"
-    reads = "files"
-    cached = False
     options_class = TranscribeOptions
     batch = BatchSettings(rows=16)
     framed = "end"
@@ -111,7 +107,6 @@ class Transcribe(TextTask):
         super().__init__(*given, **more)
         self.extractor: Extractor = find_extractor(self.model, None)
         self.model.origin.files.update({} if Extractor.read(self.model.origin.files) else self.extractor.write())
-        self.writing: dict[str, Any] = {}  # what `model.generate` is told in every call
         self.end: int = self.model.config.to_json()["end"]
 
     @classmethod
@@ -121,14 +116,6 @@ class Transcribe(TextTask):
         if fresh and model is not None and options.seconds is not None and "source_length" in model.names():
             model = model.replace(source_length=round(options.seconds * 50))
         return super().begin(source, rows, valid, Setup(model, setup.data, setup.tokenizer, options))
-
-    @classmethod
-    def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:
-        """Options that are not the task's own are those of `model.generate`."""
-        own = {name: value for name, value in options.items() if name in cls.options_class.names()}
-        task = super().of(model, tokenizer, path, own)
-        task.writing = {name: value for name, value in options.items() if name not in own}
-        return task
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -152,15 +139,6 @@ class Transcribe(TextTask):
         return cls.fit(rows, chosen)
 
     # Rows to loss.
-
-    def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
-        return Decoded(rows, self.example)
-
-    def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
-        return take(examples, numbers)
-
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
-        return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
 
     def example(self, row: Row) -> Example:
         return {"input_features": hear(self.extractor, row["sound"]).numpy(), "labels": self.target(row)}
@@ -261,8 +239,5 @@ class Transcribe(TextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        steps = max((40 if fresh else 5) * rows // 16, 50)
-        return {
-            **{"batch_size": 16, "steps": steps, "lr": 1e-3 if fresh else 1e-5, "warmup": max(steps // 10, 1)},
-            "eval_every": max(steps // 10, 1),
-        }
+        epochs, lr = (40, 1e-3) if fresh else (5, 1e-5)
+        return rounds(rows, epochs, size=16, lr=lr, warm=10, evals=10)

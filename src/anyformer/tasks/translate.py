@@ -25,9 +25,8 @@ from anyformer.metrics.language import perplexity
 from anyformer.metrics.writing import bleu, has_sacrebleu
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
-from anyformer.tasks.text import TextTask, pad_labels, several, text_of, texts_of, token_loss
+from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, texts_of, token_loss
 from anyformer.text.batch import pad
-from anyformer.text.tokenizer import Tokenizer
 
 AT_ONCE = 64  # texts that are written together
 
@@ -62,7 +61,7 @@ class TranslateOptions(WriteOptions):
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab"] = "13a"
 
 
-class Translate(TextTask):
+class Translate(WritingTask):
     name = "translate"
     about = "a text into another language, or into any other text"
     columns = (
@@ -86,15 +85,6 @@ class Translate(TextTask):
         self.larger_is_better = self.metric != "loss"
         self.end = self.tokenizer.end_id if self.tokenizer.end_id is not None else self.tokenizer.separator_id
         self.max_target = min(self.settings.max_target, self.max_length)
-        self.writing: dict[str, Any] = {}  # what `model.generate` is told in every call
-
-    @classmethod
-    def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:
-        """Options that are not the task's own are those of `model.generate`."""
-        own = {name: value for name, value in options.items() if name in cls.options_class.names()}
-        task = super().of(model, tokenizer, path, own)
-        task.writing = {name: value for name, value in options.items() if name not in own}
-        return task
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

@@ -1,0 +1,27 @@
+"""How long to train, said by how often the rows are gone through; what most tasks' `advice` comes down to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def rounds(
+    rows: int,
+    epochs: int,
+    *,
+    size: int,
+    lr: float,
+    least: int = 50,
+    most: int | None = None,
+    warm: int = 20,
+    evals: int | None = None,
+    saves: int | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """`train.*` settings: `epochs` times through the rows, `size` at a time, in `least` to `most` steps. One in `warm`
+    of them warms up; `evals` times it is evaluated and `saves` times saved (None: as usual)."""
+    steps = max(epochs * rows // size, least)
+    steps = steps if most is None else min(steps, most)
+    often = {"warmup": warm, "eval_every": evals, "save_every": saves}
+    paced = {name: max(steps // times, 1) for name, times in often.items() if times is not None}
+    return {"batch_size": size, "steps": steps, "lr": lr, **paced, **more}

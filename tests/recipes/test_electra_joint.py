@@ -110,3 +110,11 @@ def test_without_labels_the_discriminator_reads_the_text() -> None:
         ours = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         expected = alone(model, "discriminator")(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
     torch.testing.assert_close(ours, expected.logits)
+
+
+def test_draws_among_many_words_in_half_precision() -> None:
+    """Equal scores, equal chances: the middle word is met half-way, and none is favoured."""
+    torch.manual_seed(0)
+    drawn = draw(torch.zeros(1, dtype=torch.bfloat16).expand(4000, 1000))
+    assert abs(float(drawn.float().mean()) - 499.5) < 5 * 1000 / 12**0.5 / 4000**0.5
+    assert int(torch.bincount(drawn, minlength=1000).max()) < 20

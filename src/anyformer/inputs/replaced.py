@@ -58,7 +58,9 @@ def in_a_row(places: Tensor, length: int) -> Tensor:
 
 
 def draw(scores: Tensor, noise: Tensor | None = None) -> Tensor:
-    """A word of each row's distribution: the largest of score + Gumbel noise (Maddison et al. 2014)."""
+    """A word of each row's distribution: the largest of score + Gumbel noise (Maddison et al. 2014). In half precision
+    chance would come in so few steps that rare words are never drawn, and the first of equals too often."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     uniform = torch.rand_like(scores) if noise is None else noise.to(scores.dtype)
     tiny = torch.finfo(scores.dtype).tiny
     return (scores - (-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()).argmax(dim=-1)

@@ -423,11 +423,10 @@ class RelativeXL(Positions):
         codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
         codes = codes.view(len(far), n_heads, -1).transpose(0, 1)  # [H, distances, d_head]
         by_distance = (query + self.place) @ codes.transpose(-1, -2)  # [B, H, Q, distances]
-        # Row i wants distances offset + i - j; the list above starts at the largest, offset + n_query - 1.
-        pick = (
-            n_query - 1 - torch.arange(n_query, device=query.device)[:, None] + torch.arange(n_key, device=query.device)
-        )
-        by_place = by_distance.gather(-1, pick.expand(*query.shape[:2], -1, -1))
+        # Row i wants distances offset + i - j, a stretch of the list that begins one before that of the row above: read
+        # in rows that are one shorter, they stand below each other.
+        flat = by_distance.flatten(-2)[..., n_query - 1 : n_query - 1 + n_query * (len(far) - 1)]
+        by_place = flat.unflatten(-1, (n_query, len(far) - 1))[..., :n_key] if n_query > 1 else by_distance
         keys = key if key.shape[1] == n_heads else key.repeat_interleave(n_heads // key.shape[1], dim=1)
         return (by_place + self.content @ keys.transpose(-1, -2)) * scale
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import lzma
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import anyformer as af
 from anyformer.data import files
@@ -70,8 +74,43 @@ def test_csv_cells_may_hold_lines(tmp_path: Path) -> None:
     assert found.where(1).endswith("line 4")  # the header, and a row of two lines, come before
 
 
+CELLS = st.text(st.sampled_from(['"', ",", "\n", "a", " ", "\u2028", "é"]), max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.tuples(st.booleans(), CELLS, CELLS), min_size=1, max_size=8))
+def test_csv_is_cut_as_python_cuts_it(rows: list[tuple[bool, str, str]]) -> None:
+    """Cells written by a spreadsheet, and cells that somebody typed, with marks inside them that quote nothing."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    for typed, a, b in (*rows, (False, "a", "b")):
+        if typed:
+            a, b = (one.replace("\n", "").replace(",", "").lstrip('"') for one in (a, b))
+            stream.write(f"x{a},{b}\n")
+        else:
+            writer.writerow(["x" + a, b])
+    text = stream.getvalue()
+    expected = list(csv.reader(io.StringIO(text, newline="")))
+    with tempfile.TemporaryDirectory() as folder:
+        found = read(write(Path(folder) / "x.csv", text), header=False)
+        assert [list(row.values()) for row in found] == expected
+
+
+def test_csv_without_a_header(tmp_path: Path) -> None:
+    """What stands there again below is a row; what does not is what spreadsheets write first."""
+    rows = "".join(f"text number {i} here,{'ab'[i % 2]}\n" for i in range(9))
+    assert len(read(write(tmp_path / "x.csv", rows))) == 9
+    assert len(read(write(tmp_path / "y.csv", "words,kind\n" + rows))) == 9
+    long = "y" * 200_000
+    assert read(write(tmp_path / "z.csv", f"text,label\n{long},a\n"))[0] == {"text": long, "label": "a"}
+
+
 def test_semicolons(tmp_path: Path) -> None:
     assert read(write(tmp_path / "x.csv", "text;label\na, b;1\n"))[0] == {"text": "a, b", "label": "1"}
+
+
+def test_json_with_a_mark_of_its_bytes(tmp_path: Path) -> None:
+    assert list(read(write(tmp_path / "x.json", b"\xef\xbb\xbf" + json.dumps(ROWS).encode()))) == ROWS
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -83,6 +122,8 @@ def test_parquet(tmp_path: Path) -> None:
     rows = read(tmp_path / "x.parquet")
     assert list(rows)[:3] == ROWS and rows[3] == {"text": "two\nlines", "label": None}
     assert rows.where(2).endswith("x.parquet, row 3")
+    write(tmp_path / "x.parquet.gz", (tmp_path / "x.parquet").read_bytes())
+    assert list(read(tmp_path / "x.parquet.gz")) == list(rows)
     with pytest.raises(af.DataError, match=r"not a Parquet file"):
         read(write(tmp_path / "bad.parquet", "no"))
 
@@ -191,6 +232,19 @@ def test_squad(tmp_path: Path) -> None:
         ("x.json", '{"a": 1,\n "b": }', r"x\.json, line 2, is not JSON"),
         ("x.json", '{"a": 1}', r"must hold a list of objects"),
         ("x.tsv", "text\ttext\na\tb\n", r'two columns named "text"'),
+        (
+            "x.csv",
+            'text,label\na,1\n"b,1\nc,1\n',
+            r'x\.csv, line 3, begins a cell with a quotation mark \("\) that is never',
+        ),
+        ("x.csv", "text,label\na,1\nb\rc,1\n", r"x\.csv, line 3, cannot be read: it holds a carriage return"),
+        (
+            "x.jsonl",
+            '{"a": 1}\n' + "[" * 100_000,
+            r"x\.jsonl, line 2, is not what it should be: its JSON is nested too deeply",
+        ),
+        ("x.json", "[" * 100_000, r"x\.json holds JSON that is nested too deeply"),
+        ("x.parquet", "nothing", r"x\.parquet is not a Parquet file: .*[^.]\.$"),
     ],
 )
 def test_bad_files(name: str, content: str | bytes, said: str, tmp_path: Path) -> None:

@@ -101,18 +101,32 @@ def read_csv(path: Path, asked: Asked) -> Part:
     """Cells between commas (or semicolons), quoted where they hold one, as spreadsheets write them."""
     data = content(path, asked.cache)
     lines, digest = records.lines(data, path, asked.cache)
-    spans = records.not_blank(records.quoted(data, lines))
-    first_line = next(records.texts(data, spans[:, :1]), "")
-    comma = max(",;\t", key=first_line.count)
+    comma = max(",;\t", key=next(records.texts(data, lines[:, :1]), "").count)
+    spans = records.not_blank(records.quoted(data, lines, comma, path))
+    csv.field_size_limit(2**31 - 1)  # a cell may hold a book
+
+    def where(i: int) -> str:
+        return f"{path}, line {records.line_number(data, int(spans[0, i]))},"
 
     def cut(record: str) -> list[str]:
-        return next(csv.reader([record] if "\n" not in record else record.splitlines(True), delimiter=comma))
+        try:
+            (cells,) = csv.reader([record], delimiter=comma)
+        except csv.Error:
+            raise ValueError("it holds a carriage return (\\r) outside quotation marks") from None
+        return cells
 
-    counts = np.array([len(cut(record)) for record in records.texts(data, spans)])
-    _check_counts(counts, lambda i: f"{path}, line {records.line_number(data, int(spans[0, i]))},", asked, path)
+    def width(i: int, record: str) -> int:
+        try:
+            return len(cut(record))
+        except ValueError as error:
+            raise DataError(f"{where(i)} cannot be read: {error}; save the file with usual ends of lines.") from None
+
+    counts = np.array([width(i, record) for i, record in enumerate(records.texts(data, spans))])
+    _check_counts(counts, where, asked, path)
     sample = [cut(record) for record in _some(data, spans)]
     if asked.header is None and not any(_is_number(cell) for cell in sample[0]):
-        asked = replace(asked, header=True)  # spreadsheets write one
+        known = looks_like_header(sample[0], sample[1:], asked.names)
+        asked = replace(asked, header=known or not _is_row(sample[0], sample[1:]))  # spreadsheets write one
     columns, first = _header(sample, asked, path)
     return Part(path, data, spans[:, first:], columns, _cells(columns, cut), digest)
 
@@ -163,6 +177,11 @@ def looks_like_header(cells: list[str], rows: list[list[str]], names: frozenset[
     return False
 
 
+def _is_row(cells: list[str], rows: list[list[str]]) -> bool:
+    """Whether a first line is like what follows: one of its cells, such as a label, stands there again."""
+    return any(cell and cell in {row[i] for row in rows} for i, cell in enumerate(cells))
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -194,6 +213,8 @@ def _object(line: str) -> Row:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
     if not isinstance(row, dict):
         raise ValueError("each line must hold an object with named values")
     return row
@@ -205,12 +226,14 @@ def read_json(path: Path, asked: Asked) -> Part:
     if not len(data):
         raise DataError(f"{path} is empty.")
     try:
-        whole = json.loads(data[:].decode("utf-8"))
+        whole = json.loads(data[:].decode("utf-8-sig"))
     except UnicodeDecodeError:
         records.lines(data, path, asked.cache)  # which says where
         raise
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
+    except RecursionError:
+        raise DataError(f"{path} holds JSON that is nested too deeply.") from None
     listed = whole.get("data") if isinstance(whole, dict) else whole
     if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise DataError(f'{path} must hold a list of objects, or an object with such a list under "data".')
@@ -258,11 +281,12 @@ def read_parquet(path: Path, asked: Asked) -> Part:
         import pyarrow.parquet as parquet
     except ImportError:
         raise DataError(f"{path} is Parquet, which takes pyarrow to read: pip install 'anyformer[data]'.") from None
+    data = content(path, asked.cache)
     with reading(path):
         try:
-            file = parquet.ParquetFile(path, memory_map=True)
+            file = parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(data)))
         except arrow.ArrowInvalid as error:
-            raise DataError(f"{path} is not a Parquet file: {error}.") from None
+            raise DataError(f"{path} is not a Parquet file: {str(error).rstrip('.')}.") from None
         if not file.metadata.num_rows:
             raise DataError(f"{path} is empty.")
         rows = (row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist())

@@ -16,7 +16,7 @@ from anyformer.errors import DataError
 Spans = NDArray[np.int64]  # [2, n]: where the records begin, and where they end
 KEEP = 2**25  # bytes of a file from which on its index is kept on disk
 
-NEWLINE, RETURN, TAB = b"\n\r\t"
+NEWLINE, RETURN, TAB, QUOTE = b'\n\r\t"'
 
 
 def lines(data: Buffer, path: Path, cache: Path) -> tuple[Spans, str]:
@@ -120,12 +120,45 @@ def paragraphs(data: Buffer, spans: Spans) -> Spans:
     return np.stack([spans[0, first], spans[1, last]])
 
 
-def quoted(data: Buffer, spans: Spans) -> Spans:
-    """Lines joined where a quoted cell runs over several: a record ends where its quotes are closed."""
-    counts = count_bytes(data, spans, ord('"'))
-    closed = np.cumsum(counts) % 2 == 0
-    if len(closed):
-        closed[-1] = True
-    last = np.flatnonzero(closed)
+def quoted(data: Buffer, spans: Spans, comma: str, path: Path) -> Spans:
+    """Lines joined where a quoted cell runs over several. A quotation mark counts where a cell begins with it; elsewhere,
+    as after inches, it is a character like any other."""
+    marked = np.flatnonzero(count_bytes(data, spans, QUOTE)).tolist()
+    ends = np.ones(spans.shape[1], dtype=bool)
+    opened: int | None = None  # the line whose cell is still open
+    for i in marked:
+        if opened is not None:
+            ends[opened:i] = False
+        still = _left_open(data[int(spans[0, i]) : int(spans[1, i])], comma.encode(), opened is not None)
+        ends[i] = not still
+        opened = (i if opened is None else opened) if still else None
+    if opened is not None:
+        where = f"{path}, line {line_number(data, int(spans[0, opened]))},"
+        raise DataError(
+            f'{where} begins a cell with a quotation mark (") that is never closed; double it or remove it.'
+        )
+    last = np.flatnonzero(ends)
     first = np.concatenate([[0], last[:-1] + 1])
     return np.stack([spans[0, first], spans[1, last]])
+
+
+def _left_open(line: bytes, comma: bytes, inside: bool) -> bool:
+    """Whether a quoted cell goes on after this line, which begins `inside` one or not."""
+    at = 0
+    while True:
+        if inside or line[at : at + 1] == b'"':
+            at = _closing(line, at if inside else at + 1)
+            if at < 0:
+                return True
+        at, inside = line.find(comma, at) + 1, False
+        if not at:
+            return False
+
+
+def _closing(line: bytes, at: int) -> int:
+    """Behind the mark that ends a quoted cell; two in a row stand for one inside it. -1: it does not end here."""
+    while (at := line.find(b'"', at)) >= 0:
+        if line[at + 1 : at + 2] != b'"':
+            return at + 1
+        at += 2
+    return -1

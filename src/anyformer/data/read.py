@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from anyformer.data.files import Paths, cache_folder, expand, kind_of
 from anyformer.data.formats import READERS, SUFFIXES, Asked, Part, Row
-from anyformer.errors import ConfigError, DataError, nearest
+from anyformer.errors import ConfigError, DataError, InputError, nearest
+
+T = TypeVar("T")
 
 
 class Rows(Sequence[Row]):
@@ -134,6 +136,16 @@ class Parallel(Rows):
 
     def where(self, i: int) -> str:
         return next(iter(self.sides.values())).where(i)
+
+
+def each(rows: Rows, make: Callable[[Row], T]) -> Iterator[T]:
+    """What is made of every row; a mistake is said with its place."""
+    for i, row in enumerate(rows):
+        try:
+            made = make(row)
+        except InputError as error:
+            raise type(error)(f"{rows.where(i)}: {error}") from None
+        yield made
 
 
 class Some(Rows):

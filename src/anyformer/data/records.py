@@ -121,8 +121,8 @@ def paragraphs(data: Buffer, spans: Spans) -> Spans:
 
 
 def quoted(data: Buffer, spans: Spans, comma: str, path: Path) -> Spans:
-    """Lines joined where a quoted cell runs over several. A quotation mark counts where a cell begins with it; elsewhere,
-    as after inches, it is a character like any other."""
+    """Lines joined where a quoted cell runs over several. A quotation mark counts where a cell begins with it;
+    elsewhere (it may mean inches) it is a character like any other."""
     marked = np.flatnonzero(count_bytes(data, spans, QUOTE)).tolist()
     ends = np.ones(spans.shape[1], dtype=bool)
     opened: int | None = None  # the line whose cell is still open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anyformer.config import Settings
@@ -40,6 +41,16 @@ class TokenizerSettings(Settings):
     kind: str | None = None  # bpe, wordpiece, unigram, word, char or byte; None: what suits the task
     vocab_size: int = 8000
     path: str | None = None  # a folder or file with a tokenizer that is there already
+
+
+def named(labels: Sequence[str], said: str, path: str) -> tuple[str, ...]:
+    """Labels of a file by the names that data.labels gives them; two with one name become one."""
+    meaning = pairs(said, "data.labels")
+    strange = [label for label in meaning if label not in labels]
+    if strange:
+        known = f"{', '.join(labels[:20])}{' …' if len(labels) > 20 else ''}"
+        raise ConfigError(f'data.labels renames "{strange[0]}", which is no label of {path}; those are: {known}.')
+    return tuple(dict.fromkeys(meaning.get(label, label) for label in labels))
 
 
 def pairs(text: str, key: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ print(answer(("Who baked cookies?", "Amanda baked cookies.")))      # Amanda
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from anyformer.config import Settings
 from anyformer.data.examples import Example, Examples
 from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows
+from anyformer.data.read import ListedRows, Rows, each
 from anyformer.errors import InputError
 from anyformer.metrics.squad import squad
 from anyformer.model import Model
@@ -69,9 +69,9 @@ class AnswerTask(TextTask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
-        if any(not answers_of(row) for row in rows):
+        if any(not answers for answers in each(rows, answers_of)):
             options = options.replace(unanswerable=True)
-        return super().begin(source, rows, valid, Setup(setup.model, setup.data, setup.tokenizer, options))
+        return super().begin(source, rows, valid, replace(setup, task=options))
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

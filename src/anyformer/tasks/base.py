@@ -69,6 +69,10 @@ class Setup:
     data: DataSettings = DataSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     task: Options | None = None
+    whole: Rows | None = None  # all rows, where some of them are held back: labels may stand in those alone
+
+    def all_of(self, rows: Rows) -> Rows:
+        return rows if self.whole is None else self.whole
 
 
 AS_USUAL = Setup()

@@ -7,7 +7,7 @@ print(classify("Lovely film."))         # positive (0.98)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -20,7 +20,7 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
-from anyformer.data.settings import pairs
+from anyformer.data.settings import named, pairs
 from anyformer.errors import DataError, InputError
 from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
 from anyformer.model import Model
@@ -108,10 +108,10 @@ class ClassifyText(TextTask):
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if options.problem == "auto":
-            options = options.replace(problem=cls.find_problem(rows))
+            options = options.replace(problem=cls.find_problem(setup.all_of(rows)))
         if options.pooling == "auto" and is_sentence_encoder(source):
             options = options.replace(pooling="mean")
-        task = super().begin(source, rows, valid, Setup(setup.model, setup.data, setup.tokenizer, options))
+        task = super().begin(source, rows, valid, replace(setup, task=options))
         task.meaning = pairs(setup.data.labels, "data.labels")
         return task
 
@@ -141,11 +141,11 @@ class ClassifyText(TextTask):
                     f"{rows.path} has more than {MOST:,} different labels, so its label column holds no classes."
                     ' Say which column does: data.columns="label=NAME".'
                 )
-        if len(found) < 2:
-            raise DataError(f'{rows.path} has one label only, "{next(iter(found))}"; there is nothing to tell apart.')
         ordered = sorted(found, key=lambda label: (0, float(label), label) if _is_number(label) else (1, 0.0, label))
-        meaning = pairs(setup.data.labels, "data.labels")
-        return tuple(meaning.get(label, label) for label in ordered)
+        labels = named(ordered, setup.data.labels, rows.path)
+        if len(labels) < 2:
+            raise DataError(f'{rows.path} has one label only, "{labels[0]}"; there is nothing to tell apart.')
+        return labels
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

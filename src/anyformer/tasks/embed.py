@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -176,7 +176,7 @@ class Embed(TextTask):
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if "score" in rows.columns and options.highest is None:
             options = options.replace(highest=max(_score(row) for row in rows))
-        return super().begin(source, rows, valid, Setup(setup.model, setup.data, setup.tokenizer, options))
+        return super().begin(source, rows, valid, replace(setup, task=options))
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

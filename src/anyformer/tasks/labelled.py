@@ -14,7 +14,7 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
-from anyformer.data.settings import DataSettings, pairs
+from anyformer.data.settings import DataSettings, named, pairs
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.metrics.classes import accuracy, f1
 from anyformer.model import Model
@@ -86,7 +86,7 @@ class LabelledTask(DecodedTask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
         options = setup.task if setup.task is not None else cls.options_class()
-        labels = cls.find_labels(rows, setup)
+        labels = cls.find_labels(setup.all_of(rows), setup)
         if build.is_folder(source):
             model = load_model(source, dtype=torch.float32)
             if not cls.fits(model.config):
@@ -117,10 +117,9 @@ class LabelledTask(DecodedTask):
 
     @classmethod
     def find_labels(cls, rows: Rows, setup: Setup) -> tuple[str, ...]:
-        meaning = pairs(setup.data.labels, "data.labels")
         known = rows.about.get("labels")
         ordered = [str(one) for one in known] if known else distinct(rows, "label")
-        labels = tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
+        labels = named(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
             raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
         return labels

@@ -42,7 +42,7 @@ from anyformer.data.examples import Example, Examples, Progress
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
-from anyformer.data.settings import DataSettings, pairs
+from anyformer.data.settings import DataSettings, named, pairs
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation, augment
@@ -88,7 +88,7 @@ class PictureTask(DecodedTask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
         options = setup.task if setup.task is not None else cls.options_class()
-        labels = cls.find_labels(rows, options, setup)
+        labels = cls.find_labels(setup.all_of(rows), options, setup)
         if build.is_folder(source):
             model = load_model(source, dtype=torch.float32)
             model = build.further(model, cls.fits)
@@ -150,10 +150,9 @@ class PictureTask(DecodedTask):
         """In the order that the files give; else by number where they are numbers, else by the alphabet."""
         if cls.label_column not in rows.columns:
             return ()
-        meaning = pairs(setup.data.labels, "data.labels")
         known = rows.about.get("labels")
         ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
-        return tuple(dict.fromkeys(meaning.get(label, label) for label in ordered))
+        return named(ordered, setup.data.labels, rows.path)
 
     @staticmethod
     def name_labels(model: Model, labels: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -97,7 +97,7 @@ class PoseTask(PictureTask):
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if options.see == "auto" and _several(rows):
             options = options.replace(see="box")
-        task = super().begin(source, rows, valid, Setup(setup.model, setup.data, setup.tokenizer, options))
+        task = super().begin(source, rows, valid, replace(setup, task=options))
         task.set_skeleton(Skeleton.of(rows.about, len(task.labels)))
         task.name_processor()
         task.mean_pose = task.find_mean(rows)

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows
+from anyformer.data.read import ListedRows, Rows, each
 from anyformer.errors import DataError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.classes import accuracy
@@ -80,8 +80,8 @@ class Tag(TextTask):
     @classmethod
     def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
         found: set[str] = set()
-        for row in rows:
-            found.update(tags_of(row))
+        for tags in each(rows, tags_of):
+            found.update(tags)
         if len(found) < 2:
             raise DataError(f"{rows.path} has {len(found)} different tags; there is nothing to tell apart.")
         if chunked(found):  # every entity may be one word or more
@@ -108,7 +108,7 @@ class Tag(TextTask):
 
     @classmethod
     def texts(cls, rows: Rows) -> Any:
-        return (" ".join(words_of(row)) for row in rows)
+        return (" ".join(words) for words in each(rows, words_of))
 
     # Rows to loss.
 

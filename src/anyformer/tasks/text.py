@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 from anyformer.config import Settings
 from anyformer.data.examples import Example, Examples
 from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.read import Rows, each
 from anyformer.data.settings import TokenizerSettings
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED
@@ -27,6 +28,7 @@ from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
 
 KINDS = ("bpe", "wordpiece", "unigram", "word", "char", "byte")
+HALF = re.compile("[\ud800-\udfff]")  # what stands for a half of a character, and cannot be written as UTF-8
 
 
 # What may be appended to a text, where the task says so.
@@ -67,7 +69,7 @@ class TextTask(Task):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
         options = setup.task if setup.task is not None else cls.options_class()
-        labels = cls.find_labels(rows, options, setup)
+        labels = cls.find_labels(setup.all_of(rows), options, setup)
         chosen = setup.tokenizer
         if build.is_folder(source):
             model, tokenizer = build.load_for(source, cls.fits, cls.wanted, setup.model)
@@ -106,9 +108,14 @@ class TextTask(Task):
     def texts(cls, rows: Rows) -> Iterator[str]:
         """Everything that a vocabulary is learned from."""
         names = [name for name in rows.columns if name in cls.text_columns]
-        for row in rows:
-            for value in (row[name] for name in names):
-                yield from [value] if isinstance(value, str) else value
+
+        def all_texts(row: Row) -> list[str]:
+            values = [(name, row[name]) for name in names]
+            several = [(name, one) for name, value in values for one in (value if isinstance(value, list) else [value])]
+            return [text_of(one, name) for name, one in several]
+
+        for found in each(rows, all_texts):
+            yield from found
 
     @classmethod
     def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings) -> Tokenizer:
@@ -195,7 +202,9 @@ def chances(logits: Tensor) -> Tensor:
 
 def text_of(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"the {name} is {type(value).__name__}, and must be a text.")
+        raise InputError(f"the {name} is {'nothing' if value is None else type(value).__name__}, and must be a text.")
+    if not value.isascii() and HALF.search(value):
+        raise InputError(f"the {name} holds half a character (a lone surrogate).")
     return value
 
 

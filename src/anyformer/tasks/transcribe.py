@@ -9,7 +9,7 @@ transcribe("vortrag.flac", language="de", task="translate")
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -115,7 +115,7 @@ class Transcribe(DecodedTask, WritingTask):
         model, fresh = setup.model, not build.is_folder(source)
         if fresh and model is not None and options.seconds is not None and "source_length" in model.names():
             model = model.replace(source_length=round(options.seconds * 50))
-        return super().begin(source, rows, valid, Setup(model, setup.data, setup.tokenizer, options))
+        return super().begin(source, rows, valid, replace(setup, model=model, task=options))
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

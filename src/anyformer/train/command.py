@@ -58,6 +58,7 @@ class Plan:
     rows: Rows
     valid: Rows | None
     sections: Sections
+    whole: Rows | None = None  # where `valid` is a part of the same files
 
     @property
     def train(self) -> TrainSettings:
@@ -111,9 +112,11 @@ def plan(order: Order) -> Plan:
     data = usual["data"]
     assert isinstance(data, DataSettings)
     rows = kind.read(order.data, data)
+    whole: Rows | None = None
     if order.valid is not None:
         valid: Rows | None = kind.read(order.valid, data)
     else:
+        whole = rows
         rows, valid = hold_out(rows, data.held_out)
     rows = take_share(rows, data.share)
     advice = kind.advice(known is None, len(rows))
@@ -124,7 +127,7 @@ def plan(order: Order) -> Plan:
     if getattr(chosen["train"], "lora", 0) and "lr" in advice:
         usual_train = usual_train.replace(lr=LORA_RATE * usual_train.lr)
         chosen = resolve({**sections, "train": usual_train}, given)
-    return Plan(order, kind, rows, valid, chosen)
+    return Plan(order, kind, rows, valid, chosen, whole)
 
 
 def run(order: Order) -> Trained:
@@ -151,7 +154,7 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
     if (order.out / START / "tokenizer.json").exists():
         tokenizer = tokenizer.replace(path=str(order.out / START))
     seed_everything(chosen.train.seed)
-    setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"])  # type: ignore[arg-type]
+    setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"], chosen.whole)  # type: ignore[arg-type]
     task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
     task.smoothing = chosen.train.label_smoothing
     # What is done to pictures before the step is hundreds of small kernels, which a long run soon gets back.

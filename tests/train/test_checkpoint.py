@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import torch
 from safetensors import safe_open
 
 import anyformer as af
+from anyformer.errors import StoppedError
 from anyformer.train import checkpoint
 from anyformer.train.engine import train
 from anyformer.train.watch import Progress
@@ -131,6 +134,46 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
     assert fingerprint(toy.model) == fingerprint(whole.model)
 
 
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, half_a_state, shutil.rmtree])
+def test_best_weights_that_the_disk_lost_are_not_taken(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    """The last ones are, and it is said; the model is not filled with what was left."""
+
+    class Worsens(Toy):
+        evaluations = 0
+
+        def evaluate(self) -> dict[str, float | str]:
+            self.evaluations += 1
+            return {"loss": float(self.evaluations)}
+
+    class Spoils(Notes):
+        def evaluated(self, progress: Progress, metrics: dict[str, float | str]) -> None:
+            if progress.step == 20:
+                damage(tmp_path / "checkpoints" / "best-00000007")
+
+    toy, last, notes = Worsens(), Toy(), Spoils()
+    train(toy, settings(), folder=tmp_path, watcher=notes)
+    train(last, settings(eval_every=0))
+    assert fingerprint(toy.model) == fingerprint(last.model)
+    assert "The best weights, those of step 7, are gone" in notes.said[-1]
+
+
+def test_a_mean_does_not_depend_on_where_a_run_was_stopped(tmp_path: Path) -> None:
+    """What is saved when somebody presses Ctrl-C is none of the checkpoints that the mean is of."""
+
+    def press(progress: Progress) -> None:
+        if progress.step in (12, 18):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole, cut = Toy(), Toy()
+    mean = settings(average=3)
+    train(whole, mean, folder=tmp_path / "whole")
+    for resume in (False, True):
+        with pytest.raises(StoppedError):
+            train(Toy(), mean, folder=tmp_path / "cut", on_step=press, resume=resume)
+    train(cut, mean, folder=tmp_path / "cut", resume=True)
+    assert fingerprint(whole.model) == fingerprint(cut.model)
+
+
 def test_all_damaged(tmp_path: Path) -> None:
     cut_off(tmp_path, 13)
     for folder in (tmp_path / "checkpoints").glob("step-*"):
@@ -161,7 +204,7 @@ def test_a_disk_that_takes_no_more(code: int, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(checkpoint, "save_file", save_file)
     with pytest.raises(af.FolderError) as error:
         train(Toy(), settings(), folder=tmp_path)
-    assert os.strerror(code) in str(error.value) and "can go on from step 10" in str(error.value)
+    assert os.strerror(code) in str(error.value) and "go on from step 10 with --resume" in str(error.value)
     monkeypatch.undo()
     assert not list(tmp_path.rglob(".draft-*"))
     toy, whole = Toy(), Toy()

@@ -56,8 +56,8 @@ class Checkpoint:
 class Store:
     """The checkpoints of a run. Every process calls each method; one writes, or all of them their shares."""
 
-    def __init__(self, folder: Path, devices: Devices, keep: int) -> None:
-        self.folder, self.devices, self.keep = folder, devices, keep
+    def __init__(self, folder: Path, devices: Devices, keep: int, every: int = 1) -> None:
+        self.folder, self.devices, self.keep, self.every = folder, devices, keep, every
 
     def write(self, kind: str, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
         """A checkpoint of a kind ("step", "best"); an error says which one is still whole."""
@@ -94,10 +94,8 @@ class Store:
             shutil.rmtree(target.parent / f"{DRAFT}{target.name}", ignore_errors=True)
             why = getattr(error, "strerror", None) or str(error)
             whole = [checkpoint.step for checkpoint in self.found("step")]
-            left = f"the run can go on from step {whole[0]}" if whole else "there is none before it"
-            raise FolderError(
-                f"{target} cannot be written ({why}); {left}, with --resume, once there is room."
-            ) from None
+            left = f"go on from step {whole[0]} with --resume" if whole else "nothing was saved before it; begin again"
+            raise FolderError(f"{target} cannot be written ({why}); {left}, once there is room.") from None
 
     def found(self, kind: str) -> list[Checkpoint]:
         """The checkpoints of a kind that can be read, newest first, their tensors not yet looked at."""
@@ -106,6 +104,10 @@ class Store:
             with contextlib.suppress(DamagedError):
                 found.append(Checkpoint(folder, read_info(folder)))
         return found
+
+    def regular(self, last: int | None = None) -> list[Checkpoint]:
+        """Those of the usual steps, and of the `last` one; not those of a run that was told to stop in between."""
+        return [one for one in self.found("step") if one.step % max(self.every, 1) == 0 or one.step == last]
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole one, and a sentence for each that had to be passed over."""
@@ -145,7 +147,8 @@ class Store:
             return
         for folder in self.folder.glob(f"{DRAFT}*"):
             shutil.rmtree(folder, ignore_errors=True)
-        kept = self.found("step")[: self.keep]
+        kept = self.found("step")
+        kept = [*kept[:1], *[one for one in self.regular() if one.step < kept[0].step]][: self.keep] if kept else []
         if not kept:
             return
         names = {checkpoint.folder.name for checkpoint in kept}

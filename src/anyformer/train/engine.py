@@ -22,7 +22,7 @@ from torch import Tensor
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError, Error, FolderError, StoppedError
 from anyformer.train.adapters import put_on, take_off
-from anyformer.train.checkpoint import Checkpoint, Store
+from anyformer.train.checkpoint import Checkpoint, DamagedError, Store, verify
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
@@ -79,7 +79,7 @@ class Engine:
         self.feed = Feed(work, settings.seed, devices)
         self.readout = Readout(devices.device)
         keep = max(settings.keep, settings.average)
-        self.store = None if folder is None else Store(folder / "checkpoints", devices, keep)
+        self.store = None if folder is None else Store(folder / "checkpoints", devices, keep, settings.save_every)
         self.state = State()
         self.recorder = self._make_recorder()
         self.progress = Progress(settings.steps, self.state, settings.minutes)
@@ -371,7 +371,7 @@ class Engine:
     def _choose_weights(self, store: Store) -> None:
         """The mean of the last checkpoints where that was asked for and is no worse, else the best, else the last."""
         if self.settings.average:
-            self._mean(store, store.found("step")[: self.settings.average])
+            self._mean(store, self._whole_ones(store.regular(self.state.step))[: self.settings.average])
             self.average = None
             metrics = self._measure()
             self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
@@ -380,20 +380,35 @@ class Engine:
                 step = f"{self.state.best_step:,}"
                 self.watcher.note(f"The mean is worse than the weights of step {step}, which are kept.")
                 self._take_best(store)
-        elif self.state.best is not None:
-            self._take_best(store)
-        elif self.average is not None:
+        elif (self.state.best is None or not self._take_best(store)) and self.average is not None:
             self.average.put()
 
     def _worse(self, value: float) -> bool:
         """Than the best evaluation of the run."""
         return self.state.best is not None and value != self.state.best and not self._better(value)
 
-    def _take_best(self, store: Store) -> None:
-        best = [one for one in store.found("best") if one.step == self.state.best_step]
-        if not best:
-            raise FolderError(f"{store.folder} lacks the best weights, those of step {self.state.best_step}.")
-        store.read(best[0], self._weights())
+    def _take_best(self, store: Store) -> bool:
+        """Whether they are there; where the disk lost them, the weights stay what they are, and that is said."""
+        best = self._whole_ones([one for one in store.found("best") if one.step == self.state.best_step])
+        if best:
+            store.read(best[0], self._weights())
+        else:
+            step = f"{self.state.best_step:,}"
+            self.watcher.note(
+                f"The best weights, those of step {step}, are gone from {store.folder}; the last are kept."
+            )
+        return bool(best)
+
+    def _whole_ones(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Without those that the disk has damaged, which are named."""
+        whole = []
+        for one in checkpoints:
+            try:
+                verify(one)
+                whole.append(one)
+            except DamagedError as why:
+                self.watcher.note(f"{one.folder} is damaged ({why}) and left out.")
+        return whole
 
     def _mean(self, store: Store, checkpoints: Sequence[Checkpoint]) -> None:
         weights = self._weights()

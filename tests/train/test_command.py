@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,6 +19,7 @@ import anyformer as af
 from anyformer.cli import main
 from anyformer.train.engine import Engine
 from anyformer.train.folder import RECORD
+from anyformer.train.report import MetricsFile
 
 ROOT = Path(__file__).parents[2]
 GOOD, BAD = "good fine great nice lovely".split(), "bad awful poor sad ugly".split()
@@ -102,6 +105,67 @@ def test_a_run_that_was_cut_off_goes_on(table: Path, tmp_path: Path, monkeypatch
     table.write_text(table.read_text() + "it is new\tyes\n")
     with pytest.raises(af.ConfigError, match="data of the run"):
         order("cut", resume=True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"train.freeze": ["enc.*"]}, {"lora": 2, "train.lora_targets": ["zzz"]}, {"train.explode": 1e-9}]
+)
+def test_a_run_that_saved_nothing_leaves_nothing(wrong: dict[str, Any], table: Path, tmp_path: Path) -> None:
+    """So that the mistake can be mended and the command typed again."""
+    out = tmp_path / "mine"
+    with pytest.raises(af.Error):
+        af.train("classify-text", recipe="bert-tiny", data=table, out=out, **{**SMALL, **wrong})
+    assert not out.exists()
+    af.train("classify-text", recipe="bert-tiny", data=table, out=out, **SMALL)
+
+
+def test_a_disk_that_is_full(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MetricsFile, "evaluated", full)
+    with pytest.raises(af.FolderError, match=r"mine cannot be written \(No space left on device\)"):
+        af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "mine", **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("task", "recipe", "more"),
+    [
+        ("generate", "gpt2-tiny", {}),
+        ("generate", "transformer-xl-tiny", {"task.carry": True}),
+        ("fill-mask", "bert-tiny", {}),
+        ("electra", "electra-joint-tiny", {}),
+    ],
+)
+def test_a_text_to_evaluate_on_that_is_shorter_than_a_window(
+    task: str, recipe: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """The end of a short text, held back."""
+    text = tmp_path / "poem.txt"
+    text.write_text("".join(f"The red fox number {i} jumps over the lazy dog.\n" for i in range(60)))
+    order = {"steps": 2, "batch_size": 2, "data.max_length": 64, "tokenizer.vocab_size": 300, "device": "cpu", **more}
+    done = af.train(task, recipe=recipe, data=text, out=tmp_path / "mine", **order)
+    assert 0 < done.metrics["loss"] < float("inf")
+
+
+def test_documents_to_evaluate_on_that_are_too_few(tmp_path: Path) -> None:
+    """Said before the training, and of which rows."""
+    text = tmp_path / "x.txt"
+    text.write_text("".join(f"one line of {i}\nand another of {i}\n\n" for i in range(10)))
+    order = {"steps": 2, "tokenizer.vocab_size": 300, "task.next_sentence": True, "device": "cpu"}
+    with pytest.raises(af.DataError, match=r"Of the 2 rows to evaluate on \(.*x\.txt\): Next-sentence pairs need two"):
+        af.train("fill-mask", recipe="bert-tiny", data=text, out=tmp_path / "mine", **order)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_label_that_is_held_back_is_known(tmp_path: Path) -> None:
+    """The only row of a label may be one that nobody learns from."""
+    rows = [f"it is number {i} of many\t{'ab'[i % 2]}" for i in range(40)]
+    rare = int(np.random.default_rng(0).permutation(40)[0])
+    rows[rare] = "it is rare\tc"
+    (tmp_path / "x.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    done = af.train("classify-text", recipe="bert-tiny", data=tmp_path / "x.tsv", out=tmp_path / "mine", **SMALL)
+    assert af.task("classify-text", done.folder).labels == ("a", "b", "c")
 
 
 def test_a_folder_is_taken_further(table: Path, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ class Streams:
     begins somewhere within a window of the text's beginning, the first one at it."""
 
     def __init__(self, tokens: int, size: int, settings: BatchSettings, seed: int) -> None:
+        if not settings.shuffle:  # a text to evaluate on may be shorter than a window
+            size = max(min(size, tokens), 1)
         if tokens < size:
             raise DataError(
                 f"The text has {tokens:,} tokens, fewer than one window of {size:,}; give more text, or a smaller"

@@ -39,10 +39,19 @@ class Job:
         self.examples = task.prepare(rows, cache_folder() if kept and task.cached else None, progress)
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
-            task.prepared(valid)  # a mistake in it shows now, and not at the first evaluation
+            self._check(valid)
         self.slow, self.steady = not task.cached, task.steady
         self.fills, self.longest = task.fills, task.longest
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
+
+    def _check(self, valid: Rows) -> None:
+        """A mistake in the rows to evaluate on shows now, and not at the first evaluation."""
+        try:
+            self.task.plan(self.task.prepared(valid), self.task.batch.replace(shuffle=False))
+        except DataError as error:
+            if valid.path in str(error):
+                raise
+            raise DataError(f"Of the {len(valid):,} rows to evaluate on ({valid.path}): {error}") from None
 
     @property
     def streams(self) -> int:

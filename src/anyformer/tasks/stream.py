@@ -24,6 +24,8 @@ class Windows:
     beginning, each other one somewhere within a window of it."""
 
     def __init__(self, tokens: int, size: int, context: int, settings: BatchSettings, seed: int) -> None:
+        if not settings.shuffle:  # a text to evaluate on may be shorter than a window
+            size = max(min(size, tokens - context), 1)
         self.tokens, self.size, self.context, self.settings, self.seed = tokens, size, context, settings, seed
         if tokens - context < size:
             raise DataError(

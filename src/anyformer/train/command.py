@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.files import Paths
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
+from anyformer.errors import Error, FolderError
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
 from anyformer.tasks.build import is_folder, resettled, sketch
@@ -20,7 +22,7 @@ from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.engine import Engine
-from anyformer.train.folder import START, begin_folder, check_folder, check_same
+from anyformer.train.folder import START, begin_folder, check_folder, check_same, forget_folder
 from anyformer.train.keys import Sections, flatten, resolve, show
 from anyformer.train.record import can_record
 from anyformer.train.report import MetricsFile, summary, write_report
@@ -33,6 +35,7 @@ from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder
 
 LONG = 5000  # steps
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)  # of a disk that takes no more
 LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
 
 
@@ -143,7 +146,12 @@ def run(order: Order) -> Trained:
             if devices.first and not order.resume:
                 begin_folder(order.out, settings, chosen.fingerprints)
                 keep_tokenizer(job.task, order.out)
-        return train_job(job, chosen, devices)
+        try:
+            return train_job(job, chosen, devices)
+        except Error:
+            if devices.first and not order.resume:
+                forget_folder(order.out)
+            raise
 
 
 def prepare(chosen: Plan, devices: Devices) -> Job:
@@ -189,6 +197,10 @@ def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
     engine = Engine(job, chosen.train, devices, out, Watchers(watchers), meter)
     try:
         state = engine.run(order.resume)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise FolderError(f"{out} cannot be written ({error.strerror}).{engine.how_to_go_on()}") from None
     finally:
         meter.stop()
     lines = summary(state, job.metric, engine.progress.unit, meter.how, use)

@@ -229,7 +229,7 @@ class Engine:
         more = f" and {len(figures.rows) - NAMED} more" if len(figures.rows) > NAMED else ""
         raise DivergedError(
             f"{what}. Its rows: {'; '.join(rows)}{more}. Look at them, or lower train.lr ({self.settings.lr:g})."
-            f"{self._how_to_go_on()}"
+            f"{self.how_to_go_on()}"
         )
 
     # Evaluation
@@ -456,9 +456,9 @@ class Engine:
 
     def _interrupt(self) -> None:
         self.save()
-        raise StoppedError(f"Stopped after step {self.state.step:,}.{self._how_to_go_on()}")
+        raise StoppedError(f"Stopped after step {self.state.step:,}.{self.how_to_go_on()}")
 
-    def _how_to_go_on(self) -> str:
+    def how_to_go_on(self) -> str:
         whole = [] if self.store is None else self.store.found("step")
         return f" The same command with --resume goes on from step {whole[0].step:,}." if whole else ""
 

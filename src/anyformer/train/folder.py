@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -54,6 +55,12 @@ def begin_folder(folder: Path, settings: Mapping[str, Any], data: Mapping[str, A
         flush(folder)
     except OSError as error:
         raise FolderError(f"{folder} cannot be written: {error.strerror}; choose another --out.") from None
+
+
+def forget_folder(folder: Path) -> None:
+    """A run that failed before it saved anything leaves nothing, so that it can be begun again with other settings."""
+    if not any(folder.glob("checkpoints/step-*")) and not (folder / "config.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def versions() -> dict[str, str]:

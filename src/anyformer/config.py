@@ -27,6 +27,8 @@ class Settings:
             value = getattr(self, name)
             if not _fits(value, hint):
                 raise ConfigError(f"{type(self).__name__}.{name} is {value!r}; it takes {_spell(hint)}.")
+            if name.endswith(("dropout", "drop_path", "layer_drop")) and isinstance(value, float):
+                self.require(0 <= value < 1, f"{name} is {value}; it must be from 0 to below 1.")
         self.check()
 
     def check(self) -> None:

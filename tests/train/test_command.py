@@ -168,6 +168,35 @@ def test_a_label_that_is_held_back_is_known(tmp_path: Path) -> None:
     assert af.task("classify-text", done.folder).labels == ("a", "b", "c")
 
 
+def test_a_folder_is_given_other_words(table: Path, tmp_path: Path) -> None:
+    """Those that both tokenizers know keep their vectors, wherever they stand; settings without effect are refused."""
+    small = {name: value for name, value in SMALL.items() if name != "n_layers"}
+    words = {"tokenizer.kind": "word", "tokenizer.vocab_size": 20}
+    af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "first", **{**small, **words})
+    extra = af.Tokenizer.train(
+        iter(["zebra it was lovely is", "zebra nice awful"]), kind="word", vocab_size=12, bert=True
+    )
+    extra.save(tmp_path / "words")
+    order = {**small, "steps": 1, "lr": 1e-30, "tokenizer.path": str(tmp_path / "words")}
+    af.train("classify-text", recipe=tmp_path / "first", data=table, out=tmp_path / "second", **order)
+    before, after = (af.task("classify-text", tmp_path / name) for name in ("first", "second"))
+    old, new = (one.model.state_dict()["stages.encoder.inputs.words.weight"] for one in (before, after))
+    known, has = before.tokenizer.engine.get_vocab(), after.tokenizer.engine.get_vocab()
+    both = sorted(known.keys() & has.keys() - {"zebra"})
+    assert "lovely" in both and len(new) == len(has) != len(old)
+    torch.testing.assert_close(new[[has[word] for word in both]], old[[known[word] for word in both]])
+    torch.testing.assert_close(new[has["zebra"]], old.mean(dim=0))
+    with pytest.raises(af.ConfigError, match=r"brings its own tokenizer: leave tokenizer\.kind out"):
+        af.train("classify-text", recipe=tmp_path / "first", data=table, out=tmp_path / "third", **small, **words)
+
+
+def test_stopping_early_is_said(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    order = {**SMALL, "steps": 60, "eval_every": 1, "train.patience": 2, "lr": 1e-30}
+    done = af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "mine", **order)
+    assert done.state.step == 3
+    assert "Stopped early, after step 3: 2 evaluations in a row were no better" in capsys.readouterr().out
+
+
 def test_a_folder_is_taken_further(table: Path, tmp_path: Path) -> None:
     af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "first", **SMALL)
     more = {name: value for name, value in SMALL.items() if name != "n_layers"}
@@ -237,6 +266,15 @@ def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str
         (["--resume"], "no run in mine to continue"),
         (["--set", "train.device=cuda:99"], "device"),
         (["--set", "train.record=true"], "steps cannot be recorded without a GPU"),
+        (["--set", "model.dropout=1.5"], "dropout is 1.5; it must be from 0 to below 1"),
+        (["--set", "tokenizer.vocab_size=-5"], "vocab_size is -5; it must be 1 or more"),
+        (["--set", "model.vocab_size=10"], "model.vocab_size follows from the tokenizer"),
+        (["--set", "model.n_labels=7"], "model.n_labels follows from the labels in the data"),
+        (["--set", "train.lr=inf"], "lr is inf"),
+        (["--set", "train.eps=0"], "eps is 0"),
+        (["--set", "task.metric=pearson"], "task.metric=pearson does not measure classes"),
+        (["--set", "task.problem=choices"], "train classify-pair"),
+        (["--set", "data.labels=yess=YES"], 'renames "yess", which is no label'),
     ],
 )
 def test_mistakes_end_in_a_sentence(

@@ -36,11 +36,15 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings(Settings):
-    """For a model that is built from a recipe; a folder brings its own tokenizer."""
+    """For a model that is built from a recipe; a folder brings its own tokenizer, unless there is a path."""
 
     kind: str | None = None  # bpe, wordpiece, unigram, word, char or byte; None: what suits the task
     vocab_size: int = 8000
-    path: str | None = None  # a folder or file with a tokenizer that is there already
+    # A folder or file with a tokenizer that there is; a folder's model is given its words, and keeps those it had.
+    path: str | None = None
+
+    def check(self) -> None:
+        self.require(self.vocab_size > 0, f"vocab_size is {self.vocab_size}; it must be 1 or more.")
 
 
 def named(labels: Sequence[str], said: str, path: str) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from anyformer.model import Model, Stage
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.difference import own_tensors
 from anyformer.weights.folder import load, outline
+from anyformer.weights.resize import with_words
 
 Fits = Callable[[Settings], bool]
 
@@ -98,16 +99,22 @@ def sketch(folder: str | PathLike[str], fits: Fits) -> Model:
 
 
 def load_for(
-    folder: str | PathLike[str], fits: Fits, wanted: str, chosen: Settings | None = None
+    folder: str | PathLike[str], fits: Fits, wanted: str, chosen: Settings | None = None, words: str | None = None
 ) -> tuple[Model, Tokenizer]:
-    """A folder's model, if it can do the work, in the precision that training wants, and its tokenizer."""
+    """A folder's model, if it can do the work, in the precision that training wants, and its tokenizer; or, with the
+    path of another as `words`, that one, and the model with its words: those that both know keep their vectors."""
     model = further(load(folder, dtype=torch.float32), fits)
     if not fits(model.config):
         raise FolderError(f"{folder} holds a {model.family} model; this task wants {wanted}.")
     model = with_settings(model, chosen)
     tokenizer = Tokenizer.load(folder)
     tokenizer.check(vocabulary(model.config))
-    return model, tokenizer
+    if words is None:
+        return model, tokenizer
+    other = Tokenizer.load(words)
+    known, kept = tokenizer.engine.get_vocab(), dict.fromkeys(range(len(other)))
+    kept.update({i: known.get(piece) for piece, i in other.engine.get_vocab().items()})
+    return with_words(model, with_vocabulary(model.config, other), list(kept.values())), other
 
 
 def vocabulary(config: Settings) -> int:

@@ -6,6 +6,7 @@ print(classify("Lovely film."))         # positive (0.98)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
 from anyformer.data.settings import named, pairs
-from anyformer.errors import DataError, InputError
+from anyformer.errors import ConfigError, DataError, InputError
 from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -30,6 +31,7 @@ from anyformer.tasks.embed import read_plan
 from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, several, texts_of, token_loss
 
 MOST = 1000  # labels; more than that are no classes
+OF_NUMBERS = ("pearson", "spearman")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ class ClassifyText(TextTask):
         self.index = {label: i for i, label in enumerate(self.labels)}
         auto = "spearman" if self.number else "accuracy"
         self.metric = auto if self.settings.metric == "auto" else self.settings.metric
+        if (self.metric in OF_NUMBERS) != self.number:
+            kind = "numbers" if self.number else "classes"
+            raise ConfigError(f"task.metric={self.metric} does not measure {kind}, and that is what these labels are.")
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
@@ -107,6 +112,8 @@ class ClassifyText(TextTask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
+        if options.problem == "choices" and cls is ClassifyText:
+            raise ConfigError("task.problem=choices is a question and its answers: train classify-pair.")
         if options.problem == "auto":
             options = options.replace(problem=cls.find_problem(setup.all_of(rows)))
         if options.pooling == "auto" and is_sentence_encoder(source):
@@ -193,7 +200,7 @@ class ClassifyText(TextTask):
             return {}
         value = row["label"]
         if self.number:
-            if not _is_number(value):
+            if not _is_number(value) or not math.isfinite(float(value)):
                 raise InputError(f'the label "{value}" is no number, and this model learns numbers.')
             return {"labels": float(value)}
         label = self.meaning.get(str(value), str(value))

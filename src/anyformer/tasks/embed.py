@@ -11,6 +11,7 @@ where pairs have a score, come as close as it says.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import pack_weights
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.read import Rows, each
 from anyformer.errors import FolderError, InputError
 from anyformer.heads.embed import POOLS, SentenceHead
 from anyformer.metrics.classes import pearson, spearman
@@ -175,7 +176,7 @@ class Embed(TextTask):
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if "score" in rows.columns and options.highest is None:
-            options = options.replace(highest=max(_score(row) for row in rows))
+            options = options.replace(highest=max(each(rows, _score)))
         return super().begin(source, rows, valid, replace(setup, task=options))
 
     @classmethod
@@ -281,9 +282,12 @@ class Embed(TextTask):
 
 def _score(row: Mapping[str, Any]) -> float:
     try:
-        return float(row["score"])
+        score = float(row["score"])
     except (TypeError, ValueError):
-        raise InputError(f'the score "{row["score"]}" is no number.') from None
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f'the score "{row["score"]}" is no number.')
+    return score
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

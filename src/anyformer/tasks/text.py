@@ -72,7 +72,7 @@ class TextTask(Task):
         labels = cls.find_labels(setup.all_of(rows), options, setup)
         chosen = setup.tokenizer
         if build.is_folder(source):
-            model, tokenizer = build.load_for(source, cls.fits, cls.wanted, setup.model)
+            model, tokenizer = build.load_for(source, cls.fits, cls.wanted, setup.model, chosen.path)
             model, labels = cls.take_further(model, labels, options)
         else:
             config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)

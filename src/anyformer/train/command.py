@@ -13,11 +13,12 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.files import Paths
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
-from anyformer.errors import Error, FolderError
+from anyformer.errors import ConfigError, Error, FolderError
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
 from anyformer.tasks.build import is_folder, resettled, sketch
 from anyformer.tasks.job import Job, hold_out, take_share
+from anyformer.tasks.text import TextTask
 from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
@@ -112,6 +113,7 @@ def plan(order: Order) -> Plan:
     usual = resolve({**sections, "train": TrainSettings()}, given)
     if known is not None:
         resettled(known, usual["model"])  # an error is one before the data is read
+    check_words(order.recipe, known is not None, kind, usual, sections)
     data = usual["data"]
     assert isinstance(data, DataSettings)
     rows = kind.read(order.data, data)
@@ -131,6 +133,20 @@ def plan(order: Order) -> Plan:
         usual_train = usual_train.replace(lr=LORA_RATE * usual_train.lr)
         chosen = resolve({**sections, "train": usual_train}, given)
     return Plan(order, kind, rows, valid, chosen, whole)
+
+
+def check_words(recipe: str, folder: bool, kind: type[Task], chosen: Sections, before: Sections) -> None:
+    """Settings of words and labels that would have no effect, because they follow from something else, are refused."""
+    tokenizer, usual = chosen["tokenizer"].to_json(), TokenizerSettings().to_json()
+    changed = [name for name in ("kind", "vocab_size") if tokenizer[name] != usual[name]]
+    if folder and changed:
+        raise ConfigError(
+            f"{recipe} brings its own tokenizer: leave tokenizer.{changed[0]} out, or give tokenizer.path."
+        )
+    follows = {"vocab_size": "the tokenizer (tokenizer.vocab_size)", "n_labels": "the labels in the data"}
+    for name, source in follows.items() if issubclass(kind, TextTask) else ():
+        if name in before["model"].names() and getattr(chosen["model"], name) != getattr(before["model"], name):
+            raise ConfigError(f"model.{name} follows from {source}; leave it out.")
 
 
 def run(order: Order) -> Trained:
@@ -159,7 +175,7 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
     order, sections = chosen.order, chosen.sections
     tokenizer = sections["tokenizer"]
     assert isinstance(tokenizer, TokenizerSettings)
-    if (order.out / START / "tokenizer.json").exists():
+    if (order.out / START / "tokenizer.json").exists() and not is_folder(order.recipe):
         tokenizer = tokenizer.replace(path=str(order.out / START))
     seed_everything(chosen.train.seed)
     setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"], chosen.whole)  # type: ignore[arg-type]

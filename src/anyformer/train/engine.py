@@ -129,6 +129,9 @@ class Engine:
         self._read(everything=True)
         if self.recorder is not None:
             self.recorder.end()
+        if self._gave_up():
+            stale = f"{state.stale} evaluations in a row were no better than that of step {state.best_step:,}"
+            self.watcher.note(f"Stopped early, after step {state.step:,}: {stale} (train.patience).")
         if self._time_is_up():
             self.watcher.note(f"The {self.settings.minutes:g} minutes are up, after step {state.step:,}.")
 

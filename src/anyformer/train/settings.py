@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,7 +58,8 @@ class TrainSettings(Settings):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         for name in ("minutes", "min_lr", "weight_decay", "clip", "explode"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
-        self.require(self.lr > 0, f"lr is {self.lr}; it must be more than 0.")
+        self.require(0 < self.lr < math.inf, f"lr is {self.lr}; it must be a number above 0.")
+        self.require(self.eps is None or self.eps > 0, f"eps is {self.eps}; it must be above 0.")
         for name in ("label_smoothing", "ema"):
             self.require(
                 0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be from 0 to below 1."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,11 +25,23 @@ def resize_vocabulary(model: Model, vocab_size: int) -> Model:
         raise ConfigError(f"A {model.family} model has no vocab_size to change.")
     if vocab_size < 1:
         raise ConfigError(f"vocab_size is {vocab_size}; it must be 1 or more.")
-    fresh = _like(model, model.config.replace(vocab_size=vocab_size))
-    known = model.state_dict()
+    words = model.config.to_json()["vocab_size"]
+    kept = [i if i < words else None for i in range(vocab_size)]
+    return with_words(model, model.config.replace(vocab_size=vocab_size), kept)
+
+
+def with_words(model: Model, config: Settings, kept: Sequence[int | None]) -> Model:
+    """A copy of the model by settings for another vocabulary: word i is what word `kept[i]` was, or is new (None)."""
+    words = model.config.to_json()["vocab_size"]
+    fresh, known = _like(model, config), model.state_dict()
+    index = torch.tensor([words if i is None else i for i in kept])  # the row behind the last is the mean of all
     with torch.no_grad():
         for name, target in fresh.state_dict().items():
-            target.copy_(known[name] if known[name].shape == target.shape else _rows(known[name], len(target)))
+            old = known[name]
+            table = len(old) == words and len(target) == len(kept) and old.shape[1:] == target.shape[1:]
+            if not table and old.shape != target.shape:
+                raise ConfigError(f"The tensor {name} of a {model.family} model does not follow its vocabulary.")
+            target.copy_(torch.cat([old, old.mean(dim=0, keepdim=True)])[index.to(old.device)] if table else old)
     return fresh.train(model.training)
 
 
@@ -37,12 +51,6 @@ def _like(model: Model, config: Settings) -> Model:
     fresh.to(device=model.device, dtype=model.dtype)
     fresh.origin = model.origin
     return fresh
-
-
-def _rows(old: Tensor, n: int) -> Tensor:
-    if n <= len(old):
-        return old[:n]
-    return torch.cat([old, old.mean(dim=0, keepdim=True).expand(n - len(old), *old.shape[1:])])
 
 
 def with_size(config: Settings, size: Size, name: str = "image_size") -> Settings:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.tasks import find
 from anyformer.tasks.embed import batches
 
 from .learn import begin, learn, listed
@@ -167,3 +168,16 @@ def test_the_real_one_on_real_pairs(minilm: Path) -> None:
     )
     figures = task.evaluate(rows)
     assert figures["spearman"] == pytest.approx(expected[0], abs=1e-3) and figures["spearman"] > 0.8
+
+
+def test_two_files_side_by_side(tmp_path: Path) -> None:
+    for name, text in (("a.txt", "one\ntwo\n"), ("b.txt", "uno\ndue\n")):
+        (tmp_path / name).write_text(text)
+    rows = find("embed").read([tmp_path / "a.txt", tmp_path / "b.txt"])
+    assert list(rows) == [{"first": "one", "second": "uno"}, {"first": "two", "second": "due"}]
+
+
+@pytest.mark.parametrize("score", ["much", "nan", None])
+def test_a_score_that_is_none_is_named(score: str | None) -> None:
+    with pytest.raises(af.InputError, match=r"2.*is no number"):
+        begin("embed", "bert-tiny", listed(*({"first": "a", "second": "b", "score": one} for one in (1.0, score))))

@@ -107,6 +107,16 @@ def test_a_run_that_was_cut_off_goes_on(table: Path, tmp_path: Path, monkeypatch
         order("cut", resume=True)
 
 
+def test_a_finished_run_is_made_longer(table: Path, tmp_path: Path) -> None:
+    """By saying how many steps; what was set then need not be said again, and what follows from the steps stays."""
+    order = {"recipe": "bert-tiny", "data": table, "out": tmp_path / "mine"}
+    af.train("classify-text", **order, **SMALL, **{"train.lr": 1e-3})
+    warmup = json.loads((tmp_path / "mine" / RECORD).read_text())["settings"]["train.warmup"]
+    done = af.train("classify-text", **order, n_layers=1, steps=400, resume=True, device="cpu", eval_every=100)
+    settings = json.loads((tmp_path / "mine" / "config.json").read_text())["train"]
+    assert done.state.step == 400 and (settings["lr"], settings["warmup"], settings["steps"]) == (1e-3, warmup, 400)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"train.freeze": ["enc.*"]}, {"lora": 2, "train.lora_targets": ["zzz"]}, {"train.explode": 1e-9}]
 )

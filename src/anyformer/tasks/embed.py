@@ -124,6 +124,7 @@ class Embed(TextTask):
     wanted = "one encoder"
     text_columns = ("first", "second", "negative")
     sequences = ("input_ids", "second_ids")
+    sides = ("first", "second")
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.engine import Engine
-from anyformer.train.folder import START, begin_folder, check_folder, check_same, forget_folder
+from anyformer.train.folder import START, begin_folder, check_folder, check_same, forget_folder, recorded_pace
 from anyformer.train.keys import Sections, flatten, resolve, show
 from anyformer.train.record import can_record
 from anyformer.train.report import MetricsFile, summary, write_report
@@ -102,7 +102,8 @@ def plan(order: Order) -> Plan:
     """Read the data, and settle every setting: the user's, else the recipe's, else the task's, else the usual."""
     kind = find(order.task)
     sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
-    given = dict(order.given)
+    # A run that goes on has the pace that it had: steps and rows that differ now would suggest another.
+    given = {**(recorded_pace(order.out) if order.resume else {}), **order.given}
     known = sketch(order.recipe, kind.fits) if is_folder(order.recipe) else None
     if known is None:
         found = registry.recipe(order.recipe)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import ConfigError, FolderError
-from anyformer.train.settings import FREE
+from anyformer.train.settings import FREE, TrainSettings
 from anyformer.version import __version__
 from anyformer.weights.files import flush, read_json
 
@@ -71,6 +71,12 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def recorded_pace(folder: Path) -> dict[str, Any]:
+    """The train.* settings that a run was begun with."""
+    known = {f"train.{name}" for name in TrainSettings.names()}
+    return {key: value for key, value in read_json(folder / RECORD).get("settings", {}).items() if key in known}
 
 
 def check_same(folder: Path, settings: Mapping[str, Any], data: Mapping[str, Any]) -> None:

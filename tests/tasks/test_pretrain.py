@@ -78,6 +78,14 @@ def test_a_language_model_learns_and_writes(rows: Rows, tmp_path: Path) -> None:
     assert write.evaluate(rows) == pytest.approx(after)
 
 
+def test_a_text_of_unknown_letters_says_so(rows: Rows, tmp_path: Path) -> None:
+    """Its loss would be a good one: unknown after unknown is easily said."""
+    task = begin("generate", "gpt2-tiny", rows, kind="char", max_length=16)
+    (tmp_path / "x.txt").write_text("東京は日本の首都です。" * 5)
+    assert "unknown" not in task.evaluate(rows)
+    assert task.evaluate(read(tmp_path / "x.txt"))["unknown"] > 0.9
+
+
 def test_pieces_and_documents(tmp_path: Path) -> None:
     """Lines run on with their newlines; a line <|endoftext|> ends a document; rows of a table are documents."""
     (tmp_path / "x.txt").write_text("one two\nthree\n<|endoftext|>\nfour\n" * 30)

@@ -255,6 +255,8 @@ def test_frozen_parameters_stay() -> None:
     for name, value in toy.model.state_dict().items():
         frozen = "blocks.0." in name or "words" in name
         assert torch.equal(value, before[name]) == frozen, name
+    with pytest.raises(af.ConfigError, match=r'no parameter is named "decoder"\. All in it: "decoder\.\*"'):
+        train(Toy(), settings(freeze=("decoder",)))
     with pytest.raises(af.ConfigError, match="no parameter is named"):
         train(Toy(), settings(freeze=("nothing",)))
     with pytest.raises(af.ConfigError, match="no parameter to train"):

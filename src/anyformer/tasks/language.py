@@ -39,6 +39,7 @@ class LanguageOptions(Options):
         self.require(not (self.memory and self.carry), "memory is read again or carried along; give one of the two.")
 
 
+UNKNOWN = 2**20  # tokens that are looked at for unknown ones
 STREAMS = 8  # in which a text is evaluated: few, as each of them begins with nothing to remember
 
 
@@ -133,7 +134,15 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
             "loss": total.mean,
             "perplexity": perplexity(total.total, int(total.count)),
             "bits_per_character": bits_per_character(total.total, round(share * self.characters(rows))),
+            **self._unknown(examples),
         }
+
+    def _unknown(self, examples: Examples) -> Figures:
+        """The share of tokens that stand for what the vocabulary does not have, where it is one in a hundred or more:
+        they are easily said, so that figures look better than they are."""
+        flat, unknown = self.flat(examples), self.tokenizer.unknown_id
+        share = 0.0 if unknown is None else float(np.mean(np.asarray(flat[:UNKNOWN]) == unknown))
+        return {"unknown": round(share, 4)} if share >= 0.01 else {}
 
     @contextmanager
     def _apart(self, examples: Examples) -> Iterator[BatchSettings | None]:

@@ -77,7 +77,9 @@ def freeze(model: nn.Module, globs: Sequence[str]) -> None:
     for glob in globs:
         chosen = fnmatch.filter(names, glob)
         if not chosen:
-            raise ConfigError(f'train.freeze: no parameter is named "{glob}".{nearest(glob, names)}')
+            begins = any(name.startswith(f"{glob}.") for name in names)
+            hint = f' All in it: "{glob}.*".' if begins else nearest(glob, names)
+            raise ConfigError(f'train.freeze: no parameter is named "{glob}".{hint}')
         for name in chosen:
             names[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in names.values()):

@@ -200,6 +200,12 @@ def test_a_folder_is_given_other_words(table: Path, tmp_path: Path) -> None:
         af.train("classify-text", recipe=tmp_path / "first", data=table, out=tmp_path / "third", **small, **words)
 
 
+def test_a_run_without_evaluation_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "two.tsv").write_text("text\tlabel\nit is good\tyes\nit is bad\tno\n")
+    af.train("classify-text", recipe="bert-tiny", data=tmp_path / "two.tsv", out=tmp_path / "mine", **SMALL)
+    assert "No row is held back, so the model is not evaluated" in capsys.readouterr().out
+
+
 def test_stopping_early_is_said(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     order = {**SMALL, "steps": 60, "eval_every": 1, "train.patience": 2, "lr": 1e-30}
     done = af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "mine", **order)

@@ -211,6 +211,8 @@ def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
     if devices.first:
         display = Display(job.model, devices.device, job.metric, devices.ranks)
         watchers = [display, MetricsFile(out), TensorBoard(out), page]
+        if job.valid is None:
+            display.note("No row is held back, so the model is not evaluated; --valid takes rows for that.")
     engine = Engine(job, chosen.train, devices, out, Watchers(watchers), meter)
     try:
         state = engine.run(order.resume)

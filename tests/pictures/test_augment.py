@@ -281,7 +281,9 @@ def test_beta_has_its_mean_and_variance() -> None:
     assert float(drawn.var()) == pytest.approx(1 / (4 * (2 * 0.8 + 1)), abs=0.003)
 
 
-@pytest.mark.parametrize("change", [{"flip": 2.0}, {"crop": (0.5,)}, {"mixup": -1.0}, {"crop": (0.9, 0.2)}])
+@pytest.mark.parametrize(
+    "change", [{"flip": 2.0}, {"crop": (0.5,)}, {"mixup": -1.0}, {"crop": (0.9, 0.2)}, {"turn": 181.0}]
+)
 def test_settings_that_cannot_be(change: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         Augmentation(**change)  # type: ignore[arg-type]

@@ -143,3 +143,19 @@ def test_values_come_back_as_pixels() -> None:
     processor = Processor(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
     back = processor.denormalise(processor([image])["pixel_values"])
     np.testing.assert_array_equal(back[0].permute(1, 2, 0).numpy(), np.asarray(image))
+
+
+def test_the_edge_at_its_limit_gets_it_to_the_pixel() -> None:
+    """Of every height; 49 rows times 32/49 are 31.999 … in floating point."""
+    processor = Processor(within=(32, 640))
+    for height in range(1, 301):
+        for width in (1, height, 7 * height + 3, 20 * height, 20 * height + 1, 90 * height):
+            rows, columns = processor.target((height, width))
+            assert rows == 32 if width <= 20 * height else columns == 640
+            assert 1 <= rows <= 32 and 1 <= columns <= 640
+
+
+def test_a_picture_of_one_row_keeps_one() -> None:
+    processor = Processor(shortest=800, longest=1333)
+    assert processor.target((1, 3000)) == (1, 1333) and processor.target((3000, 1)) == (1333, 1)
+    assert processor.place(Image.new("RGB", (3000, 1)))[0].shape == (3, 1, 1333)

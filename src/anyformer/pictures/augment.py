@@ -64,7 +64,8 @@ class Augmentation(Settings):
         for name in ("pad", "flip", "magnitude", "jitter", "erase"):
             value = getattr(self, name)
             self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
-        for name in ("turn", "operations", "mixup", "cutmix"):
+        self.require(0 <= self.turn <= 180, f"turn is {self.turn}; it must be from 0 to 180.")
+        for name in ("operations", "mixup", "cutmix"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         good = self.crop is None or (len(self.crop) == 2 and 0 < self.crop[0] <= self.crop[1])
         self.require(good, f"crop is {self.crop}; it takes two shares of the area, such as 0.08, 1.")

@@ -130,8 +130,10 @@ class Processor(Settings):
         if self.shortest is not None:
             return _by_shortest(before, self.shortest, self.longest)
         if self.within is not None:
-            scale = min(self.within[0] / height, self.within[1] / width)
-            return max(int(height * scale), 1), max(int(width * scale), 1)
+            rows, columns = self.within
+            if rows * width <= columns * height:  # whichever edge is at its limit gets it to the pixel
+                return rows, max(width * rows // height, 1)
+            return max(height * columns // width, 1), columns
         return before
 
     # A batch.
@@ -233,11 +235,10 @@ def _by_shortest(before: tuple[int, int], shortest: int, longest: int | None) ->
     exact = float(shortest)
     if longest is not None and long / short * shortest > longest:
         exact = longest * short / long
-        shortest = round(exact)
-    if short == shortest:
+    if short == round(exact):
         return before
-    other = max(int(exact * long / short), 1)
-    return (shortest, other) if before[0] <= before[1] else (other, shortest)
+    edges = max(round(exact), 1), max(int(exact * long / short), 1)
+    return edges if before[0] <= before[1] else edges[::-1]
 
 
 # What transformers' processors assume where a file does not say.

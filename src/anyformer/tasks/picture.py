@@ -278,7 +278,9 @@ def load_model(path: Source, **where: Any) -> Model:
 
 
 def takes_pictures(config: Settings) -> bool:
-    return any(name in config.names() for name in ("image_size", "patch_size", "n_channels"))
+    """One at a time: neither clips nor sounds, which have frames; what has mels beside pictures takes either."""
+    names = config.names()
+    return "image_size" in names and ("n_frames" not in names or "n_mels" in names)
 
 
 def head_for(config: Settings, *heads: str) -> str | None:

@@ -126,7 +126,8 @@ class Read(PictureTextTask):
         if self.processor.within is None:
             return image
         rows, columns = self.processor.within
-        most = int(image.height * columns / rows) + 1
+        image.info.pop("original_size", None)  # of a huge one that was opened smaller: its shape is what counts
+        most = max(image.height * columns // rows, 1)
         if image.width <= most:
             return image
         wide = f"{name} is {image.width} x {image.height} pixels; at {rows} rows the model reads {columns} columns"
@@ -134,10 +135,9 @@ class Read(PictureTextTask):
             raise InputError(f"{wide}: cut it into lines, or say task.wide=squeeze or cut.")
         how = "squeezed" if self.settings.wide == "squeeze" else "cut off on the right"
         warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
-        narrow = max(most - 1, 1)
         # Squeezed in its width alone: shrunk both ways, a line would have fewer rows than the model reads.
         squeezes = self.settings.wide == "squeeze"
-        return image.resize((narrow, image.height)) if squeezes else image.crop((0, 0, narrow, image.height))
+        return image.resize((most, image.height)) if squeezes else image.crop((0, 0, most, image.height))
 
     def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
         """Lines of like width are read together, whatever order they come in: their texts are of like length too."""
@@ -158,7 +158,7 @@ class Read(PictureTextTask):
             batch, _ = self.look_at([picture])
             found = self.regions(batch, ids)
         if found is None:
-            return draw.beside([picture.open()], [self.tokenizer.decode(ids).strip()])
+            return draw.beside([draw.shrink(picture.open())], [self.tokenizer.decode(ids).strip()])
         mask = batch.get("pixel_mask")
         inside = 1.0 if mask is None else float(mask[0, 0].float().mean())  # the rest of the columns is padding
         weights = found.float().sum(dim=1)[:, : max(round(inside * found.shape[2]), 1)]

@@ -10,6 +10,8 @@ from PIL import Image
 import anyformer as af
 from anyformer.pictures import draw
 from anyformer.pictures.attention import class_attention, rollout
+from anyformer.pictures.open import Picture
+from tests.train.picture_files import encode
 
 
 def grey(height: int = 300, width: int = 400) -> Image.Image:
@@ -39,6 +41,36 @@ def test_a_small_picture_is_enlarged_and_its_boxes_with_it() -> None:
     assert (left, top, right, bottom) == (56, 35, 112, 70)
 
 
+def test_labels_are_whole_and_the_surest_on_top() -> None:
+    """At the right edge, at the top, at the bottom, outside; above every frame, and the first above the others."""
+
+    def tinted(image: Image.Image, kind: int) -> int:
+        return int((np.asarray(image) == draw.colour(kind)).all(axis=2).sum())
+
+    inside = draw.boxes(grey(), [[100, 100, 100, 100]], ["cell 0.93"], [1])
+    for left, top in ((395, 150), (395, 0), (-30, -30), (200, 299), (450, 350)):
+        moved = draw.boxes(grey(), [[left, top, left, top]], ["cell 0.93"], [1])
+        assert tinted(moved, 1) == pytest.approx(tinted(inside, 1), rel=0.05)
+    places = [[100, 100, 200, 200], [102, 101, 202, 201], [90, 80, 210, 95]]  # the last one's frame crosses labels
+    crowded = draw.boxes(grey(), places, ["cell 0.93", "cell 0.80", ""], [1, 2, 3])
+    alone = draw.boxes(grey(), places[:1], ["cell 0.93"], [1])
+    np.testing.assert_array_equal(np.asarray(crowded)[90:99, 100:146], np.asarray(alone)[90:99, 100:146])
+
+
+def test_places_of_a_picture_that_was_opened_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too large to be decoded whole: boxes, joints and classes are of the whole, and are drawn where they belong."""
+    monkeypatch.setattr("anyformer.pictures.open.LARGEST", 600 * 800 // 4)
+    opened = Picture.of(encode(np.full((600, 800, 3), 120, dtype=np.uint8), "JPEG")).open()
+    assert opened.size == (400, 300)
+    assert changed(draw.boxes(opened, [[100, 120, 300, 320]], [""]), opened) == (50, 60, 150, 160)
+    left, top, right, bottom = changed(draw.joints(opened, [[600, 400, 2]]), opened)
+    assert left < 300 < right < 305 and top < 200 < bottom < 205
+    classes = np.zeros((600, 800), dtype=np.int64)
+    classes[400:, 600:] = 3
+    drawn = np.asarray(draw.mask(opened, classes)) != np.asarray(opened)
+    assert drawn[200:, 300:].any(axis=2).all() and not drawn[:200, 300:].any()
+
+
 def test_joints_and_bones() -> None:
     points = [[100, 100, 2], [200, 100, 2], [300, 200, 0]]
     drawn = draw.joints(grey(), points, [(0, 1), (1, 2)])
@@ -63,6 +95,11 @@ def test_heat_is_bright_where_the_weight_is() -> None:
     weights[1, 2] = 1.0
     lit = np.asarray(draw.heat(grey(), weights)).astype(int).sum(axis=2)
     assert lit[150, 250] > 2 * lit[20, 20]
+
+
+def test_large_pictures_stand_small_beside_others() -> None:
+    assert draw.shrink(grey(3000, 6000)).size == (1000, 500) and draw.shrink(grey(1, 6000)).size == (1000, 1)
+    assert draw.shrink(grey()).size == (400, 300)
 
 
 def test_pictures_side_by_side() -> None:

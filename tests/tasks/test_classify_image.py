@@ -215,3 +215,20 @@ def test_sizes_that_models_take(tmp_path: Path) -> None:
     for shape in ((1, 1, 3), (500, 20, 3), (40, 40)):
         assert task(np.full(shape, 90, dtype=np.uint8)).label in files.COLOURS
     assert issubclass(PictureError, Error)
+
+
+def test_what_fits_sees_pictures(tmp_path: Path) -> None:
+    """Neither spectrograms nor clips, though both are cut into patches."""
+    (tmp_path / "x.npz").write_bytes(files.npz(6))
+    rows = ClassifyImage.read(tmp_path / "x.npz")
+    with pytest.raises(ConfigError, match=r"such as beit-b16") as caught:
+        ClassifyImage.begin("detr-tiny", rows)
+    assert "ast-" not in str(caught.value) and "timesformer" not in str(caught.value)
+    for recipe in ("ast-tiny", "timesformer-tiny", "videomae-tiny"):
+        with pytest.raises(ConfigError, match="does not fit"):
+            ClassifyImage.begin(recipe, rows)
+
+
+def test_large_pictures_are_drawn_small(trained: Path) -> None:
+    classify = af.task("classify-image", trained)
+    assert classify(np.zeros((1000, 3000, 3), dtype=np.uint8)).draw().width == 3 * 1004 + 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,32 @@ def test_a_line_that_is_too_wide(tmp_path: Path) -> None:
     assert batch["pixel_values"].shape[-1] == 64
     with pytest.raises(af.InputError, match="64 columns"):
         reader(tmp_path, wide="refuse").look_at([wide])
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_lines_of_every_height_are_as_high_as_the_model(beyond: int, tmp_path: Path) -> None:
+    """Just narrower, just as wide and just wider than the model reads."""
+    task = reader(tmp_path)
+    for height in range(1, 120):
+        image = Image.new("L", (4 * height + beyond, height))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert task.example({"image": Picture.of(image)})["image"].shape[:2] == (1, 16)
+
+
+def test_a_huge_line_is_squeezed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened at half its size, it is as wide for its height as before."""
+    monkeypatch.setattr("anyformer.pictures.open.LARGEST", 64 * 800 // 4)
+    line = task_picture(files.encode(np.full((64, 800), 200, dtype=np.uint8), "JPEG"))
+    with pytest.warns(UserWarning, match="squeezed"):
+        assert reader(tmp_path).look_at([line])[0]["pixel_values"].shape == (1, 1, 16, 64)
+
+
+def test_captions_of_large_pictures_are_drawn_small(tmp_path: Path) -> None:
+    task: Any = Caption.begin("cnn-transformer-tiny", Caption.read(put(tmp_path, files.captioned(6))))
+    large = task_picture(np.zeros((3000, 4000, 3), dtype=np.uint8))
+    assert task.draw(large, [3, 4]).size == (3 * 1004 + 4, 758)
+    assert all(image.size == (1000, 750) for _, image in task.looks(large, [3, 4]))
 
 
 def test_lines_are_answered_in_the_order_they_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Answers drawn on the pictures they are about: boxes with labels, joints, masks, attention; and pictures side by side.
 
-Everything takes and gives PIL images in RGB; places are in pixels of the picture, and are scaled where it is enlarged.
+Everything takes and gives PIL images in RGB; places are in pixels of the picture as it was stored, and are scaled where
+it is enlarged, or was opened smaller than it is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.pictures.open import pillow
+from anyformer.pictures.open import original_size, pillow
 
 SMALLEST = 224  # pixels of the longer side that a picture has at least when something is drawn on it
+TILE = 1000  # and at most, where it stands beside others
 PAPER, INK = (255, 255, 255), (27, 42, 65)
 LINE, STRIP = 900, 18  # pixels: the width of a line that was read, the height of the strip of a letter below it
 
@@ -25,11 +27,18 @@ def colour(i: int) -> tuple[int, int, int]:
     return int(red * 255), int(green * 255), int(blue * 255)
 
 
-def enlarge(image: Any) -> tuple[Any, float]:
-    """A small picture as a larger one, its pixels kept sharp; and how many times larger."""
+def enlarge(image: Any) -> tuple[Any, Any]:
+    """A small picture as a larger one, its pixels kept sharp; and by how much x and y of its places grow."""
     scale = max(math.ceil(SMALLEST / max(image.size)), 1)
     size = (image.width * scale, image.height * scale)
-    return (image.convert("RGB").resize(size, resample=0) if scale > 1 else image.convert("RGB").copy()), float(scale)
+    larger = image.convert("RGB").resize(size, resample=0) if scale > 1 else image.convert("RGB").copy()
+    return larger, np.array(size) / original_size(image)[::-1]
+
+
+def shrink(image: Any) -> Any:
+    """A large picture as a smaller one, to stand beside others."""
+    scale = max(image.size) / TILE
+    return image if scale <= 1 else image.resize([max(round(side / scale), 1) for side in image.size])
 
 
 def pen(image: Any, letters: int = 0) -> tuple[Any, Any, int]:
@@ -41,23 +50,27 @@ def pen(image: Any, letters: int = 0) -> tuple[Any, Any, int]:
 
 
 def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | None = None) -> Any:
-    """A frame around each of [n, 4] (left, top, right, bottom), with what it is; `kinds` choose the colours."""
+    """A frame around each of [n, 4] (left, top, right, bottom), the surest first, with what it is; `kinds` choose the
+    colours. The labels lie above all frames, that of the surest on top."""
     image, scale = enlarge(image)
     draw, font, width = pen(image)
-    for i, (place, name) in enumerate(zip(np.asarray(places).reshape(-1, 4) * scale, names, strict=True)):
-        tint = colour(kinds[i] if kinds is not None else i)
-        left, top, right, bottom = (float(value) for value in place)
+    tints = [colour(kind) for kind in (kinds if kinds is not None else range(len(names)))]
+    corners = (np.asarray(places, dtype=np.float64).reshape(-1, 2, 2) * scale).reshape(-1, 4).tolist()
+    every = list(zip(corners, names, tints, strict=True))[::-1]
+    for (left, top, right, bottom), _, tint in every:
         draw.rectangle((left, top, max(right, left), max(bottom, top)), outline=tint, width=width + 1)
+    for (left, top, _, _), name, tint in every:
         label(draw, font, name, left, top, tint)
     return image
 
 
 def label(draw: Any, font: Any, text: str, left: float, top: float, tint: tuple[int, int, int]) -> None:
-    """A word on its colour, above a place, or below it at the upper edge."""
+    """A word on its colour, above a place, or below it at the upper edge; moved so that it is inside the picture."""
     if not text:
         return
-    height = draw.textbbox((0, 0), text, font=font)[3] + 2
-    top = top - height if top >= height else top
+    across, down = draw.textbbox((0, 0), text, font=font)[2:]
+    left = max(min(left, draw.im.size[0] - across - 5), 0)
+    top = max(min(top - down - 2 if top >= down + 2 else top, draw.im.size[1] - down - 2), 0)
     frame = draw.textbbox((left + 2, top), text, font=font)
     draw.rectangle((frame[0] - 2, frame[1] - 1, frame[2] + 2, frame[3] + 1), fill=tint)
     draw.text((left + 2, top), text, fill=INK if sum(tint) > 380 else PAPER, font=font)
@@ -82,9 +95,12 @@ def joints(image: Any, points: Any, bones: Sequence[tuple[int, int]] = (), least
 def mask(
     image: Any, classes: Any, names: Sequence[str] = (), nothing: Sequence[int] = (0, 255), share: float = 0.55
 ) -> Any:
-    """Classes of pixels [rows, columns] laid over a picture in colours, with a legend of those that occur."""
-    classes = np.asarray(classes)
-    image = image.convert("RGB")
+    """Classes of pixels [rows, columns] laid over a picture in colours, with a legend of those that occur. A picture
+    that was opened smaller than it is shows some of them."""
+    classes, image = np.asarray(classes), image.convert("RGB")
+    if classes.shape != image.size[::-1]:
+        rows, columns = (np.arange(n) * of // n for n, of in zip(image.size[::-1], classes.shape, strict=True))
+        classes = classes[rows[:, None], columns]
     tints = np.zeros((*classes.shape, 3), dtype=np.float32)
     present = [int(kind) for kind in np.unique(classes) if int(kind) not in nothing]
     for kind in present:

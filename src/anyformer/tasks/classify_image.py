@@ -160,7 +160,7 @@ class ClassifyImage(PictureTask):
 
     def draw(self, picture: Picture) -> Any:
         """The picture, and beside it what the class token attends to: in the last layer, and through all of them."""
-        image = picture.open()
+        image = draw.shrink(picture.open())
         with answering(self.model):
             batch, _ = self.look_at([picture])
             shape = (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1])

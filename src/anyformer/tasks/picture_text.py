@@ -255,13 +255,13 @@ class PictureTextTask(PictureTask):
         found = self.regions(self.look_at([picture])[0], ids)
         if found is None:
             return []
-        image = picture.open()
+        image = draw.shrink(picture.open())
         words = [self.tokenizer.decode([token]).strip() or "␣" for token in ids]
         return [(word, draw.heat(image, one.cpu().numpy())) for word, one in zip(words, found, strict=True)]
 
     def draw(self, picture: Picture, ids: list[int]) -> Any:
         """The picture with its text, and then once for each token, bright where the model looked."""
-        shown, _ = draw.enlarge(picture.open())
+        shown, _ = draw.enlarge(draw.shrink(picture.open()))
         text = self.tokenizer.decode(ids).strip()
         looks = [titled(image, word) for word, image in self.looks(picture, ids)]
         if not looks:

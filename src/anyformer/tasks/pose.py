@@ -27,7 +27,7 @@ from anyformer.heads.keypoints import PoseHead
 from anyformer.metrics import poses
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture
+from anyformer.pictures.open import Picture, original_size
 from anyformer.pictures.people import cut_out
 from anyformer.pictures.processor import FILE, Placement
 from anyformer.pictures.skeleton import FACE, Skeleton
@@ -319,7 +319,7 @@ def _several(rows: Rows) -> bool:
 
 
 def _box(box: Any, image: Any) -> Any:
-    return (0, 0, image.width, image.height) if box is None else box
+    return (0, 0, *original_size(image)[::-1]) if box is None else box
 
 
 def _known(labels: Sequence[str]) -> dict[str, Any]:

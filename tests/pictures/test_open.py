@@ -114,6 +114,9 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         Picture.file(tmp_path / "none.jpg").open()
     with pytest.raises(PictureError, match="cannot be read"):
         Picture.file(tmp_path).open()
+    for odd, said in (("", "path .* is empty"), ("a\0b.png", "not the name of a file"), ("\ud800.png", "not the name")):
+        with pytest.raises(PictureError, match=said):
+            Picture.of(odd).open()
     for odd in (np.zeros((2, 2, 5)), np.zeros((3,)), np.zeros((0, 4)), np.array([["a"]])):
         with pytest.raises(PictureError, match="the picture given"):
             Picture.of(odd).open()

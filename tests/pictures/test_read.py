@@ -191,6 +191,8 @@ def test_real_files(path: str, n: int, columns: set[str]) -> None:
 # What is wrong is said.
 
 MISTAKES: dict[str, tuple[dict[str, bytes | str], str, str]] = {
+    "a name that is too long": ({}, "a" * 300, "does not exist"),
+    "a long name in a list": ({"x.jsonl": json.dumps({"image": "a" * 300}) + "\n"}, "x.jsonl", "line 1, names the"),
     "nothing there": ({}, "none", "does not exist"),
     "no match": ({}, "*.png", "No file matches"),
     "no pictures": ({"d/a.doc": "x"}, "d", "has no pictures.$"),
@@ -228,6 +230,14 @@ def test_mistakes(case: str, tmp_path: Path) -> None:
         ({"annotations": [{"image_id": 0, "category_id": 1, "keypoints": [0, 0]}]}, "keypoints"),
         ({"images": [{"id": 0, "file_name": "gone.png"}], "annotations": []}, r"image 1, names the picture .gone\.png"),
         ({"images": [{"file_name": "0.png"}]}, 'image 1, has no "id"'),
+        ({"images": [{"id": 0, "file_name": "0.png"}] * 2}, "image 2, has the id 0, which an earlier one has"),
+        ({"categories": [{"id": 1}]}, 'category 1, has no "name"'),
+        ({"categories": [{"name": "red"}]}, 'category 1, has no "id"'),
+        ({"categories": [{"id": [1], "name": "red"}]}, 'category 1, has no "id"'),
+        ({"categories": None}, "annotation 1, has category 1"),
+        ({"categories": 3}, '"categories" that are no list'),
+        ({"categories": [3]}, "category 1, is 3"),
+        ({"categories": [{"id": 1, "name": "red", "keypoints": 4}]}, "category 1, has .keypoints. that are no list"),
         ({"images": [{"id": 0}], "annotations": []}, "file_name"),
     ],
 )
@@ -236,6 +246,65 @@ def test_mistakes_in_coco(change: dict[str, Any], said: str, tmp_path: Path) -> 
     write(tmp_path, {**content, "x.json": json.dumps({**json.loads(content["x.json"]), **change})})
     with pytest.raises(DataError, match=said):
         read_pictures(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"image_id": [1]}, r"annotation 3, is of a picture \[1\]"),
+        ({"image_id": None}, "annotation 3, is of a picture None"),
+        ({"category_id": [1]}, r"annotation 3, has category \[1\]"),
+        ({"category_id": None}, 'annotation 3, has no "category_id", which others have'),
+        ({"bbox": None}, 'annotation 3, has no "bbox", which others have'),
+        ({"bbox": [1, 2, 3, "a"]}, 'annotation 3, has a "bbox" that is not four numbers'),
+        ({"bbox": [1, 2, 3, 1e300]}, 'annotation 3, has a "bbox" that is not four numbers'),
+        ({"area": "big"}, 'annotation 3, has an "area" that is no number'),
+        ({"keypoints": [1, 2, 3]}, 'annotation 3, has "keypoints" that are not 4 times'),
+    ],
+)
+def test_mistakes_in_an_annotation(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    content = files.coco(3)
+    whole = json.loads(content["x.json"])
+    whole["annotations"][2].update(change)
+    write(tmp_path, {**content, "x.json": json.dumps(whole)})
+    with pytest.raises(DataError, match=said):
+        read_pictures(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("skeleton", [[["a", 1]], [[1]], [[1, 9]], 3])
+def test_mistakes_in_a_skeleton(skeleton: Any, tmp_path: Path) -> None:
+    content = files.coco(3)
+    whole = json.loads(content["x.json"])
+    whole["categories"][1]["skeleton"] = skeleton
+    write(tmp_path, {**content, "x.json": json.dumps(whole)})
+    with pytest.raises(DataError, match=r"category 2, has a .skeleton. that is not pairs of numbers of its 4 joints"):
+        read_pictures(tmp_path / "x.json")
+
+
+def test_null_in_coco_counts_as_absent(tmp_path: Path) -> None:
+    content = files.coco(3)
+    whole = json.loads(content["x.json"])
+    whole["annotations"][2].update(area=None, iscrowd=None, keypoints=None, segmentation=None)
+    whole["categories"][2].update(keypoints=None, skeleton=None)
+    whole["images"][2].update(file=None, mask=None)
+    write(tmp_path, {**content, "x.json": json.dumps(whole)})
+    row = read_pictures(tmp_path / "x.json")[2]
+    assert row["areas"] == [0] and not row["keypoints"].any() and row["segments"] == [None]
+    assert len(read_pictures(tmp_path / "x.json", objects=True)) == 2  # of the third no joint is seen
+
+
+@pytest.mark.parametrize("nothing", [[], None])
+def test_coco_without_annotations(nothing: Any, tmp_path: Path) -> None:
+    """Pictures of nothing, which can stand beside others; where each object is a row, there is none."""
+    content = files.coco(3)
+    empty = json.dumps({**json.loads(content["x.json"]), "annotations": nothing})
+    write(tmp_path, {**content, "empty.json": empty})
+    rows = read_pictures(tmp_path / "empty.json")
+    assert rows[0]["boxes"].shape == (0, 4) and rows[0]["classes"] == rows[0]["segments"] == []
+    both = read_pictures([tmp_path / "x.json", tmp_path / "empty.json"])
+    assert len(both) == 6 and {"boxes", "areas", "crowds", "classes", "segments"} <= set(both.columns)
+    with pytest.raises(DataError, match="has no annotations of objects"):
+        read_pictures(tmp_path / "empty.json", objects=True)
 
 
 def test_arrays_that_do_not_fit(tmp_path: Path) -> None:

@@ -24,6 +24,17 @@ def test_polygons(corners: list[tuple[float, float]], whole: bool) -> None:
     np.testing.assert_array_equal(fill(flat, HEIGHT, WIDTH), wanted)
 
 
+def test_a_polygon_that_goes_far_away_is_cut_near_the_picture() -> None:
+    """The band between two lines from far left to far right, and what never comes near."""
+    for far in (1e5, 3e15, 1e300):
+        band = fill([-far, 5, far, 5, far, 9, -far, 9], HEIGHT, WIDTH)
+        assert band[5:9].all() and band.sum() == 4 * WIDTH
+    slope = fill([-1e6, -1e6, 1e6, 1e6, -1e6, 1e6], HEIGHT, WIDTH)  # below the diagonal
+    rows, columns = np.indices(slope.shape)
+    assert slope[rows > columns + 1].all() and not slope[columns > rows + 1].any()
+    assert not fill([3e15, 3e15, 4e15, 3e15, 4e15, 4e15], HEIGHT, WIDTH).any() and not fill([], HEIGHT, WIDTH).any()
+
+
 def test_several_polygons_are_one_mask() -> None:
     polygons = [[1.0, 1, 8, 1, 8, 8, 1, 8], [5.0, 5, 20, 5, 20, 18.5]]
     merged = coco.merge(coco.frPyObjects(polygons, HEIGHT, WIDTH))
@@ -54,17 +65,25 @@ def test_smaller_outlines_lie_on_top() -> None:
 
 
 @pytest.mark.parametrize(
-    "segment",
+    ("segment", "said"),
     [
-        {"counts": [3], "size": [4, 4]},
-        {"counts": [16], "size": [5, 5]},
-        {"counts": [-4, 20], "size": [4, 4]},
-        {"size": [4, 4]},
-        [["a", "b"]],
-        [[1.0, 2, 3]],
-        "words",
+        ({"counts": [3], "size": [4, 4]}, "add up to 3"),
+        ({"counts": [16], "size": [5, 5]}, "of a picture of 5 x 5"),
+        ({"counts": [-4, 20], "size": [4, 4]}, "hold -4"),
+        ({"counts": "\u20ac", "size": [4, 4]}, '"counts" that are neither'),
+        ({"counts": "ooo", "size": [4, 4]}, '"counts" that are neither'),
+        ({"counts": ["a"], "size": [4, 4]}, '"counts" that are neither'),
+        ({"counts": 16, "size": [4, 4]}, '"counts" that are neither'),
+        ({"size": [4, 4]}, 'need "counts"'),
+        ({"counts": [16], "size": 4}, 'need "counts", and "size"'),
+        ([["a", "b"]], "list of numbers"),
+        ([[1.0, 2, 3]], "list of numbers"),
+        ([[1.0, 2, float("nan"), 3]], "list of numbers"),
+        ("words", "is str"),
     ],
 )
-def test_what_is_no_outline_says_so(segment: object) -> None:
-    with pytest.raises(DataError):
+def test_what_is_no_outline_says_so(segment: object, said: str) -> None:
+    with pytest.raises(DataError, match=said):
         mask_of(segment, 4, 4)
+    with pytest.raises(DataError, match=f"of its object 2, .*{said}"):
+        paint([None, segment], [1, 1], 4, 4)

@@ -218,6 +218,22 @@ def test_pictures_of_nothing(tmp_path: Path) -> None:
     assert 0 <= task.evaluate(rows)["ap"] <= 1
 
 
+def test_pictures_of_nothing_at_all(folder: Path, tmp_path: Path) -> None:
+    """A file without annotations is measured, and learned from beside others; alone there is nothing to learn."""
+    kind = find("detect")
+    empty = write(tmp_path, lambda whole: whole.update(annotations=[]))
+    figures = af.task("detect", folder / "model").evaluate(kind.read(empty))
+    assert figures["ap"] == -1 and np.isfinite(figures["loss"])
+    assert kind.begin("detr-tiny", kind.read([empty, folder / "x.json"])).labels == ("red", "green", "blue")
+    with pytest.raises(af.DataError, match="has no boxes with classes"):
+        kind.begin("detr-tiny", kind.read(empty))
+
+
+@pytest.mark.parametrize("size", [(1, 3000), (3000, 1)])
+def test_pictures_of_one_row_or_column(size: tuple[int, int], folder: Path) -> None:
+    assert af.task("detect", folder / "model")(np.zeros((*size, 3), dtype=np.uint8), threshold=0.0).draw()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -122,6 +122,18 @@ def test_the_torso_and_the_eyes_are_the_reference() -> None:
     assert task.reference(truth)[0].tolist() == [10.0, 0.0]  # a torso that is not known is no length
 
 
+@pytest.mark.parametrize("see", ["whole", "box"])
+def test_a_picture_too_large_to_be_decoded_whole(see: str, squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened at half its size: the same joints, in the pixels of the whole."""
+    task = begin(squares, see=see)
+    content = pictures.encode(np.kron(pictures.square((200, 40, 40), 5), np.ones((20, 20, 1), dtype=np.uint8)), "JPEG")
+    wanted = task(content).people
+    monkeypatch.setattr("anyformer.pictures.open.LARGEST", 640 * 640 // 4)
+    found = task(content)
+    np.testing.assert_allclose(found.people, wanted, atol=20)
+    assert found.draw().size == (320, 320)
+
+
 def test_a_flipped_picture_has_its_sides_exchanged(squares: Path) -> None:
     task = begin(squares, augment=Augmentation(flip=1.0))
     examples = [task.example(PoseTask.read(squares)[i]) for i in range(3)]
@@ -182,7 +194,7 @@ def test_a_vitpose_folder_answers_as_transformers_does(tmp_path: Path) -> None:
     ("points", "words"),
     [
         ([[200, 300, 2]] * 4, "all its keypoints lie outside the picture of 32 x 32"),
-        ([[1, 2, 2]] * 3, 'whose "keypoints" are not 4 times'),
+        ([[1, 2, 2]] * 3, 'annotation 6, has "keypoints" that are not 4 times'),
     ],
 )
 def test_bad_keypoints_are_named(points: list[list[int]], words: str, squares: Path) -> None:

@@ -206,3 +206,16 @@ def test_what_fits(tmp_path: Path) -> None:
     with pytest.raises(af.FolderError, match=r'head "classify".*anyformer train segment'):
         af.task("segment", tmp_path / "own")
     assert begin(data, tmp_path / "own").model.config.head == "segment"  # type: ignore[arg-type]
+
+
+def test_outlines_that_are_wrong_or_not_there(tmp_path: Path) -> None:
+    for name, content in pictures.coco(3).items():
+        (tmp_path / name).write_bytes(content)
+    whole = json.loads((tmp_path / "x.json").read_text())
+    whole["annotations"][2]["segmentation"] = {"counts": "ooo", "size": [32, 32]}
+    (tmp_path / "x.json").write_text(json.dumps(whole))
+    with pytest.raises(af.DataError, match=r"x\.json, image 3: of its object 1, run lengths have .counts. that are"):
+        begin(tmp_path / "x.json").evaluate(Segment.read(tmp_path / "x.json"))
+    (tmp_path / "x.json").write_text(json.dumps({**whole, "annotations": [], "categories": []}))
+    with pytest.raises(af.DataError, match="neither masks nor outlines"):
+        begin(tmp_path / "x.json")

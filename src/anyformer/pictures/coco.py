@@ -1,9 +1,13 @@
-"""COCO's json: boxes, classes, joints, outlines and captions of each picture; or of each object by itself."""
+"""COCO's json: boxes, classes, joints, outlines and captions of each picture; or of each object by itself.
+
+Every entry is checked once, before anything is made of it; a field that is null counts as not there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -14,123 +18,160 @@ from anyformer.pictures.places import Finder
 
 NAMES = ("file_name", "file", "filename", "path", "image", "image_path")
 MASKS = ("semantic_mask", "mask", "mask_file")
+OBJECTS = frozenset(("bbox", "category_id", "segmentation"))  # what a file says of objects where it has none
+
+Entry = Mapping[str, Any]
 
 
 def is_coco(whole: Any) -> bool:
     return isinstance(whole, dict) and isinstance(whole.get("images"), list) and "annotations" in whole
 
 
-def read_coco(whole: Mapping[str, Any], path: Path, finder: Finder, objects: bool) -> tuple[list[Row], dict[str, Any]]:
+def read_coco(whole: Entry, path: Path, finder: Finder, objects: bool) -> tuple[list[Row], dict[str, Any]]:
     """A row for each picture, or for each object; and what holds for all: names of classes, of joints, bones."""
-    about = describe(whole, path)
-    names = {entry["id"]: str(entry["name"]) for entry in whole.get("categories", ())}
-    by_image: dict[Any, list[Mapping[str, Any]]] = {_id(image, path, i): [] for i, image in enumerate(whole["images"])}
-    for i, note in enumerate(whole["annotations"]):
-        where = f"{path}, annotation {i + 1}"
-        if not isinstance(note, dict) or note.get("image_id") not in by_image:
-            image = note.get("image_id") if isinstance(note, dict) else None
-            raise DataError(f'{where}, is of a picture {image!r} that "images" does not have.')
-        if "category_id" in note and note["category_id"] not in names:
-            raise DataError(f'{where}, has category {note["category_id"]!r}, which "categories" does not have.')
-        by_image[note["image_id"]].append(note)
+    images = _by_id(whole, "images", path)
+    categories = _by_id(whole, "categories", path)
+    about = describe(categories)
+    notes = list(_entries(whole, "annotations", path))
+    fields = {name for _, note in notes for name in note} if notes else OBJECTS
+    by_image: dict[Any, list[Row]] = {number: [] for number in images}
+    for where, note in notes:
+        if not _among(note.get("image_id"), images):
+            raise DataError(f'{where}, is of a picture {note.get("image_id")!r} that "images" does not have.')
+        said = _note(note, where, categories, fields, len(about.get("joints", ())))
+        by_image[note["image_id"]].append(said)
     rows: list[Row] = []
-    joints = len(about.get("joints", ()))
-    fields = _fields(whole["annotations"])
-    for i, image in enumerate(whole["images"]):
-        row = _image(image, f"{path}, image {i + 1}", finder)
-        notes = by_image[image["id"]]
+    for number, (where, image) in images.items():
+        row = _image(image, where, finder)
+        some = by_image[number]
         if objects:
-            rows += [{**row, **_object(note, names, fields, joints, path)} for note in notes if _seen(note)]
+            rows += [{**row, **note} for note in some if "keypoints" not in note or note["keypoints"][:, 2].any()]
         else:
-            rows.append({**row, **_together(notes, names, fields, joints, path)})
+            rows.append({**row, **_together(some, fields, len(about.get("joints", ())))})
+    if objects and not rows:
+        raise DataError(f"{path} has no annotations of objects whose joints are seen.")
     return rows, about
 
 
-def describe(whole: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    kinds = sorted(whole.get("categories", ()), key=lambda entry: entry["id"])
-    about: dict[str, Any] = {"labels": [str(entry["name"]) for entry in kinds]}
-    about["category_ids"] = [entry["id"] for entry in kinds]
-    for entry in kinds:
-        if "keypoints" in entry:
+def describe(categories: Mapping[Any, tuple[str, Entry]]) -> dict[str, Any]:
+    """Names of classes in the order of their ids, and the joints and bones of those that have some."""
+    numbers = sorted(categories, key=lambda number: (isinstance(number, str), number))
+    about: dict[str, Any] = {"labels": [], "category_ids": numbers}
+    for where, entry in (categories[number] for number in numbers):
+        if not isinstance(entry.get("name"), (str, int, float)):
+            raise DataError(f'{where}, has no "name".')
+        about["labels"].append(str(entry["name"]))
+        if entry.get("keypoints"):
+            if not isinstance(entry["keypoints"], list):
+                raise DataError(f'{where}, has "keypoints" that are no list of names.')
             about["joints"] = [str(name) for name in entry["keypoints"]]
-            bones = [tuple(pair) for pair in entry.get("skeleton", ())]
-            first = 0 if any(0 in pair for pair in bones) else 1  # COCO counts joints from 1, others from 0
-            about["bones"] = [(a - first, b - first) for a, b in bones]
+            about["bones"] = _bones(entry, where)
     return about
 
 
-def _id(image: Any, path: Path, i: int) -> Any:
-    if not isinstance(image, dict) or "id" not in image:
-        raise DataError(f'{path}, image {i + 1}, has no "id".')
-    return image["id"]
+def _bones(entry: Entry, where: str) -> list[tuple[int, int]]:
+    n = len(entry["keypoints"])
+    try:
+        bones = [(int(a), int(b)) for a, b in entry.get("skeleton", ())]
+    except (TypeError, ValueError, OverflowError):
+        bones = [(n + 1, n + 1)]
+    first = 0 if any(0 in pair for pair in bones) else 1  # COCO counts joints from 1, others from 0
+    if any(not first <= end < n + first for pair in bones for end in pair):
+        raise DataError(f'{where}, has a "skeleton" that is not pairs of numbers of its {n} joints.')
+    return [(a - first, b - first) for a, b in bones]
 
 
-def _image(image: Mapping[str, Any], where: str, finder: Finder) -> Row:
+def _entries(whole: Entry, key: str, path: Path) -> Iterator[tuple[str, Entry]]:
+    """Where each stands, and what it says; null is left out."""
+    listed = whole.get(key)
+    if not isinstance(listed, (list, NoneType)):
+        raise DataError(f'{path} has "{key}" that are no list.')
+    kind = key.removesuffix("s") if key != "categories" else "category"
+    for i, entry in enumerate(listed or ()):
+        where = f"{path}, {kind} {i + 1}"
+        if not isinstance(entry, dict):
+            raise DataError(f"{where}, is {entry!r:.40}, which is no object.")
+        yield where, {name: value for name, value in entry.items() if value is not None}
+
+
+def _by_id(whole: Entry, key: str, path: Path) -> dict[Any, tuple[str, Entry]]:
+    found: dict[Any, tuple[str, Entry]] = {}
+    for where, entry in _entries(whole, key, path):
+        number = entry.get("id")
+        if not isinstance(number, (int, float, str)):
+            raise DataError(f'{where}, has no "id" that is a number or a text.')
+        if number in found:
+            raise DataError(f"{where}, has the id {number!r}, which an earlier one has.")
+        found[number] = (where, entry)
+    return found
+
+
+def _among(number: Any, known: Mapping[Any, Any]) -> bool:
+    return isinstance(number, (int, float, str)) and number in known
+
+
+def _image(image: Entry, where: str, finder: Finder) -> Row:
     name = next((image[name] for name in NAMES if name in image), None)
     if not isinstance(name, str):
         raise DataError(f'{where}, has no "file_name".')
-    row: Row = {"image": finder.find(name, where)}
-    if "id" in image:
-        row["id"] = image["id"]
+    row: Row = {"image": finder.find(name, where), "id": image["id"]}
     for key in MASKS:
         if isinstance(image.get(key), str):
             row["mask"] = finder.find(image[key], where)
     return row
 
 
-def _fields(notes: Sequence[Mapping[str, Any]]) -> set[str]:
-    some: set[str] = set()
-    for note in notes:
-        some |= note.keys()
-    return some
-
-
-def _seen(note: Mapping[str, Any]) -> bool:
-    return "keypoints" not in note or any(note["keypoints"][2::3])
-
-
-def _object(note: Mapping[str, Any], names: Mapping[Any, str], fields: set[str], joints: int, path: Path) -> Row:
-    several = _together([note], names, fields, joints, path)
-    singular = {"boxes": "box", "classes": "label", "areas": "area", "segments": "segment"}
-    return {singular.get(key, key): value if key == "captions" else value[0] for key, value in several.items()}
-
-
-def _together(
-    notes: Sequence[Mapping[str, Any]], names: Mapping[Any, str], fields: set[str], joints: int, path: Path
+def _note(
+    note: Entry, where: str, categories: Mapping[Any, tuple[str, Entry]], fields: Collection[str], joints: int
 ) -> Row:
+    """What one annotation says; what others have, it has too."""
     row: Row = {}
+    for name in ("bbox", "category_id", "caption"):
+        if name in fields and name not in note:
+            raise DataError(f'{where}, has no "{name}", which others have.')
     if "bbox" in fields:
-        row["boxes"] = _boxes(notes, path)
-        row["areas"] = np.array([note.get("area", 0.0) for note in notes], dtype=np.float32)
-        row["crowds"] = np.array([bool(note.get("iscrowd", 0)) for note in notes])
+        left, top, width, height = _numbers(note["bbox"], 4, f'{where}, has a "bbox" that is not four numbers.')
+        row["box"] = np.array([left, top, left + width, top + height], dtype=np.float32)
+        row["area"] = _numbers(note.get("area", 0.0), 1, f'{where}, has an "area" that is no number.')[0]
+        row["crowds"] = bool(note.get("iscrowd", 0))
     if "category_id" in fields:
-        row["classes"] = [names[note["category_id"]] for note in notes]
-    if "keypoints" in fields:
-        row["keypoints"] = np.stack([_joints(note, joints, path) for note in notes]) if notes else _nobody(joints)
+        if not _among(note["category_id"], categories):
+            raise DataError(f'{where}, has category {note["category_id"]!r}, which "categories" does not have.')
+        row["label"] = str(categories[note["category_id"]][1]["name"])
+    if "keypoints" in fields:  # x, y, and 0 where it is not known
+        said = f'{where}, has "keypoints" that are not {joints} times x, y, seen.'
+        row["keypoints"] = _numbers(note.get("keypoints", [0.0] * 3 * joints), 3 * joints, said).reshape(joints, 3)
     if "segmentation" in fields:
-        row["segments"] = [note.get("segmentation") for note in notes]
+        row["segment"] = note.get("segmentation")
     if "caption" in fields:
-        row["captions"] = [str(note["caption"]) for note in notes]
+        row["captions"] = [str(note["caption"])]
     return row
 
 
-def _nobody(joints: int) -> Any:
-    return np.zeros((0, joints, 3), dtype=np.float32)
-
-
-def _boxes(notes: Sequence[Mapping[str, Any]], path: Path) -> Any:
-    """[n, 4]: left, top, right, bottom; COCO writes left, top, width, height."""
+def _numbers(value: Any, n: int, said: str) -> Any:
     try:
-        boxes = np.array([note["bbox"] for note in notes], dtype=np.float32).reshape(-1, 4)
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f'{path} has an annotation whose "bbox" is not four numbers.') from None
-    boxes[:, 2:] += boxes[:, :2]
-    return boxes
+        with np.errstate(over="ignore"):
+            found = np.array(value, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(said) from None
+    if len(found) != n or np.isinf(found).any():
+        raise DataError(said)
+    return found
 
 
-def _joints(note: Mapping[str, Any], joints: int, path: Path) -> Any:
-    """[joints, 3]: x, y, and 0 where it is not known."""
-    try:
-        return np.array(note.get("keypoints", [0.0] * 3 * joints), dtype=np.float32).reshape(joints, 3)
-    except (TypeError, ValueError):
-        raise DataError(f'{path} has an annotation whose "keypoints" are not {joints} times x, y, seen.') from None
+def _together(notes: Sequence[Row], fields: Collection[str], joints: int) -> Row:
+    """What the annotations of one picture say."""
+    row: Row = {}
+    if "bbox" in fields:
+        row["boxes"] = np.array([note["box"] for note in notes], dtype=np.float32).reshape(-1, 4)
+        row["areas"] = np.array([note["area"] for note in notes], dtype=np.float32)
+        row["crowds"] = np.array([note["crowds"] for note in notes], dtype=bool)
+    if "category_id" in fields:
+        row["classes"] = [note["label"] for note in notes]
+    if "keypoints" in fields:
+        row["keypoints"] = np.array([note["keypoints"] for note in notes], dtype=np.float32).reshape(-1, joints, 3)
+    if "segmentation" in fields:
+        row["segments"] = [note["segment"] for note in notes]
+    if "caption" in fields:
+        row["captions"] = [text for note in notes for text in note["captions"]]
+    return row

@@ -9,6 +9,7 @@ decoded at a half, a quarter or an eighth of their size, others are refused.
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Callable
 from os import PathLike
@@ -49,6 +50,8 @@ class Picture:
 
     @classmethod
     def file(cls, path: str | PathLike[str]) -> Picture:
+        if not os.fspath(path):
+            raise PictureError("The path of the picture is empty; give one such as cat.jpg.")
         return cls(str(path), lambda: Path(path).open("rb"))
 
     @classmethod
@@ -78,6 +81,8 @@ class Picture:
             loaded = self._load()
         except FileNotFoundError:
             raise PictureError(f"There is no picture {self.name}.") from None
+        except ValueError as error:  # a null, or half a letter
+            raise PictureError(f"{self.name!r} is not the name of a file: {error}.") from None
         except (OSError, zipfile.BadZipFile) as error:
             raise PictureError(f"{self.name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
         if isinstance(loaded, io.IOBase):

@@ -69,7 +69,7 @@ class Place:
     def find(self, name: str) -> Picture | None:
         if self.archive is None:
             path = self.path / name
-            return Picture.file(path) if path.is_file() else None
+            return Picture.file(path) if os.path.isfile(path) else None
         if name in self.archive.NameToInfo:
             return Picture.member(self.archive, name)
         end = self._by_end.get(name.rpartition("/")[2])
@@ -90,7 +90,7 @@ class Finder:
 
     def find(self, name: str, where: str) -> Picture:
         path = Path(name)
-        if path.is_absolute() and path.is_file():
+        if path.is_absolute() and os.path.isfile(path):
             return Picture.file(path)
         for place in self.places:
             found = place.find(name)

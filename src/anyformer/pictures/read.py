@@ -142,9 +142,10 @@ def expand(paths: Paths) -> list[Path]:
     items = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found: list[Path] = []
     for item in (os.fspath(one) for one in items):
-        for text in [item] if Path(item).exists() else [part.strip() for part in item.split(",") if part.strip()]:
+        for text in [item] if os.path.exists(item) else [part.strip() for part in item.split(",") if part.strip()]:
             path = Path(text).expanduser()
-            matching = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(text, recursive=True))]
+            there = os.path.exists(path)  # which a path that cannot be is not
+            matching = [path] if there else [Path(name) for name in sorted(glob.glob(text, recursive=True))]
             if not matching:
                 raise DataError(f"{text} does not exist." if not glob.has_magic(text) else f"No file matches {text}.")
             found += matching

@@ -12,6 +12,7 @@ from anyformer.errors import DataError
 
 Mask = NDArray[np.bool_]
 FINER = 5  # how much finer than pixels a polygon's edge is followed
+FAR = 1e9  # pixels; what lies beyond counts as there
 
 
 def mask_of(segment: Any, height: int, width: int) -> Mask:
@@ -34,7 +35,12 @@ def paint(
 ) -> NDArray[np.int64]:
     """One class for each pixel; where outlines overlap, the smaller one lies on top."""
     canvas = np.full((height, width), nothing, dtype=np.int64)
-    masks = [mask_of(segment, height, width) for segment in segments]
+    masks = []
+    for i, segment in enumerate(segments):
+        try:
+            masks.append(mask_of(segment, height, width))
+        except DataError as error:
+            raise DataError(f"of its object {i + 1}, {error}") from None
     for i in sorted(range(len(masks)), key=lambda i: -int(masks[i].sum())):
         canvas[masks[i]] = kinds[i]
     return canvas
@@ -45,8 +51,13 @@ def fill(polygon: Any, height: int, width: int) -> Mask:
     middle of a column of pixels, inside and outside change."""
     try:
         corners = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
-    except (TypeError, ValueError):
-        raise DataError("a polygon must be a list of numbers x, y, x, y, ….") from None
+    except (TypeError, ValueError, OverflowError):
+        corners = np.full((1, 2), np.nan)
+    if not np.isfinite(corners).all():
+        raise DataError("a polygon must be a list of numbers x, y, x, y, ….")
+    corners = _near(corners, height, width)
+    if not len(corners):
+        return np.zeros((height, width), dtype=bool)
     across, down = _edge((FINER * corners + 0.5).astype(np.int64))
     turns = np.flatnonzero(np.diff(across))
     before, then = across[turns], across[turns + 1]
@@ -56,6 +67,26 @@ def fill(polygon: Any, height: int, width: int) -> Mask:
     places = column[here].astype(np.int64) * height + np.ceil(row[here].clip(0, height)).astype(np.int64)
     crossed = np.bincount(places, minlength=height * width + 1)[: height * width]
     return (np.cumsum(crossed) % 2 == 1).reshape(width, height).T
+
+
+def _near(corners: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+    """A polygon without what lies further from the picture than that is large, side by side (Sutherland, Hodgman 1974):
+    an edge is followed point by point, however long it is."""
+    corners = corners.clip(-FAR, FAR)
+    for axis, size in ((0, width), (1, height)):
+        for sign, limit in ((1, 2 * size), (-1, size)):
+            over = sign * corners[:, axis] - limit
+            if not (over > 0).any():
+                continue
+            kept = []
+            for i in range(len(corners)):
+                here, then = over[i - 1], over[i]
+                if (here > 0) != (then > 0):
+                    kept.append(corners[i - 1] + (corners[i] - corners[i - 1]) * here / (here - then))
+                if then <= 0:
+                    kept.append(corners[i])
+            corners = np.array(kept).reshape(-1, 2)
+    return corners
 
 
 def _edge(corners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -78,12 +109,17 @@ def _edge(corners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
 def _from_runs(runs: Mapping[str, Any], height: int, width: int) -> Mask:
     try:
         counts, (rows, columns) = runs["counts"], runs["size"]
+    except (KeyError, TypeError, ValueError):
+        raise DataError('run lengths need "counts", and "size": rows and columns.') from None
+    try:
         counts = unpack(counts) if isinstance(counts, (str, bytes)) else [int(count) for count in counts]
-    except (KeyError, TypeError, ValueError, IndexError):
-        raise DataError('run lengths need "counts" and "size".') from None
+    except (TypeError, ValueError, OverflowError, IndexError):
+        raise DataError('run lengths have "counts" that are neither numbers nor COCO\'s string of them.') from None
     if (rows, columns) != (height, width):
         raise DataError(f"run lengths are of a picture of {rows} x {columns}, and this one has {height} x {width}.")
-    if sum(counts) != rows * columns or min(counts, default=0) < 0:
+    if min(counts, default=0) < 0:
+        raise DataError(f"run lengths hold {min(counts):,}, and none can be less than 0.")
+    if sum(counts) != rows * columns:
         raise DataError(f"run lengths add up to {sum(counts):,}, and the picture has {rows * columns:,} pixels.")
     inside = np.arange(len(counts)) % 2 == 1
     return np.repeat(inside, counts).reshape(columns, rows).T

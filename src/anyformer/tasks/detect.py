@@ -104,7 +104,7 @@ class Detect(PictureTask):
     @classmethod
     def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
         labels = super().find_labels(rows, options, setup)
-        if not labels:
+        if not labels or not any(row["boxes"] is not None and len(row["boxes"]) for row in rows):
             raise DataError(f"{rows.path} has no boxes with classes, so there is nothing to learn to find.")
         return labels
 

@@ -106,7 +106,7 @@ class Segment(PictureTask):
         """What stands in masks -> the name of the class. As data.labels says, or a list beside the data; of outlines
         the categories, and the background; else the numbers that occur."""
         if "mask" not in rows.columns:
-            if "segments" not in rows.columns:
+            if "segments" not in rows.columns or not rows.about.get("labels"):
                 raise DataError(f"{rows.path} has neither masks nor outlines of its pictures' objects.")
             return dict(enumerate((BACKGROUND, *(str(name) for name in rows.about["labels"]))))
         said = {int(number): name for number, name in pairs(setup.data.labels, "data.labels").items()}

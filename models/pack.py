@@ -5,8 +5,9 @@
     python models/pack.py runs/sst2 sentiment --eval "SST-2 dev=dev.tsv"
 
 Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that. What people
-must know stands in notes/NAME.toml, written by hand; command, time, energy and figures come from the run itself;
-`--eval` measures the original and the packed model, and both must agree.
+must know stands in notes/NAME.toml, written by hand, with the `settings` of the task that its folder is to have;
+command, time, energy and figures come from the run itself; `--eval` measures the original and the packed model, and
+both must agree.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def write_weights(model: Model, notes: dict[str, Any], order: Order, folder: Pat
         tensors = rounded(own_tensors(model), order.weights)  # type: ignore[arg-type]
     write_tensors(folder, {name: tensor.contiguous().cpu().clone() for name, tensor in tensors.items()})
     config = {**own_config(model), "dtype": "float32", "base": notes.get("base")}
+    config["task"] = {**config.get("task", {}), **notes.get("settings", {})}
     if isinstance(config.get("tokenizer"), dict):
         config["tokenizer"]["path"] = None  # a path of the machine it was made on
     if config["base"] is None:

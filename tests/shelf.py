@@ -65,6 +65,6 @@ def train_classifier(folder: Path, recipe: str | Path, out: str, **settings: obj
         recipe=str(recipe),
         data=folder / "labelled.tsv",
         out=folder / out,
-        **{**FEW, "tokenizer.vocab_size": 120, **settings},
+        **{**FEW, **({} if isinstance(recipe, Path) else {"tokenizer.vocab_size": 120}), **settings},
     )
     return folder / out

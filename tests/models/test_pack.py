@@ -79,6 +79,15 @@ def test_the_card_says_where_it_comes_from(made: Path, home: Path) -> None:
     assert str(made) not in card and str(Path.home()) not in card
 
 
+def test_notes_may_set_what_the_task_does(made: Path, home: Path, tmp_path: Path) -> None:
+    shelf.write_notes(tmp_path / "notes", "en-de", "translate", '"one cat there"')
+    with (tmp_path / "notes" / "en-de.toml").open("a") as file:
+        file.write("settings = { sentences = true }\n")
+    pack.pack(pack.Order(made / "translator", "en-de", home=home, notes=tmp_path / "notes", anyway=True))
+    task: Any = af.task("translate", "en-de")
+    assert task.settings.sentences and task.settings.max_target == 8, "the others stay as the run had them"
+
+
 def test_a_difference_is_small_and_finds_its_base(made: Path, home: Path) -> None:
     """The folder holds no tokenizer and no word table; with its base it answers as the run did."""
     small = pack.pack(order(made, home, "small", "small", weights="float32"))
@@ -169,5 +178,8 @@ def test_every_note_is_whole() -> None:
         find(notes["task"])
         assert "example" in notes or (pack.NOTES / "inputs" / notes["example_file"]).is_file()
         assert "example" in notes or notes["example_from"]
+        card = pack.HOME / path.stem / shipped.CARD
+        said = card.read_text(encoding="utf-8") if card.is_file() else None
+        assert said is None or all(f"- {one}\n" in said for one in notes["failures"]), "card and notes say the same"
     used = {pack.read_notes(pack.Order(Path(), path.stem)).get("example_file") for path in paths}
     assert {path.name for path in (pack.NOTES / "inputs").iterdir()} <= used

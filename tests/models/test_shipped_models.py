@@ -57,6 +57,16 @@ def test_translations_have_the_words(name: str, pairs: dict[str, tuple[str, ...]
         assert answer[0].isupper() and answer[-1] in ".?", answer
 
 
+@pytest.mark.parametrize(("name", "words"), [("en-de", ("Bahnhof", "Hunde")), ("en-fr", ("gare", "chiens"))])
+def test_texts_of_several_sentences_are_translated_whole(name: str, words: tuple[str, str]) -> None:
+    """Each as it is alone, its lines as they stood; where there is nothing to translate, nothing is made up."""
+    parts = ["Where is the train station?", "Two dogs are running in the snow."]
+    alone = [str(one) for one in ask(name, *parts)]
+    whole, blank, emoji = map(str, ask(name, f"{parts[0]} {parts[1]}\n\n{parts[1]}\n", " ", "\U0001f600"))
+    assert whole == f"{alone[0]} {alone[1]}\n\n{alone[1]}" and all(word in whole for word in words)
+    assert blank == "" and emoji == "\U0001f600"
+
+
 def test_a_printed_line_is_read() -> None:
     (answer,) = ask("lines", INPUTS / "line.png")
     assert str(answer) == "Invoice 2031-07: 3 coffees, 12.50 EUR"

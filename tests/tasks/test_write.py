@@ -55,6 +55,46 @@ def test_learned_saved_and_loaded(trained: Any, tmp_path: Path) -> None:
         translate(3)
 
 
+def test_blank_texts_have_blank_answers(trained: Any) -> None:
+    """In a list too, where the others are answered as they are alone; white space around a text changes nothing."""
+    answers = trained(["", "it rains", " \n", "\ta dog barks "])
+    assert [str(answer) for answer in answers] == ["", "es regnet", "", "ein Hund bellt"]
+    assert str(trained("")) == "" and trained("  ").ids == ()
+
+
+def test_a_text_is_read_sentence_by_sentence(trained: Any, tmp_path: Path) -> None:
+    """Where the folder says so: lines stay lines, what has no word stays as it is, and rows are evaluated whole."""
+    trained.save(tmp_path / "x")
+    translate = af.task("translate", tmp_path / "x", sentences=True)
+    text = "it rains. the cat sleeps? a dog barks\n\n \U0001f600 \nit rains"
+    alone = {part: str(translate(part)) for part in ("it rains.", "the cat sleeps?", "a dog barks", "it rains")}
+    whole, blank, other = translate([text, "", "it rains"])
+    first = " ".join(alone[part] for part in ("it rains.", "the cat sleeps?", "a dog barks"))
+    assert str(whole) == f"{first}\n\n\U0001f600\n{alone['it rains']}" and whole.source == text.strip()
+    assert [part.source for part in whole.sentences] == [*list(alone)[:3], "\U0001f600", "it rains"]
+    assert whole.ids == tuple(i for part in whole.sentences for i in part.ids)
+    assert str(blank) == "" and other.text == "es regnet" and other.sentences == ()
+    rows = listed({"source": "it rains. a dog barks", "target": "es regnet"})
+    plain = af.task("translate", tmp_path / "x")
+    assert translate.evaluate(rows) == plain.evaluate(rows) and plain(text).sentences == ()
+    translate.save(tmp_path / "y")
+    assert af.task("translate", tmp_path / "y").settings.sentences
+
+
+def test_a_source_that_is_cut_is_said(recwarn: pytest.WarningsRecorder) -> None:
+    task = begin("translate", "transformer-tiny", ROWS, {"max_target": 4, "num_beams": 1}, vocab_size=300, max_length=9)
+    task("it rains")
+    assert not recwarn
+    task(["it rains", "a dog barks " * 9])
+    task(["a dog barks " * 9] * 2)
+    tokens = len(task.tokenizer.encode(("a dog barks " * 9).strip()))
+    start = "The model reads 9 tokens at a time, so"
+    assert [str(one.message) for one in recwarn] == [
+        f"{start} a text of {tokens} tokens was cut.",
+        f"{start} 2 texts were cut.",
+    ]
+
+
 @pytest.mark.parametrize(
     "recipe", ["t5-tiny", "bart-tiny", "encoder-decoder-tiny", "luong-tiny", "bahdanau-tiny", "sutskever-tiny"]
 )

@@ -134,7 +134,8 @@ CAPTIONS = {
 def picture(task: str, work: Any, thing: Any, answer: Any) -> str:
     """The drawing of an answer, where there is one."""
     if task == "translate":
-        return figure(alignment(work, answer)) if len(answer.ids) <= READABLE else ""
+        first = answer.sentences[0] if answer.sentences else answer
+        return figure(alignment(work, first)) if 0 < len(first.ids) <= READABLE else ""
     draw = getattr(answer, "draw", None)
     return "" if draw is None else image(draw())
 

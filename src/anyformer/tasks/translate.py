@@ -6,8 +6,10 @@ print(translate("A man rides a bicycle."))
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -27,17 +29,19 @@ from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
 from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, texts_of, token_loss
 from anyformer.text.batch import pad
+from anyformer.text.sentences import cut
 
 AT_ONCE = 64  # texts that are written together
 
 
 @dataclass(frozen=True)
 class Written:
-    """What the model wrote, and what it read."""
+    """What the model wrote, and what it read; of a text that it read in several sentences, also each of them."""
 
     text: str
     source: str
     ids: tuple[int, ...] = field(repr=False)
+    sentences: tuple[Written, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         return self.text
@@ -49,6 +53,9 @@ class WriteOptions(Options):
     length_penalty: float = 1.0
     max_target: int = 128  # tokens of what is written
     prefix: str = ""  # stands before every source: "translate English to German: "
+    # Whether the model learned from single sentences: a text to answer is cut into lines and sentences, each of which
+    # is read by itself. Rows to learn from and to evaluate on are read as they stand.
+    sentences: bool = False
 
     def check(self) -> None:
         self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
@@ -101,13 +108,14 @@ class Translate(WritingTask):
     # Rows to loss.
 
     def examples(self, rows: list[Row]) -> Sequence[Example]:
-        sources = self.tokenizer.encode(
-            [self.settings.prefix + text for text in texts_of(rows, "source")], max_length=self.max_length
-        )
+        sources = self._encode(texts_of(rows, "source"), self.max_length)
         if "target" not in rows[0]:
             return [{"input_ids": ids} for ids in sources]
         targets = self.targets(texts_of(rows, "target"))
         return [{"input_ids": a, "labels": b} for a, b in zip(sources, targets, strict=True)]
+
+    def _encode(self, sources: list[str], max_length: int | None = None) -> list[list[int]]:
+        return self.tokenizer.encode([self.settings.prefix + text for text in sources], max_length=max_length)
 
     def targets(self, texts: list[str]) -> list[list[int]]:
         """Each with its end, unless it is cut: a text that goes on must not teach the model to stop."""
@@ -150,10 +158,38 @@ class Translate(WritingTask):
         return bleu(said, wanted, lowercase=self.settings.lowercase, tokenize=self.settings.tokenize)
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """`options` are those of `model.generate`."""
+        """`options` are those of `model.generate`. A blank text has a blank answer."""
         things, alone = several(thing)
-        answers = self.write([text_of(one, "source") for one in things], options)
+        texts = [text_of(one, "source").strip() for one in things]
+        lines = [self._lines(text) for text in texts]
+        asked = [part for some in lines for part in chain(*some) if self._is_asked(part)]
+        self._say_what_is_cut(asked)
+        said = iter(self.write(asked, options))
+        answers = [self._joined(text, some, said) for text, some in zip(texts, lines, strict=True)]
         return answers[0] if alone else answers
+
+    def _lines(self, text: str) -> list[list[str]]:
+        """What is read by itself, by lines."""
+        return cut(text) if self.settings.sentences else [[text]] if text else []
+
+    def _is_asked(self, part: str) -> bool:
+        """Of single sentences, those without a word (an emoji, a row of stars) are left as they are."""
+        return not self.settings.sentences or any(letter.isalnum() for letter in part)
+
+    def _joined(self, text: str, lines: list[list[str]], said: Iterator[Written]) -> Written:
+        found = [[next(said) if self._is_asked(part) else Written(part, part, ()) for part in line] for line in lines]
+        parts = tuple(chain(*found))
+        if len(parts) == 1:
+            return parts[0]
+        whole = "\n".join(" ".join(part.text for part in line) for line in found)
+        return Written(whole, text, tuple(chain(*(part.ids for part in parts))), parts)
+
+    def _say_what_is_cut(self, texts: list[str]) -> None:
+        lengths = [len(ids) for ids in self._encode(texts)] if texts else []
+        long = [length for length in lengths if length > self.max_length]
+        if long:
+            what = f"a text of {long[0]} tokens was" if len(long) == 1 else f"{len(long)} texts were"
+            warnings.warn(f"The model reads {self.max_length} tokens at a time, so {what} cut.", stacklevel=3)
 
     def write(
         self, texts: list[str], options: Mapping[str, Any] | None = None, progress: Progress | None = None

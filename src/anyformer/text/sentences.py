@@ -1,0 +1,42 @@
+"""A text cut into its lines and their sentences, by plain rules that suit English and its neighbours.
+
+cut("It rains. Mr. Hill stays.\\n\\nGood night!") -> [["It rains.", "Mr. Hill stays."], [], ["Good night!"]]
+"""
+
+from __future__ import annotations
+
+import re
+
+# What ends a sentence, marks that close, white space; and the letter or digit that comes next, marks before it or not.
+STOP = re.compile(r"(?<![.!?…])([.!?…]+)[\"'”’»)\]]*\s+(?=[^\w\s]*(\w))")
+TITLES = frozenset("mr mrs ms dr prof st jr sr gen col capt lt sgt rev hon vs approx".split())
+NUMBERED = frozenset("no nos fig p pp vol ch sec jan feb mar apr jun jul aug sep sept oct nov dec".split())
+LETTERS = re.compile(r"[A-HJ-Z]|[A-Za-z](\.[A-Za-z])+")  # J. Smith, U.S., e.g.; "I" ends sentences
+
+
+def cut(text: str) -> list[list[str]]:
+    """The sentences of each line; a blank line has none."""
+    return [sentences(line) for line in text.strip().splitlines()]
+
+
+def sentences(line: str) -> list[str]:
+    """A stop ends a sentence where a capital or a digit follows; in a line without capitals, any letter."""
+    line = line.strip()
+    small = not any(letter.isupper() for letter in line)
+    found, start = [], 0
+    for stop in STOP.finditer(line):
+        begin = max(line.rfind(" ", start, stop.start(1)) + 1, start)
+        word, follows = line[begin : stop.end(1)].lstrip("\"'“‘«(["), stop[2]
+        numbers = begin == start and word[:-1].isdigit()  # 1. First of a list
+        if (small or follows.isupper() or follows.isdigit()) and not numbers and not _is_short(word, follows):
+            found.append(line[start : stop.end()].strip())
+            start = stop.end()
+    return [*found, line[start:]] if line else []
+
+
+def _is_short(word: str, follows: str) -> bool:
+    """Whether the stop belongs to an abbreviation."""
+    name = word.removesuffix(".")
+    if name.endswith((".", "!", "?", "…")):
+        return False
+    return bool(name.lower() in TITLES or LETTERS.fullmatch(name) or (follows.isdigit() and name.lower() in NUMBERED))

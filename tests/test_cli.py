@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import anyformer as af
-from anyformer.cli import list_recipes, main
-from anyformer.tasks import TASKS, find
+from anyformer import shipped
+from anyformer.cli import list_recipes, main, recipe_names
+from anyformer.tasks import TASKS, console, find
 
 
 def run(*arguments: str) -> int:
@@ -88,6 +91,42 @@ def test_python_dash_m(tmp_path: Path) -> None:
     assert ran.stderr.count("\n") == 1
 
 
+def start(folder: Path, torch: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The console script, where importing torch does as told."""
+    (folder / "torch.py").write_text(torch)
+    source = f"{folder}{os.pathsep}{Path(af.__file__).parents[1]}"
+    command = [sys.executable, "-c", "from anyformer_start import main; main()"]
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": source, **environment}, capture_output=True, text=True
+    )
+
+
+def test_stopped_while_it_starts(tmp_path: Path) -> None:
+    ran = start(tmp_path, "raise KeyboardInterrupt")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run tra", ["transcribe", "translate"]),
+        ("eval classify-t", ["classify-text"]),
+        ("run translate --model en-", ["en-de", "en-fr"]),
+        ("models line", ["lines"]),
+        ("train translate --recipe bert-t", ["bert-tiny"]),
+    ],
+)
+def test_a_shell_completes_names(words: str, expected: list[str], tmp_path: Path) -> None:
+    """Without torch, which takes seconds."""
+    told = {"COMP_WORDS": f"anyformer {words}", "COMP_CWORD": str(len(words.split()))}
+    ran = start(tmp_path, "raise ImportError", _ANYFORMER_COMPLETE="complete_bash", **told)
+    assert ran.stdout.split() == expected, ran.stderr
+
+
+def test_every_recipe_is_completed() -> None:
+    assert recipe_names("") == [*af.recipes(), *(model.name for model in shipped.models())]
+
+
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny decoder with a tokenizer and a chat template."""
@@ -110,12 +149,80 @@ def test_run_answers_texts_files_and_lines(
     writer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ask = af.task("generate", writer, max_new_tokens=6)
-    expected = [str(ask(text)) for text in ("the cat", "two\nlines", "a", "mat")]
+    expected = [str(ask(text)) if text else "" for text in ("the cat", "two\nlines", "a", "", "mat")]
     (tmp_path / "prompt.txt").write_text("two\nlines\n")
     monkeypatch.setattr("sys.stdin", io.StringIO("a\n\nmat\n"))
     given = ["the cat", str(tmp_path / "prompt.txt"), "-"]
     assert run("run", "generate", "--model", str(writer), "--max-new-tokens", "6", *given) == 0
     assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a task was asked; it answers "<…>", and in two lines where it is asked about two.png."""
+    found: list[Any] = []
+
+    def answer(group: list[Any]) -> list[str]:
+        found.extend(group)
+        return [f"<{Path(str(one)).stem}>" + "\n<more>" * (one == "two.png") for one in group]
+
+    monkeypatch.setattr("anyformer.tasks.console.task", lambda *given, **more: answer)
+    return found
+
+
+def test_answers_on_several_files_have_their_names(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", "detect", "--model", "m", "one.png") == 0
+    assert capsys.readouterr().out == "<one>\n"
+    assert run("run", "detect", "--model", "m", "one.png", "two.png") == 0
+    assert capsys.readouterr().out == "one.png: <one>\ntwo.png:\n<two>\n<more>\n"
+
+
+@pytest.mark.parametrize("task", ["translate", "classify-text", "tag"])
+def test_a_blank_line_has_a_blank_answer(
+    task: str, asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that lines of the output are those of the input; no model is asked about it."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("\nHello\n \nmorning\n"))
+    assert run("run", task, "--model", "m", "-") == 0
+    assert capsys.readouterr().out == "\n<Hello>\n\n<morning>\n" and asked == ["Hello", "morning"]
+
+
+def test_a_blank_line_has_no_vector_and_names_no_file(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for task, code in (("embed", 2), ("caption", 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO("one.png\n\n"))
+        assert run("run", task, "--model", "m", "-") == code
+    shown = capsys.readouterr()
+    assert "Line 2 of standard input is blank" in shown.err and shown.out == "one.png: <one>\n"
+
+
+def test_what_draws_nothing_says_so_before_the_work(
+    asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run", "classify-audio", "x.wav", "--out", str(tmp_path / "y.png")) == 2
+    shown = capsys.readouterr()
+    assert "classify-audio has nothing to draw" in shown.err and not asked and not shown.out
+    silent = {name for name in TASKS if find(name).reads == "files"} - console.DRAWING
+    assert silent == {"classify-audio", "classify-video", "match", "transcribe"}
+
+
+def test_a_question_and_its_choices(asked: list[Any]) -> None:
+    """Several texts are one input, for models of pairs and of choices; lines with a tab are an input each."""
+    assert run("run", "classify-pair", "--model", "m", "so", "she sat", "she ran", "she fell") == 0
+    assert run("run", "answer", "--model", "m", "who", "Ann") == 0
+    assert run("run", "classify-pair", "--model", "m", "a\tb", "c\td") == 0
+    assert asked == [("so", "she sat", "she ran", "she fell"), ("who", "Ann"), "a\tb", "c\td"]
+
+
+def test_choices_are_chosen_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"context": "it rained, so", "choices": ["she sat", "she ran", "she fell"], "label": 1}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "label": 2}) + "\n")
+    kind = find("classify-pair")
+    kind.begin("bert-tiny", kind.read(tmp_path / "rows.jsonl")).save(tmp_path / "model")
+    assert run("run", "classify-pair", "--model", str(tmp_path / "model"), row["context"], *row["choices"]) == 0
+    answer = af.task("classify-pair", tmp_path / "model")((row["context"], row["choices"]))
+    assert capsys.readouterr().out == f"{answer}\n" and answer.text in row["choices"]
 
 
 def test_run_takes_the_options_of_decoding(writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,6 +320,16 @@ def test_run_says_which_file_is_no_text(writer: Path, tmp_path: Path, capsys: py
     assert "picture.png is not UTF-8 text" in capsys.readouterr().err
     assert run("run", "generate", "--model", str(tmp_path / "nowhere"), "a") == 2
     assert "does not exist" in capsys.readouterr().err
+    assert run("run", "generate", "--model", str(writer), str(tmp_path)) == 2
+    assert f"{tmp_path} is a folder; give a text" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_finished_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", "generate", "--model", str(tmp_path), "a") == 2
+    assert "has no config.json, so it is no model folder" in capsys.readouterr().err
+    (tmp_path / "train.json").write_text("{}")
+    assert run("run", "generate", "--model", str(tmp_path), "a") == 2
+    assert f"The run in {tmp_path} is not finished" in capsys.readouterr().err
 
 
 def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import warnings
@@ -43,6 +44,39 @@ In Python:
 """
 
 app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+# What a shell may complete; none of it imports torch.
+
+
+def task_names(incomplete: str) -> list[str]:
+    from anyformer.tasks import TASKS
+
+    return [name for name in TASKS if name.startswith(incomplete)]
+
+
+def model_names(incomplete: str) -> list[str]:
+    from anyformer import shipped
+
+    return [model.name for model in shipped.models() if model.name.startswith(incomplete)]
+
+
+def recipe_names(incomplete: str) -> list[str]:
+    """The names in every table of sizes, read from the source, and the models that may be taken further."""
+    found = [name for path in (Path(__file__).parent / "recipes").glob("*.py") for name in _names_in(path)]
+    return [*(name for name in sorted(found) if name.startswith(incomplete)), *model_names(incomplete)]
+
+
+def _names_in(path: Path) -> list[str]:
+    """The keys of SIZES or RECIPES, and of tables that stand in a call of `register`."""
+    tables: list[ast.AST] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("SIZES", "RECIPES"):
+            tables.append(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "register":
+            tables += node.args[1:2]
+    keys = [key for table in tables if isinstance(table, ast.Dict) for key in table.keys]
+    return [str(key.value) for key in keys if isinstance(key, ast.Constant)]
 
 
 class Format(StrEnum):
@@ -92,8 +126,15 @@ def heading(text: str) -> str:
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What the model is to do: translate, classify-text, …")],
-    recipe: Annotated[str, typer.Option(help="A recipe's name, or a model folder to take further.")],
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK", help="What the model is to do: translate, classify-text, …", autocompletion=task_names
+        ),
+    ],
+    recipe: Annotated[
+        str, typer.Option(help="A recipe's name, or a model folder to take further.", autocompletion=recipe_names)
+    ],
     data: Annotated[list[str], typer.Option(help="A file, a glob, or FILE,FILE side by side; may be repeated.")],
     out: Annotated[Path, typer.Option(help="The folder that the model goes to.")],
     valid: Annotated[list[str] | None, typer.Option(help="Files to evaluate on; else some rows are held back.")] = None,
@@ -153,7 +194,9 @@ def tasks() -> None:
 
 @app.command()
 def models(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show the card of this model.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show the card of this model.", autocompletion=model_names)
+    ] = None,
 ) -> None:
     """List the models that ship: name, task, parameters, size, score, whether it is here. With NAME: its card.
 
@@ -172,11 +215,18 @@ def models(
 
 @app.command(name="eval")
 def evaluate(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What the model does: see anyformer tasks.")],
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="What the model does: see anyformer tasks.", autocompletion=task_names),
+    ],
     data: Annotated[str, typer.Option(metavar="PATH", help="Rows with the right answers; globs, gz and xz too.")],
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="A model folder, or the name of a model that ships; else the usual one."),
+        typer.Option(
+            metavar="DIR",
+            help="A model folder, or the name of a model that ships; else the usual one.",
+            autocompletion=model_names,
+        ),
     ] = None,
     columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
@@ -239,11 +289,15 @@ HEARING = ("language", "times")
 @app.command("run")
 def run_task(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do, such as generate or embed.")],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="What to do, such as generate or embed.", autocompletion=task_names)
+    ],
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="A model folder, a .gguf file, or the name of a model that ships; else the usual one."
+            metavar="DIR",
+            help="A model folder, a .gguf file, or the name of a model that ships; else the usual one.",
+            autocompletion=model_names,
         ),
     ] = None,
     inputs: Annotated[
@@ -288,6 +342,8 @@ def run_task(
           talk with a chat model
       anyformer run answer "Who baked cookies?" "Amanda baked cookies."
           a question and the text, or the file, that has the answer; so classify-pair; or lines with a tab in between
+      anyformer run classify-pair --model mine/ "It rained, so" "she took an umbrella" "she took the sun"
+          the best of several choices, by a model that learned to choose
       anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
           examples first, then each case; an answer ends where the next example would begin
       anyformer run embed --model MiniLM/ - < sentences.txt

@@ -64,6 +64,14 @@ def test_one_page_with_every_model(
     assert "100%" in printed and "2 models were put to work" in printed and "index.html" in printed
 
 
+def test_of_several_sentences_the_first_is_drawn(home: Path) -> None:
+    work = af.task("translate", home / "en-de", sentences=True)
+    whole, first, none = work(["One cat there. One dog there.", "One cat there.", ""])
+    drawn = views.picture("translate", work, whole.source, whole)
+    assert len(whole.sentences) == 2 and drawn == views.picture("translate", work, first.source, first) != ""
+    assert views.picture("translate", work, "", none) == ""
+
+
 def test_a_damaged_model_does_not_stop_the_others(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(home, tmp_path / "home")
     monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path / "home"))
@@ -95,10 +103,16 @@ def test_answers_are_shown_as_what_they_are() -> None:
 
 
 def test_commands_can_be_typed() -> None:
-    """What a panel shows is what a shell takes; two texts are two arguments."""
+    """What a panel shows is what a shell takes; two texts are two arguments, a file is found from anywhere, and what is
+    drawn is drawn again."""
     model = shipped.Shipped("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
-    shown = tour.command(model).replace("anyformer run classify-pair", "printf '%s|'")
+    shown = tour.command(model, {}).replace("anyformer run classify-pair", "printf '%s|'")
     assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one|two|"
+    model = shipped.Shipped("r", "read", "", 1, default=True, example={"file": "example.png"}, path=Path("a b"))
+    assert tour.command(model, {}) == f"anyformer run read '{Path('a b').absolute()}/example.png'"
+    model = shipped.Shipped("s", "generate", "", 1, example="Once")
+    told = "anyformer run generate --model s Once --max-new-tokens 90 --seed 1"
+    assert tour.command(model, {"max_new_tokens": 90, "seed": 1}) == told
 
 
 def test_where_there_is_no_model_the_command_trains_one(

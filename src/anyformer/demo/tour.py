@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,13 @@ def panel(model: Shipped) -> Panel:
     """A model's example and its answer; a model that cannot be opened says why."""
     started = time.perf_counter()
     given = ""
+    chosen: dict[str, Any] = {}
     try:
         thing = model.input()
         given = views.given(thing[0] if model.task == "answer" else thing)  # the text is shown with the answer in it
         work = task(model.task, model.open())
-        answer = work(thing, **options(model, work))
+        chosen = options(model, work)
+        answer = work(thing, **chosen)
         said, drawn = views.said(model.task, thing, answer), views.picture(model.task, work, thing, answer)
         given = "" if drawn and model.task in views.SHOWS else given
     except Error as error:
@@ -86,7 +88,7 @@ def panel(model: Shipped) -> Panel:
         said,
         drawn,
         views.CAPTIONS.get(model.task, ""),
-        command(model),
+        command(model, chosen),
         model.score,
         time.perf_counter() - started,
     )
@@ -100,18 +102,18 @@ def options(model: Shipped, work: Any) -> dict[str, Any]:
     return {"max_new_tokens": TALK if model.chat else STORY, **({"seed": 1} if sampled else {})}
 
 
-def command(model: Shipped) -> str:
-    """What to type for the same at the command line."""
+def command(model: Shipped, options: Mapping[str, Any]) -> str:
+    """What to type, anywhere on this machine, for the same at the command line."""
     words = ["anyformer", "run", model.task, *([] if model.default else ["--model", model.name])]
     if isinstance(model.example, str):
-        words.append(shlex.quote(model.example))
-    elif isinstance(model.example, dict):
-        words.append(shlex.quote(str(model.example["file"])))
-    elif model.task in shipped.PAIRS:
-        words += map(shlex.quote, model.example)
+        words.append(model.example)
+    elif isinstance(model.example, Mapping):
+        words.append(str(Path(model.path or "").absolute() / model.example["file"]))
     else:
-        words.append(shlex.quote(model.example[0]))
-    return " ".join(words)
+        words += model.example
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
 
 
 def _place(model: Shipped) -> tuple[int, bool]:

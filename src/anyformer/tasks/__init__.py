@@ -7,12 +7,12 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from anyformer import shipped
 from anyformer.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    import torch
+
     from anyformer.tasks.base import Task
 
 # Task -> its class, whose module loads when it is used.

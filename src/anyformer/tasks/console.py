@@ -17,6 +17,8 @@ from anyformer.tasks.generate import Generate
 
 TOGETHER = 16  # inputs that go through a model at a time
 DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
+# Tasks whose answers draw themselves: they have `draw()`, which gives a PIL image.
+DRAWING = frozenset("ask-image caption classify-image complete-image detect pose read reconstruct segment".split())
 
 
 def run(
@@ -42,9 +44,12 @@ def run(
         raise InputError("--chat reads what you say from standard input; leave INPUT out.")
     if not chat and not inputs:
         raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
-    texts = read_inputs(inputs, find(name).reads == "files")
-    if name in shipped.PAIRS and len(inputs) == 2 and "-" not in inputs:
-        texts = as_lines(*texts)
+    if out is not None and name not in DRAWING:
+        raise InputError(f"{name} has nothing to draw, so it takes no --out.")
+    texts = read_inputs(inputs, name)
+    if name in shipped.PAIRS and len(inputs) > 1 and "-" not in inputs:
+        texts = together(list(texts))
+    named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs)
     places = pictures_at(out)
     chosen = model if model is not None else shipped.default(name, chat).name
     with waiting(f"Reading {chosen}"):
@@ -53,15 +58,27 @@ def run(
         converse(work, options)
     elif isinstance(work, Generate) and sys.stdout.isatty() and options.get("num_beams", 1) == 1:
         for text in texts:
-            show_pieces(work.stream(text, **options))
+            show_pieces(() if text is None else work.stream(text, **options))
     else:
         while group := list(islice(texts, TOGETHER)):
             with waiting(f"{name} …"):
-                answers = work(group, **options)
-            for answer in answers:
-                print(spell(answer), flush=True)
+                answers = answer_all(work, group, options)
+            for text, answer in zip(group, answers, strict=True):
+                print(under(text, spell(answer)) if named else spell(answer), flush=True)
                 if out is not None:
-                    write_picture(answer, next(places), name)
+                    write_picture(answer, next(places))
+
+
+def answer_all(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+    """An answer for each input; a blank line, which is None, has a blank one."""
+    asked = [text for text in group if text is not None]
+    said = iter(work(asked, **options) if asked else ())
+    return ["" if text is None else next(said) for text in group]
+
+
+def under(name: str, answer: str) -> str:
+    """An answer with the name of the file that it is on; one of several lines below the name."""
+    return f"{name}:\n{answer}" if "\n" in answer else f"{name}: {answer}"
 
 
 def pictures_at(out: Path | None) -> Iterator[Path]:
@@ -75,42 +92,45 @@ def pictures_at(out: Path | None) -> Iterator[Path]:
     return (out if i == 1 else out.with_stem(f"{out.stem}-{i}") for i in count(1))
 
 
-def write_picture(answer: Any, path: Path, name: str) -> None:
-    """An answer draws itself, if it can: it has `draw()`, which gives a PIL image."""
-    draw = getattr(answer, "draw", None)
-    if draw is None:
-        raise InputError(f"{name} has nothing to draw, so it takes no --out.")
+def write_picture(answer: Any, path: Path) -> None:
     try:
-        draw().save(path)
+        answer.draw().save(path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
-def read_inputs(given: Iterable[str], files: bool = False) -> Iterator[str]:
-    """Texts as they stand, the text in a file, and - for one text a line of standard input. Where a task reads `files`,
-    their names stay as they are."""
-    if files:
-        return _texts((item, None) for item in given)
-    checked = [(item, _file(item)) for item in given]  # before a model is loaded
-    return _texts(checked)
+def read_inputs(given: Iterable[str], name: str) -> Iterator[Any]:
+    """Texts as they stand, the text in a file, and - for one text a line of standard input, None for a blank one. Where
+    a task reads files, their names stay as they are."""
+    files = find(name).reads == "files"
+    checked = [(item, None if files else _file(item)) for item in given]  # before a model is loaded
+    return _texts(checked, name)
 
 
-def as_lines(first: str, second: str) -> Iterator[str]:
-    """Two texts as the one line they are the halves of; unless the first is such a line already."""
-    return iter([first, second] if "\t" in first else [f"{first}\t{second}"])
+def together(texts: list[Any]) -> Iterator[Any]:
+    """Two texts, or a question and its choices, as the one input that they are; unless the first is a whole line."""
+    return iter(texts if "\t" in texts[0] else [tuple(texts)])
 
 
-def _texts(given: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+def _texts(given: Iterable[tuple[str, str | None]], name: str) -> Iterator[str | None]:
     for item, content in given:
-        if item == "-":
-            yield from lines()
-        else:
+        if item != "-":
             yield item if content is None else content
+            continue
+        for number, line in enumerate(lines(), 1):
+            if line.strip():
+                yield line
+            elif name == "embed":
+                raise InputError(f"Line {number} of standard input is blank, so it has no vector: leave it out.")
+            elif find(name).reads == "texts":
+                yield None
 
 
 def _file(item: str) -> str | None:
     """What stands in the file of this name, if there is one."""
     try:
+        if item and Path(item).is_dir():
+            raise InputError(f"{item} is a folder; give a text, a file, or - for what stands on standard input.")
         if not Path(item).is_file():
             return None
         return Path(item).read_text(encoding="utf-8").removesuffix("\n")
@@ -125,11 +145,10 @@ def _file(item: str) -> str | None:
 
 
 def lines() -> Iterator[str]:
-    """Lines of standard input, as they come; empty ones are left out."""
+    """Lines of standard input, as they come."""
     try:
         for line in sys.stdin:
-            if line.strip():
-                yield line.rstrip("\r\n")
+            yield line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(f"Standard input is not UTF-8 text: {error.reason}.") from None
 
@@ -145,7 +164,7 @@ def converse(work: Any, options: Mapping[str, Any]) -> None:
     while True:
         if asked:
             print("> ", end="", file=sys.stderr, flush=True)
-        text = next(lines(), None)
+        text = next(filter(str.strip, lines()), None)
         if text is None:
             return
         show_pieces(conversation.stream(text))

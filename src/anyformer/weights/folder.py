@@ -84,6 +84,8 @@ def _config(path: Path) -> dict[str, Any]:
         raise FolderError(
             f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.{shipped.hint(path)}"
         )
+    if not (path / "config.json").exists() and (path / "train.json").exists():
+        raise FolderError(f"The run in {path} is not finished; the command that began it goes on with --resume.")
     if not (path / "config.json").exists():
         raise FolderError(f"{path} has no config.json, so it is no model folder.")
     return read_json(path / "config.json")

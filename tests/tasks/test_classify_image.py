@@ -111,7 +111,8 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     picture, out = str(tmp_path / "train" / "red" / "0.png"), tmp_path / "seen.png"
     run(["run", "classify-image", "--model", model, picture, picture, "--out", str(out)])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and lines[0].split(" (")[0] in files.COLOURS
+    assert len(lines) == 2 and all(line.startswith(f"{picture}: ") for line in lines)
+    assert lines[0].removeprefix(f"{picture}: ").split(" (")[0] in files.COLOURS
     for path in (out, tmp_path / "seen-2.png"):
         with Image.open(path) as seen:
             assert seen.width > 3 * 224  # the picture, the last layer and the rollout

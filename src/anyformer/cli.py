@@ -151,6 +151,11 @@ def train(
       anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
       anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
       anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
+      anyformer train classify-image --recipe mae/ --data pictures/ --out probe/ --set train.freeze=encoder.*
+                                                                   a linear layer on what a model knows already
+      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
+                                                                   another tokenizer; shared words keep their vectors
+      anyformer train generate --recipe gpt2/ … --set train.lora=8   small adapters learn, the weights stay
       anyformer train generate … --resume                          the same command, where it was cut off
       torchrun --nproc-per-node 4 -m anyformer train …             on several GPUs
 

@@ -101,12 +101,20 @@ def test_csv_without_a_header(tmp_path: Path) -> None:
     rows = "".join(f"text number {i} here,{'ab'[i % 2]}\n" for i in range(9))
     assert len(read(write(tmp_path / "x.csv", rows))) == 9
     assert len(read(write(tmp_path / "y.csv", "words,kind\n" + rows))) == 9
+    assert len(read(write(tmp_path / "w.csv", "word,tag\nhouse,N\nword,V\ngo,A\n"))) == 3, "a word may be a header too"
     long = "y" * 200_000
     assert read(write(tmp_path / "z.csv", f"text,label\n{long},a\n"))[0] == {"text": long, "label": "a"}
 
 
 def test_semicolons(tmp_path: Path) -> None:
     assert read(write(tmp_path / "x.csv", "text;label\na, b;1\n"))[0] == {"text": "a, b", "label": "1"}
+
+
+def test_semicolons_are_found_behind_blank_lines_and_in_quoted_headers(tmp_path: Path) -> None:
+    rows = read(write(tmp_path / "x.csv", "\ntext;label\nhi, you;a\nho;b\n"))
+    assert rows[0] == {"text": "hi, you", "label": "a"}
+    rows = read(write(tmp_path / "y.csv", '"text\nof, it, all";label\nhi;a\n'))
+    assert list(rows) == [{"text\nof, it, all": "hi", "label": "a"}]
 
 
 def test_json_with_a_mark_of_its_bytes(tmp_path: Path) -> None:

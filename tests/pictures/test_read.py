@@ -281,6 +281,19 @@ def test_mistakes_in_a_skeleton(skeleton: Any, tmp_path: Path) -> None:
         read_pictures(tmp_path / "x.json")
 
 
+def test_joints_that_nobody_named(tmp_path: Path) -> None:
+    """Files of boxes often say "keypoints": [] all the same."""
+    content = files.coco(3)
+    whole = json.loads(content["x.json"])
+    for note in whole["annotations"]:
+        note["keypoints"] = []
+    for category in whole["categories"]:
+        category.pop("keypoints", None)
+    write(tmp_path, {**content, "x.json": json.dumps(whole)})
+    rows = read_pictures(tmp_path / "x.json")
+    assert len(rows) == 3 and rows[0]["keypoints"].shape[1:] == (0, 3)
+
+
 def test_null_in_coco_counts_as_absent(tmp_path: Path) -> None:
     content = files.coco(3)
     whole = json.loads(content["x.json"])

@@ -66,6 +66,16 @@ def test_masks_and_their_classes(tmp_path: Path) -> None:
     assert (made[max(top, 2) : top + 12, left : left + 12] == 2).all()
 
 
+def test_a_class_that_is_held_back_is_known(tmp_path: Path) -> None:
+    """Where nobody names the classes, those of all masks count."""
+    data = with_masks(tmp_path)
+    (tmp_path / "classes.json").unlink()
+    rows = Segment.read(data)
+    without = rows.take([i for i in range(len(rows)) if 9 not in np.unique(np.asarray(rows[i]["mask"].open()))])
+    task = Segment.begin("segmenter-tiny", without, None, Setup(whole=rows))
+    assert len(without) < len(rows) and 9 in task.ids
+
+
 def palette(mask: Any) -> bytes:
     """Numbers behind a palette of colours, as PASCAL VOC has them."""
     image = Image.fromarray(mask, mode="P")

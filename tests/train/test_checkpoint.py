@@ -19,6 +19,7 @@ from safetensors import safe_open
 import anyformer as af
 from anyformer.errors import StoppedError
 from anyformer.train import checkpoint
+from anyformer.train.distributed import Devices
 from anyformer.train.engine import train
 from anyformer.train.watch import Progress
 from tests.train.test_engine import Notes
@@ -221,6 +222,15 @@ def test_what_is_kept(tmp_path: Path) -> None:
     assert all(name.startswith(("step", "best")) for name in names)
     with safe_open(tmp_path / "checkpoints" / "step-00000033" / checkpoint.TENSORS, framework="pt") as file:
         assert {name.split("/")[0] for name in file.keys()} == {"model", "optimizer"}  # noqa: SIM118
+
+
+def test_two_are_kept_of_a_run_that_is_stopped_again_and_again(tmp_path: Path) -> None:
+    """Before its first regular checkpoint too: the last one may be damaged."""
+    store = checkpoint.Store(tmp_path, Devices(torch.device("cpu")), keep=2, every=1000)
+    for step in (300, 600, 900):
+        store.write("step", step, {"x": torch.zeros(1)}, {"best_step": 0})
+        store.tidy()
+    assert [one.step for one in store.found("step")] == [900, 600]
 
 
 def test_nothing_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,26 @@ def test_a_run_that_saved_nothing_leaves_nothing(wrong: dict[str, Any], table: P
     af.train("classify-text", recipe="bert-tiny", data=table, out=out, **SMALL)
 
 
+def test_a_run_that_saved_its_best_weights_keeps_them(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that saved nothing goes, but for what is not its own."""
+    step = Engine.step
+
+    def fail(engine: Engine) -> None:
+        step(engine)
+        if engine.state.step == engine.settings.steps:
+            raise af.InputError("no more")
+
+    monkeypatch.setattr(Engine, "step", fail)
+    for name, every in (("best", 2), ("nothing", 0)):
+        order = {**SMALL, "eval_every": every, "save_every": 0}
+        with pytest.raises(af.InputError, match="no more"):
+            af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / name, **order)
+    assert list((tmp_path / "best" / "checkpoints").glob("best-*")) and (tmp_path / "best" / "metrics.jsonl").exists()
+    assert not (tmp_path / "nothing").exists()
+
+
 def test_a_disk_that_is_full(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -280,6 +300,7 @@ def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str
         (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--out", "reviews.tsv"], "is a file"),
         (["--resume"], "no run in mine to continue"),
+        (["--resume", "--dry-run"], "no run in mine to continue"),
         (["--set", "train.device=cuda:99"], "device"),
         (["--set", "train.record=true"], "steps cannot be recorded without a GPU"),
         (["--set", "model.dropout=1.5"], "dropout is 1.5; it must be from 0 to below 1"),

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.weights.resize import resize_pictures, resize_vocabulary
+from anyformer.weights.resize import resize_pictures, resize_vocabulary, with_words
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "transformer-tiny", "llama-tiny", "t5-tiny"])
@@ -80,3 +80,19 @@ def test_smaller_patches_and_mae() -> None:
     assert smaller(pixel_values=torch.randn(1, 3, 32, 32)).logits.shape == (1, 10)
     mae = resize_pictures(af.build("mae-tiny"), 64)
     assert mae(pixel_values=torch.randn(1, 3, 64, 64)).logits.shape == (1, 64, 8 * 8 * 3)
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "mamba-tiny"])
+def test_only_words_are_moved(name: str) -> None:
+    """Other tensors have as many rows by chance; word i is what word 255 - i was."""
+    model = af.build(name, vocab_size=256)
+    others = [key for key, value in model.state_dict().items() if value.dim() and len(value) == 256]
+    turned = with_words(model, model.config, list(range(255, -1, -1)))
+    old, new = model.state_dict(), turned.state_dict()
+    moved = {key for key in old if not torch.equal(old[key], new[key])}
+    assert moved and moved < set(others) and all("words" in key or "language" in key for key in moved)
+    assert all(torch.equal(new[key], old[key].flip(0)) for key in moved)
+
+
+def test_captioners_have_words_too() -> None:
+    assert resize_vocabulary(af.build("show-tell-tiny"), 300).config.to_json()["vocab_size"] == 300

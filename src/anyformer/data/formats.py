@@ -101,7 +101,7 @@ def read_csv(path: Path, asked: Asked) -> Part:
     """Cells between commas (or semicolons), quoted where they hold one, as spreadsheets write them."""
     data = content(path, asked.cache)
     lines, digest = records.lines(data, path, asked.cache)
-    comma = max(",;\t", key=next(records.texts(data, lines[:, :1]), "").count)
+    comma = _comma(data, records.not_blank(lines), path)
     spans = records.not_blank(records.quoted(data, lines, comma, path))
     csv.field_size_limit(2**31 - 1)  # a cell may hold a book
 
@@ -129,6 +129,19 @@ def read_csv(path: Path, asked: Asked) -> Part:
         asked = replace(asked, header=known or not _is_row(sample[0], sample[1:]))  # spreadsheets write one
     columns, first = _header(sample, asked, path)
     return Part(path, data, spans[:, first:], columns, _cells(columns, cut), digest)
+
+
+def _comma(data: Buffer, lines: Spans, path: Path) -> str:
+    """What stands between the cells of the first row: that of three which makes the most of it."""
+
+    def cells(comma: str) -> int:
+        try:
+            first = records.quoted(data, lines[:, :200], comma, path)[:, :1]
+            return len(next(csv.reader(records.texts(data, first), delimiter=comma), []))
+        except (DataError, csv.Error):  # by this one, a cell would never end
+            return 0
+
+    return max(",;\t", key=cells) if lines.size else ","
 
 
 def _some(data: Buffer, spans: Spans) -> list[str]:
@@ -178,8 +191,11 @@ def looks_like_header(cells: list[str], rows: list[list[str]], names: frozenset[
 
 
 def _is_row(cells: list[str], rows: list[list[str]]) -> bool:
-    """Whether a first line is like what follows: one of its cells, such as a label, stands there again."""
-    return any(cell and cell in {row[i] for row in rows} for i, cell in enumerate(cells))
+    """Whether a first line is like what follows: one of its cells stands there again, in a column of few values, as a
+    label does."""
+    columns = [[row[i] for row in rows] for i in range(len(cells))]
+    pairs = zip(cells, columns, strict=True)
+    return any(cell in values and len(set(values)) <= len(values) / 2 for cell, values in pairs)
 
 
 def _is_number(text: str) -> bool:

@@ -169,7 +169,8 @@ def _together(notes: Sequence[Row], fields: Collection[str], joints: int) -> Row
     if "category_id" in fields:
         row["classes"] = [note["label"] for note in notes]
     if "keypoints" in fields:
-        row["keypoints"] = np.array([note["keypoints"] for note in notes], dtype=np.float32).reshape(-1, joints, 3)
+        places = [note["keypoints"] for note in notes]
+        row["keypoints"] = np.array(places, dtype=np.float32).reshape(len(notes), joints, 3)
     if "segmentation" in fields:
         row["segments"] = [note["segment"] for note in notes]
     if "caption" in fields:

@@ -111,6 +111,9 @@ def load_for(
     tokenizer.check(vocabulary(model.config))
     if words is None:
         return model, tokenizer
+    settings = model.config.to_json()
+    if "vocab_size" not in settings or settings.get("target_vocab_size"):
+        raise ConfigError(f"tokenizer.path gives a model one table of words; a {model.family} model has another form.")
     other = Tokenizer.load(words)
     known, kept = tokenizer.engine.get_vocab(), dict.fromkeys(range(len(other)))
     kept.update({i: known.get(piece) for piece, i in other.engine.get_vocab().items()})

@@ -85,7 +85,7 @@ class PictureTextTask(PictureTask):
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if build.is_folder(source):
-            model, tokenizer = build.load_for(source, cls.fits, cls.wanted, setup.model)
+            model, tokenizer = build.load_for(source, cls.fits, cls.wanted, setup.model, setup.tokenizer.path)
         else:
             config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
             chosen = setup.tokenizer

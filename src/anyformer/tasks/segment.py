@@ -118,7 +118,7 @@ class Segment(PictureTask):
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
-        found = cls.find_classes(rows, setup)
+        found = cls.find_classes(setup.all_of(rows), setup)
         task = super().begin(source, rows, valid, setup)
         numbers = {name: number for number, name in found.items()}
         task.ids = tuple(numbers[label] for label in task.labels)

@@ -147,10 +147,12 @@ class Store:
             return
         for folder in self.folder.glob(f"{DRAFT}*"):
             shutil.rmtree(folder, ignore_errors=True)
-        kept = self.found("step")
-        kept = [*kept[:1], *[one for one in self.regular() if one.step < kept[0].step]][: self.keep] if kept else []
-        if not kept:
+        every = self.found("step")
+        if not every:
             return
+        regular = [one for one in self.regular() if one.step < every[0].step]
+        others = [one for one in every[1:] if one not in regular]
+        kept = [every[0], *regular, *others][: self.keep]
         names = {checkpoint.folder.name for checkpoint in kept}
         names |= {f"best-{checkpoint.info['state']['best_step']:08d}" for checkpoint in kept}
         for kind in ("step", "best"):

@@ -36,7 +36,7 @@ from anyformer.train.work import Metrics
 from anyformer.weights.files import whole_folder
 
 LONG = 5000  # steps
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)  # of a disk that takes no more
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of a disk that takes no more
 LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
 
 
@@ -245,6 +245,8 @@ class Page(Watcher):
 
 def dry_run(order: Order) -> str:
     """Every setting, resolved, as lines of YAML."""
+    if order.resume:
+        check_folder(order.out, order.resume)
     chosen = plan(order)
     rows = f"# {len(chosen.rows):,} rows to learn from"
     valid = "" if chosen.valid is None else f", {len(chosen.valid):,} to evaluate on"

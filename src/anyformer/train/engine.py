@@ -414,6 +414,8 @@ class Engine:
         return whole
 
     def _mean(self, store: Store, checkpoints: Sequence[Checkpoint]) -> None:
+        if not checkpoints:
+            return
         weights = self._weights()
         sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
         for checkpoint in checkpoints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ from anyformer.version import __version__
 from anyformer.weights.files import flush, read_json
 
 RECORD, START = "train.json", "start"
+WRITTEN = (RECORD, START, "checkpoints", "metrics.jsonl", "report.html", "tensorboard")  # by a run before its end
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors")
 
 
@@ -59,8 +61,13 @@ def begin_folder(folder: Path, settings: Mapping[str, Any], data: Mapping[str, A
 
 def forget_folder(folder: Path) -> None:
     """A run that failed before it saved anything leaves nothing, so that it can be begun again with other settings."""
-    if not any(folder.glob("checkpoints/step-*")) and not (folder / "config.json").exists():
-        shutil.rmtree(folder, ignore_errors=True)
+    if any(folder.glob("checkpoints/[!.]*")) or (folder / "config.json").exists():
+        return
+    for name in WRITTEN:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # what else is in it is not ours
+        folder.rmdir()
 
 
 def versions() -> dict[str, str]:

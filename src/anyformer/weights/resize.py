@@ -33,16 +33,24 @@ def resize_vocabulary(model: Model, vocab_size: int) -> Model:
 def with_words(model: Model, config: Settings, kept: Sequence[int | None]) -> Model:
     """A copy of the model by settings for another vocabulary: word i is what word `kept[i]` was, or is new (None)."""
     words = model.config.to_json()["vocab_size"]
-    fresh, known = _like(model, config), model.state_dict()
+    fresh, known, tables = _like(model, config), model.state_dict(), _tables(model)
     index = torch.tensor([words if i is None else i for i in kept])  # the row behind the last is the mean of all
     with torch.no_grad():
         for name, target in fresh.state_dict().items():
             old = known[name]
-            table = len(old) == words and len(target) == len(kept) and old.shape[1:] == target.shape[1:]
-            if not table and old.shape != target.shape:
+            if name in tables:
+                old = torch.cat([old, old.mean(dim=0, keepdim=True)])[index.to(old.device)]
+            if old.shape != target.shape:
                 raise ConfigError(f"The tensor {name} of a {model.family} model does not follow its vocabulary.")
-            target.copy_(torch.cat([old, old.mean(dim=0, keepdim=True)])[index.to(old.device)] if table else old)
+            target.copy_(old)
     return fresh.train(model.training)
+
+
+def _tables(model: Model) -> set[str]:
+    """The tensors with a row for each word: those that would be longer if there were one word more."""
+    more = model.config.replace(vocab_size=model.config.to_json()["vocab_size"] + 1)
+    longer = registry.outline(registry.family(model.family), more).state_dict()
+    return {name for name, value in model.state_dict().items() if longer[name].shape != value.shape}
 
 
 def _like(model: Model, config: Settings) -> Model:

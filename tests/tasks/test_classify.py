@@ -305,3 +305,14 @@ def test_a_sentence_encoder_is_read_by_its_mean(minilm: Path, tmp_path: Path) ->
         task.model.save(tmp_path / "hf", format="hf")
     first = begin("classify-text", minilm, ROWS, {"pooling": "first"})
     first.model.save(tmp_path / "hf", format="hf")
+
+
+def test_choices_in_columns_of_their_own(tmp_path: Path) -> None:
+    """As SWAG's CSV has them; one column with "answer" in its name is no choice."""
+    (tmp_path / "x.csv").write_text(
+        "id,startphrase,ending0,ending1,ending2,label\n1,It rained so,a,b,c,2\n2,He ran,d,e,f,0\n"
+    )
+    rows = find("classify-pair").read(tmp_path / "x.csv")
+    assert rows[0] == {"first": "It rained so", "choices": ["a", "b", "c"], "label": "2"} and len(rows) == 2
+    task = begin("classify-pair", "bert-tiny", rows, vocab_size=60)
+    assert task.chooses and task.example(rows[0])["labels"] == 2

@@ -61,6 +61,7 @@ def test_a_table_becomes_a_folder_that_runs(table: Path, tmp_path: Path, capsys:
     names = {path.name for path in out.iterdir()}
     assert names >= {"config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl", "report.html", RECORD}
     config = json.loads((out / "config.json").read_text())
+    assert f"<td>model.vocab_size</td><td>{config['model']['vocab_size']}</td>" in (out / "report.html").read_text()
     assert config["train"]["steps"] == 60 and config["model"]["n_layers"] == 1 and "vocab_size" in config["tokenizer"]
     record = json.loads((out / RECORD).read_text())
     assert record["command"] and record["versions"]["torch"] and record["settings"]["train.steps"] == 60
@@ -284,7 +285,7 @@ def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     assert {"train.lr: 0.001", "train.warmup: 9", "tokenizer.vocab_size: 8000"} <= set(lines)
     assert {line.split(".")[0] for line in lines[1:]} >= {"model", "train", "data", "tokenizer"}
-    assert "57 rows to learn from, 3 to evaluate on" in lines[0]
+    assert "57 rows to learn from, 3 to evaluate on; the model's words and labels will be theirs" in lines[0]
     assert not Path("mine").exists()
 
 

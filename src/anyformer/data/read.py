@@ -56,6 +56,11 @@ class Rows(Sequence[Row]):
         """Some of the rows, in that order."""
         return Some(self, np.fromiter(index, dtype=np.int64))
 
+    def together(self, name: str, columns: Sequence[str]) -> Rows:
+        """Rows with some columns as one list, under a name of its own."""
+        others = {column: column for column in self.columns if column not in columns}
+        return Renamed(self, {**others, name: tuple(columns)})
+
     def rename(self, columns: Mapping[str, str]) -> Rows:
         """Rows with the columns that are values here, under the names that are keys.  rename({"text": "sentence"})"""
         for name in columns.values():
@@ -167,7 +172,9 @@ class Some(Rows):
 
 
 class Renamed(Rows):
-    def __init__(self, rows: Rows, names: dict[str, str]) -> None:
+    """Columns under other names; several of them may be one list."""
+
+    def __init__(self, rows: Rows, names: Mapping[str, str | tuple[str, ...]]) -> None:
         self.rows, self.names = rows, names
         self.columns, self.path, self.kind, self.about = tuple(names), rows.path, rows.kind, rows.about
         self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
@@ -178,7 +185,10 @@ class Renamed(Rows):
     def row(self, i: int) -> Row:
         row = self.rows.row(i)
         try:
-            return {ours: row[theirs] for ours, theirs in self.names.items()}
+            return {
+                ours: row[theirs] if isinstance(theirs, str) else [row[one] for one in theirs]
+                for ours, theirs in self.names.items()
+            }
         except KeyError as error:
             has = ", ".join(row)
             raise DataError(f"{self.where(i)}, has no {error.args[0]!r}; it has: {has}.") from None

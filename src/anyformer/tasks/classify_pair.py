@@ -8,6 +8,7 @@ pick(("It rained, so", ["she took an umbrella", "she took the sun"]))   # a mode
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -29,10 +30,26 @@ from anyformer.tasks.base import Batch, Column, Figures, Loss, Source, fit
 from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText
 from anyformer.tasks.text import chances, several, text_of, texts_of, token_loss
 
-FIRST = Column("first", ("sentence1", "text1", "premise", "question1", "#1 string", "context", "question", "a"))
+FIRST = Column(
+    "first",
+    (
+        "sentence1",
+        "text1",
+        "premise",
+        "question1",
+        "#1 string",
+        "context",
+        "question",
+        "a",
+        "startphrase",
+        "ctx",
+        "goal",
+    ),
+)
 SECOND = Column("second", ("sentence2", "text2", "hypothesis", "question2", "#2 string", "sentence", "b"))
 LABEL = Column("label", ("labels", "class", "quality", "is_duplicate", "gold_label", "score", "similarity", "answer"))
 CHOICES = Column("choices", ("endings", "options"))
+NUMBERED = re.compile(r"(ending|choice|option|answer|alternative|solution|sol)[ _]?\d+")  # ending0, ending1, …
 
 
 @dataclass(frozen=True)
@@ -70,7 +87,10 @@ class ClassifyPair(ClassifyText):
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
-        """With a column of choices, that instead of the second text."""
+        """With a column of choices, or several that are numbered, those instead of the second text."""
+        numbered = [column for column in rows.columns if NUMBERED.fullmatch(column.lower())]
+        if len(numbered) > 1 and not chosen.keys() & {"second", "choices"}:
+            rows = rows.together(CHOICES.name, numbered)
         names = {column.lower() for column in rows.columns}
         if "choices" in chosen or names & {CHOICES.name, *CHOICES.also}:
             return fit(rows, (FIRST, CHOICES, LABEL), chosen, cls.name)

@@ -206,7 +206,8 @@ def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
     order, out = chosen.order, chosen.order.out
     meter = Meter(devices.device)
     use = f"anyformer run {order.task} --model {out} INPUT"
-    page = Page(out, f"{order.task}: {order.recipe}", flatten(chosen.sections))
+    # Words and labels are the data's by now, and not the recipe's.
+    page = Page(out, f"{order.task}: {order.recipe}", flatten({**chosen.sections, "model": job.model.config}))
     watchers: list[Watcher] = []
     if devices.first:
         display = Display(job.model, devices.device, job.metric, devices.ranks)
@@ -248,6 +249,7 @@ def dry_run(order: Order) -> str:
     if order.resume:
         check_folder(order.out, order.resume)
     chosen = plan(order)
+    follows = "" if is_folder(order.recipe) else "; the model's words and labels will be theirs"
     rows = f"# {len(chosen.rows):,} rows to learn from"
     valid = "" if chosen.valid is None else f", {len(chosen.valid):,} to evaluate on"
-    return f"{rows}{valid}\n{show(chosen.sections)}"
+    return f"{rows}{valid}{follows}\n{show(chosen.sections)}"

@@ -358,3 +358,9 @@ def test_eval_prints_the_fields_own_figures(tmp_path: Path, capsys: pytest.Captu
     assert "nowhere.tsv does not exist" in capsys.readouterr().err
     assert run("eval", "classify-txt", "--model", "x", "--data", "y") == 2
     assert 'Did you mean "classify-text"?' in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code in (0, None) and capsys.readouterr().out == f"anyformer {af.__version__}\n"

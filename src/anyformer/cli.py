@@ -46,6 +46,22 @@ In Python:
 app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
+def show_version(asked: bool) -> None:
+    if asked:
+        from anyformer.version import __version__
+
+        print(f"anyformer {__version__}")
+        raise typer.Exit
+
+
+VERSION = typer.Option("--version", help="Print the version and stop.", callback=show_version, is_eager=True)
+
+
+@app.callback()
+def begin(version: Annotated[bool, VERSION] = False) -> None:
+    """What holds for every command."""
+
+
 # What a shell may complete; none of it imports torch.
 
 
@@ -349,6 +365,10 @@ def run_task(
           a question and the text, or the file, that has the answer; so classify-pair; or lines with a tab in between
       anyformer run classify-pair --model mine/ "It rained, so" "she took an umbrella" "she took the sun"
           the best of several choices, by a model that learned to choose
+      anyformer run match --model clip/ beach.jpg "a dog" "two children"
+          which of the texts fits the picture
+      anyformer run ask-image --model mine/ beach.jpg "who is there?"
+          a picture, and a question about it
       anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
           examples first, then each case; an answer ends where the next example would begin
       anyformer run embed --model MiniLM/ - < sentences.txt

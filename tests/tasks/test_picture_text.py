@@ -19,6 +19,7 @@ from anyformer.pictures.open import Picture
 from anyformer.tasks.ask_image import AskImage, split
 from anyformer.tasks.base import Setup
 from anyformer.tasks.caption import Caption
+from anyformer.tasks.console import run
 from anyformer.tasks.match import recalls
 from anyformer.tasks.picture_text import as_grid
 from anyformer.tasks.read import Read, ReadOptions
@@ -87,7 +88,7 @@ def test_recalls() -> None:
     assert figures["image_recall5"] == figures["text_recall10"] == 100.0
 
 
-def test_match_learns_and_names_classes(tmp_path: Path) -> None:
+def test_match_learns_and_names_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = put(tmp_path, files.captioned())
     settings = {**FAST, **PLAIN, "tokenizer.vocab_size": 290, "lr": 2e-3}
     settings.pop("train.label_smoothing")
@@ -102,9 +103,14 @@ def test_match_learns_and_names_classes(tmp_path: Path) -> None:
         match(files.square((1, 2, 3), 0))
     with pytest.raises(af.InputError, match=r"\{\}"):
         match(files.square((1, 2, 3), 0), texts=["a"], template="no place")
+    picture = tmp_path / "p.png"
+    picture.write_bytes(files.encode(files.square(files.COLOURS["red"], 3)))
+    run("match", str(tmp_path / "m"), [str(picture), "a red square on grey", "a blue square on grey"], {})
+    *_, use, said = capsys.readouterr().out.splitlines()
+    assert said.startswith("a red square on grey (") and use.endswith("PICTURE TEXT TEXT")
 
 
-def test_asking_learns_from_the_picture(tmp_path: Path) -> None:
+def test_asking_learns_from_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Shuffling the pictures raises the loss."""
     data = put(tmp_path, files.captioned())
     settings = {**FAST, **PLAIN, "lr": 3e-3, "tokenizer.vocab_size": 290}
@@ -115,6 +121,12 @@ def test_asking_learns_from_the_picture(tmp_path: Path) -> None:
     picture = tmp_path / "p.png"
     picture.write_bytes(files.encode(files.square(files.COLOURS["red"], 3)))
     assert "red" in str(ask(f"{picture}|what is it?")) and ask(str(picture)).draw().width > 200
+    assert "red" in str(ask({"image": str(picture), "question": "what is it?"}))
+    capsys.readouterr()
+    run("ask-image", str(tmp_path / "m"), [str(picture), "what is it?"], {})
+    assert "red" in capsys.readouterr().out
+    with pytest.raises(af.InputError, match="takes one question"):
+        run("ask-image", str(tmp_path / "m"), [str(picture), "what is it?", "and what is that?"], {})
 
 
 @pytest.mark.parametrize("task", ["caption", "read"])

@@ -157,7 +157,7 @@ class AskImage(PictureTextTask):
         return {**figures, **scores, **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """A picture, or "FILE|question"; `question` holds for all that bring none."""
+        """A picture, a pair of it and a question, or "FILE|question"; `question` holds for all that bring none."""
         things, alone = several(thing)
         question = options.pop("question", None)
         pairs = [split(one, question) for one in things]
@@ -209,6 +209,8 @@ def picture_dock(config: Settings) -> dict[str, Any]:
 
 def split(thing: Any, question: str | None) -> tuple[Picture, str | None]:
     """ "beach.jpg|who is there?" -> the picture and the question"""
+    if isinstance(thing, Mapping) and "image" in thing:
+        return Picture.of(thing["image"]), thing.get("question", question)
     if isinstance(thing, tuple) and len(thing) == 2:
         return Picture.of(thing[0]), str(thing[1])
     if isinstance(thing, str) and "|" in thing:

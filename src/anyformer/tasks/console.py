@@ -17,6 +17,8 @@ from anyformer.tasks.generate import Generate
 
 TOGETHER = 16  # inputs that go through a model at a time
 DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
+# Tasks on pictures that are told something in words beside them, and the option that takes those.
+BESIDE = {"match": "texts", "ask-image": "question"}
 # Tasks whose answers draw themselves: they have `draw()`, which gives a PIL image.
 DRAWING = frozenset("ask-image caption classify-image complete-image detect pose read reconstruct segment".split())
 
@@ -46,6 +48,8 @@ def run(
         raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
     if out is not None and name not in DRAWING:
         raise InputError(f"{name} has nothing to draw, so it takes no --out.")
+    if name in BESIDE:
+        inputs, options = aside(name, inputs, options)
     texts = read_inputs(inputs, name)
     if name in shipped.PAIRS and len(inputs) > 1 and "-" not in inputs:
         texts = together(list(texts))
@@ -79,6 +83,24 @@ def answer_all(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> l
 def under(name: str, answer: str) -> str:
     """An answer with the name of the file that it is on; one of several lines below the name."""
     return f"{name}:\n{answer}" if "\n" in answer else f"{name}: {answer}"
+
+
+def aside(name: str, inputs: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """The pictures among the inputs, and with the options what was said beside them: whatever is and names no file."""
+    words = [item for item in inputs if item != "-" and "|" not in item and not Path(item).suffix and not _exists(item)]
+    pictures = [item for item in inputs if item not in words]
+    if not words or not pictures:
+        return list(inputs), dict(options)
+    if name == "ask-image" and len(words) > 1:
+        raise InputError("ask-image takes one question, and pictures: anyformer run ask-image PICTURE QUESTION.")
+    return pictures, {**options, BESIDE[name]: words if name == "match" else words[0]}
+
+
+def _exists(item: str) -> bool:
+    try:
+        return Path(item).exists()
+    except (OSError, ValueError):  # too long for a name, or no name at all
+        return False
 
 
 def pictures_at(out: Path | None) -> Iterator[Path]:

@@ -154,7 +154,7 @@ class Match(PictureTextTask):
         if options:
             raise InputError(f"match takes texts and template, and no {next(iter(options))}.")
         if not texts:
-            raise InputError("Say what a picture may be: task.texts, such as --set or texts=[…].")
+            raise InputError("Say what a picture may be: anyformer run match PICTURE TEXT TEXT …, or texts=[…].")
         if "{}" not in template:
             raise InputError(f'The template is "{template}"; it must have {{}} where the text goes.')
         scale = self.model.heads["match"].get_parameter("scale").detach().exp().item()

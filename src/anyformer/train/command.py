@@ -37,6 +37,13 @@ from anyformer.weights.files import whole_folder
 
 LONG = 5000  # steps
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of a disk that takes no more
+# What `anyformer run` takes, where it is more than one thing.
+INPUTS = {
+    "answer": "QUESTION TEXT",
+    "ask-image": "PICTURE QUESTION",
+    "classify-pair": "TEXT TEXT",
+    "match": "PICTURE TEXT TEXT",
+}
 LORA_RATE = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
 
 
@@ -205,7 +212,7 @@ def keep_tokenizer(task: Task, folder: Path) -> None:
 def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
     order, out = chosen.order, chosen.order.out
     meter = Meter(devices.device)
-    use = f"anyformer run {order.task} --model {out} INPUT"
+    use = f"anyformer run {order.task} --model {out} {INPUTS.get(order.task, 'INPUT')}"
     # Words and labels are the data's by now, and not the recipe's.
     page = Page(out, f"{order.task}: {order.recipe}", flatten({**chosen.sections, "model": job.model.config}))
     watchers: list[Watcher] = []

@@ -99,6 +99,46 @@ def test_empty_and_broken_samples() -> None:
         as_sound("nothing.wav").read()
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.float32, np.float64])
+def test_samples_from_python(kind: type) -> None:
+    """What scipy reads is heard as the file is: stereo, of every width, in every way of handing it in."""
+    real = np.random.default_rng(0).uniform(-0.9, 0.9, (500, 2))
+    full = {np.uint8: 2.0**7, np.int16: 2.0**15, np.int32: 2.0**31}.get(kind, 1.0)
+    data = scipy_wav((real * full + (128 if kind is np.uint8 else 0)).astype(kind))
+    rate, samples = wavfile.read(io.BytesIO(data))
+    wanted = as_sound(data).read()[1]
+    for thing in ((rate, samples), (np.int64(rate), samples.T), {"array": samples, "sampling_rate": float(rate)}):
+        own, read = as_sound(thing).read()
+        assert own == 8000 and type(own) is int
+        torch.testing.assert_close(read, wanted, atol=1e-6, rtol=0)
+    torch.testing.assert_close(as_sound((rate, torch.from_numpy(samples[:, 0].copy()))).read()[1], wanted[:1])
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        ((np.zeros(100, np.int16), 8000), r"\(rate, samples\), in this order"),
+        ((8000.5, [0.0]), "whole number of samples a second; 8000.5"),
+        ((8000, np.zeros((0, 2))), r"no sound in samples of the shape \[0, 2\]"),
+        ((8000, np.zeros((2, 2, 2))), "have the shape"),
+        ((8000, np.zeros(9, complex)), "real numbers.*complex128"),
+        ((8000, np.zeros(9, bool)), "real numbers.*bool"),
+        ((8000, ["a"]), "real numbers"),
+        ((8000, [[0.0, 1.0], [0.0]]), "differ in length"),
+        ((8000, [0, 12_000, -12_000]), "int64 do not say their range"),
+    ],
+)
+def test_samples_that_are_none(thing: object, said: str) -> None:
+    with pytest.raises(af.Error, match=said):
+        as_sound(thing)
+
+
+def test_rates_too_low() -> None:
+    for thing in (write_wav(tone(0.1), 1), (1, tone(0.1)), (-8000, tone(0.1))):
+        with pytest.raises(af.Error, match="samples a second; a sound has 100 or more"):
+            as_sound(thing).open(16_000)
+
+
 def test_flac(tmp_path: Path) -> None:
     """Through soundfile, stereo to one channel, to another rate."""
     soundfile = pytest.importorskip("soundfile")

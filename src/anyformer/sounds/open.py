@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from anyformer.sounds.resample import resample
 from anyformer.sounds.wav import read_wav
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff")
+LOWEST = 100  # samples a second: nothing that is heard has fewer, and a header that says so is damaged
+CHANNELS = 8  # at most, where they are told from samples by their number
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Sound:
         """The rate, and the samples [channels, n]."""
         got = self.fetch()
         rate, samples = got if isinstance(got, tuple) else decode(got, self.name)
+        if rate < LOWEST:
+            raise DataError(f"{self.name} says that it has {rate} samples a second; a sound has {LOWEST} or more.")
         if not samples.shape[-1]:
             raise DataError(f"{self.name} holds no sound: it has no samples at all.")
         if not bool(torch.isfinite(samples).all()):
@@ -87,12 +92,54 @@ def as_sound(thing: Any) -> Sound:
         return Sound("the bytes given", lambda: held)
     if isinstance(thing, Mapping) and {"array", "sampling_rate"} <= thing.keys():
         thing = (thing["sampling_rate"], thing["array"])
-    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], int):
-        rate, samples = thing[0], torch.as_tensor(np.asarray(thing[1]), dtype=torch.float32)
-        if samples.dim() not in (1, 2):
-            raise InputError(f"Samples are [n] or [channels, n]; these have the shape {list(samples.shape)}.")
-        return Sound("the samples given", lambda: (rate, samples.reshape(-1, samples.shape[-1])))
+    if isinstance(thing, tuple) and len(thing) == 2:
+        if not _is_number(thing[0]) and _is_number(thing[1]):
+            raise InputError("Samples are given as (rate, samples), in this order; here the rate comes last.")
+        if _is_number(thing[0]):
+            rate, samples = _rate(thing[0]), _samples(thing[1])
+            return Sound("the samples given", lambda: (rate, samples))
     raise InputError(
         f"A sound is a file's name, its bytes, or (rate, samples); a {type(thing).__name__} was given, which does not"
         " say its rate."
     )
+
+
+def _is_number(thing: Any) -> bool:
+    return (isinstance(thing, Real) and not isinstance(thing, bool)) or (
+        isinstance(thing, (np.ndarray, Tensor)) and not thing.ndim
+    )
+
+
+def _rate(given: Any) -> int:
+    value = float(given)
+    if not value.is_integer():
+        raise InputError(f"A rate is a whole number of samples a second; {value:g} was given.")
+    return int(value)
+
+
+def _samples(given: Any) -> Tensor:
+    """[channels, n] between -1 and 1: whole numbers by the range of their type, as in WAV files; [n, channels], as
+    scipy and soundfile have it, turned."""
+    if isinstance(given, Tensor):
+        given = given.detach().cpu()
+        given = given.float() if given.is_floating_point() else given  # numpy has no bfloat16
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise InputError("Samples are [n] or [channels, n]; these channels differ in length.") from None
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"Samples are real numbers; these are of the type {array.dtype}.")
+    if array.ndim not in (1, 2):
+        raise InputError(f"Samples are [n] or [channels, n]; these have the shape {list(array.shape)}.")
+    if not array.size:
+        raise InputError(f"There is no sound in samples of the shape {list(array.shape)}.")
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 4:
+        raise InputError(f"Samples of the type {array.dtype} do not say their range; give int16, or floats up to 1.")
+    if array.ndim == 2 and array.shape[1] <= CHANNELS < array.shape[0]:
+        array = array.T
+    full = 1.0 if array.dtype.kind == "f" else 2.0 ** (8 * array.dtype.itemsize - 1)
+    middle = full if array.dtype.kind == "u" else 0.0  # of numbers without a sign
+    made: Any = array.astype(np.float64 if array.dtype.itemsize == 4 and middle else np.float32)
+    made -= middle
+    made /= full
+    return torch.from_numpy(np.atleast_2d(np.ascontiguousarray(made, dtype=np.float32)))

@@ -209,8 +209,11 @@ class Transcribe(DecodedTask, WritingTask):
         waiting: list[tuple[int, Tensor]] = []
         for i, sound in enumerate(sounds):
             wave = sound.open(self.extractor.rate)
-            if len(wave) > self.extractor.n_frames * self.extractor.hop:
+            window = self.extractor.n_frames * self.extractor.hop
+            if len(wave) > window and self.tells_times:
                 found[i] = self._write([self.extractor.whole(wave)], chosen)[0]
+            elif len(wave) > window:
+                found[i] = self._one_by_one(wave.split(window), chosen)
             else:
                 waiting.append((i, self.extractor([wave])[0]))
             if len(waiting) == TOGETHER or (waiting and i + 1 == len(sounds)):
@@ -220,6 +223,19 @@ class Transcribe(DecodedTask, WritingTask):
             if progress is not None:
                 progress(i + 1, len(sounds))
         return [found[i] for i in range(len(sounds))]
+
+    @property
+    def tells_times(self) -> bool:
+        """Whether the model says when it heard something, by which a longer sound is gone through."""
+        return self.model.origin.generation.get("no_timestamps_token_id") is not None
+
+    def _one_by_one(self, windows: Sequence[Tensor], options: Mapping[str, Any]) -> Transcript:
+        """A sound cut where a window ends, and be it in a word: a model that tells no times can do no better."""
+        said: list[Transcript] = []
+        for start in range(0, len(windows), TOGETHER):
+            some = windows[start : start + TOGETHER]
+            said += self._write([self.extractor([wave])[0] for wave in some], options)
+        return Transcript(" ".join(one.text for one in said if one.text), tuple(c for one in said for c in one.chunks))
 
     def _write(self, features: Sequence[Tensor], options: Mapping[str, Any]) -> list[Transcript]:
         batch = torch.stack(list(features)).to(self.model.device, self.model.dtype)

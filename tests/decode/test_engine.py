@@ -140,6 +140,43 @@ def test_a_fresh_model_generates_by_its_own_settings() -> None:
     assert (found[:, 0] == 3).all() and found.shape[1] <= 21
 
 
+@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.3, "length_penalty": 0.5}, {"num_beams": 1}], ids=str)
+def test_scores_are_normalised_again(marian: tuple[Any, af.Model], more: dict[str, Any], tmp_path: Path) -> None:
+    """renormalize_logits, from the caller and from a file, as Marian's folders have it."""
+    common = [[token] for token in range(4, 30)]
+    options = {"max_new_tokens": 12, "num_beams": 4, "bad_words_ids": common, "pad_token_id": PAD, **more}
+    found = compare(marian, input_ids=prompts(), renormalize_logits=True, **options)
+    if options["num_beams"] > 1:
+        assert found.tolist() != marian[1].generate(prompts(), **options).tolist()
+    marian[1].save(tmp_path, format="hf")
+    file = tmp_path / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "renormalize_logits": True}))
+    assert af.load(tmp_path).generate(prompts(), **options).tolist() == found.tolist()
+
+
+def test_beams_are_drawn_from_normalised_scores(gpt2: tuple[Any, af.Model]) -> None:
+    """With one word left to draw from, each step costs nothing."""
+    options = {"num_beams": 2, "do_sample": True, "temperature": 0.01, "top_k": 2, "max_new_tokens": 5, "logprobs": 1}
+    out = gpt2[1].generate(prompts(2), renormalize_logits=True, eos_token_id=None, **options)
+    assert out.sequences_scores.abs().max() < 1
+
+
+def test_fields_of_a_file_that_say_nothing(gpt2: tuple[Any, af.Model], recwarn: pytest.WarningsRecorder) -> None:
+    model, ids = gpt2[1], prompts(2)
+    expected = model.generate(ids, max_new_tokens=4).tolist()
+    model.origin.generation, before = {"disable_compile": True, "chat_format": "chatml"}, model.origin.generation
+    try:
+        assert model.generate(ids, max_new_tokens=4).tolist() == expected and not recwarn.list
+        model.origin.generation = {"is_funny": True}
+        with pytest.warns(UserWarning, match="does not know and leaves aside: is_funny"):
+            assert model.generate(ids, max_new_tokens=4).tolist() == expected
+        model.origin.generation = {"sequence_bias": [[[3], 1.0]]}
+        with pytest.raises(af.InputError, match="sequence_bias.*not in this version"):
+            model.generate(ids, max_new_tokens=4)
+    finally:
+        model.origin.generation = before
+
+
 def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[Any, af.Model], tmp_path: Path) -> None:
     model, ids = gpt2[1], prompts(2)
     for options in ({"penalty_alpha": 0.6}, {"guidance_scale": 2.0}):

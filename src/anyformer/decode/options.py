@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +22,11 @@ NEW_TOKENS = 20  # where nobody says how long
 SETTINGS = {"eos_token_id": "end", "pad_token_id": "padding", "decoder_start_token_id": "decoder_start"}
 
 # What a generation config may hold that says nothing about which tokens come out.
-MOOT = ("use_cache", "max_time", "transformers_version", "cache_implementation", "alignment_heads")
+MOOT = (
+    *("use_cache", "max_time", "transformers_version", "cache_implementation", "cache_config", "alignment_heads"),
+    *("disable_compile", "compile_config", "prefill_chunk_size", "low_memory", "is_assistant", "trust_remote_code"),
+    *("chat_format", "max_window_size"),
+)
 MOOT_PREFIXES = ("_", "output_", "return_", "assistant_", "num_assistant_")
 # Options of searches that are not in this version, with the values that mean "not used".
 ABSENT: dict[str, tuple[Any, ...]] = {
@@ -32,8 +37,15 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "encoder_repetition_penalty": (1.0, None),
     "encoder_no_repeat_ngram_size": (0, None),
     "exponential_decay_length_penalty": (None,),
-    "renormalize_logits": (False, None),
     "remove_invalid_values": (False, None),
+    "sequence_bias": (None,),
+    "constraints": (None,),
+    "force_words_ids": (None,),
+    "forced_decoder_ids": (None, []),
+    "watermarking_config": (None,),
+    "token_healing": (False, None),
+    "dola_layers": (None,),
+    "top_h": (None,),
 }
 
 
@@ -62,6 +74,7 @@ class Plan(Settings):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
+    renormalize_logits: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
     suppress: tuple[int, ...] = ()
     begin_suppress: tuple[int, ...] = ()
@@ -136,6 +149,7 @@ PLAIN = (
     "presence_penalty",
     "frequency_penalty",
     "no_repeat_ngram_size",
+    "renormalize_logits",
     "num_assistant_tokens",
     "prompt_lookup_num_tokens",
     "max_matching_ngram_size",
@@ -242,12 +256,23 @@ def check_options(model: Model, options: Mapping[str, Any]) -> None:
 
 
 def check_file(file: Mapping[str, Any]) -> None:
+    """What a file asks for and this version has not is an error; what nobody has heard of is a warning."""
+    unknown = []
     for name, value in file.items():
         if name in (*OPTIONS, *PLAIN, *MOOT) or name.startswith(MOOT_PREFIXES):
             continue
-        if value not in ABSENT.get(name, (None, False)):
-            way = f"; pass {name}={ABSENT[name][0]} to decode without it" if name in ABSENT else ""
-            raise InputError(f"The generation config asks for {name}={value!r}, which is not in this version{way}.")
+        if name not in ABSENT:
+            unknown += [name] if value not in (None, False) else []
+        elif value not in ABSENT[name]:
+            raise InputError(
+                f"The generation config asks for {name}={value!r}, which is not in this version; pass "
+                f"{name}={ABSENT[name][0]} to decode without it."
+            )
+    if unknown:
+        warnings.warn(
+            f"The generation config has fields that anyformer does not know and leaves aside: {', '.join(unknown)}.",
+            stacklevel=2,
+        )
 
 
 def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) -> Plan:

@@ -51,6 +51,8 @@ def processors(plan: Plan) -> list[Processor]:
         rules.append(partial(ban, ids=plan.begin_suppress, at=free))
     if plan.stamps is not None:
         rules.append(partial(tell_times, stamps=plan.stamps, begin=plan.prompt))
+    if rules and plan.renormalize_logits and plan.num_beams > 1 and not plan.do_sample:
+        rules.append(normalise)
     return rules
 
 
@@ -68,11 +70,18 @@ def truncations(plan: Plan) -> list[Processor]:
         rules.append(lambda scores, history: keep_min_p(scores, plan.min_p, keep))
     if plan.typical_p < 1:
         rules.append(lambda scores, history: keep_typical(scores, plan.typical_p, keep))
+    if plan.renormalize_logits and plan.num_beams > 1:
+        rules.append(normalise)
     return rules
 
 
 def _ends(plan: Plan) -> set[tuple[int, ...]]:
     return {(token,) for token in plan.end}
+
+
+def normalise(scores: Tensor, history: Tensor) -> Tensor:
+    """Log-probabilities again, after the other rules; only beams, which add them up, can tell."""
+    return scores.log_softmax(dim=-1)
 
 
 def penalise_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:

@@ -113,6 +113,9 @@ def test_tables_learned_by_heart(tmp_path: Path) -> None:
     assert again('{"age": 70, "region": "south"}').label == "no"  # income is missing
     with pytest.raises(af.Error, match=r'no column "agee".*age, income, region'):
         again({"agee": 3})
+    for wrong, said in (({"age": "old"}, 'the age is "old"'), ({"income": 1e300}, "usual size"), ({}, "row is empty")):
+        with pytest.raises(af.InputError, match=said):
+            again(wrong)
 
 
 def test_what_is_missing_is_not_looked_at() -> None:

@@ -34,6 +34,7 @@ from anyformer.tasks.labelled import LabelledTask
 from anyformer.tasks.rounds import rounds
 
 FILE = "preprocessor_config.json"
+FAR = 1e30  # beyond which a number is none in float32
 LABELS = ("labels", "class", "target", "category", "y")
 
 
@@ -71,8 +72,14 @@ class TableReader(Settings):
         unknown = [name for name in row if name not in self.names_of()]
         if unknown:
             raise InputError(f'The model knows no column "{unknown[0]}"; it knows {", ".join(self.names_of())}.')
+        if not row:
+            raise InputError(f"The row is empty; the model reads {', '.join(self.names_of())}.")
         made: dict[str, Any] = {}
         if self.numbers:
+            for name in self.numbers:
+                value = row.get(name)
+                if value not in (None, "") and not abs(_number(value)) < FAR:
+                    raise InputError(f'the {name} is "{value}", where the model learned from numbers of a usual size.')
             read = [_number(row.get(name)) for name in self.numbers]
             made["numbers"] = np.array(
                 [(value - mean) / std for value, mean, std in zip(read, self.means, self.stds, strict=True)], np.float32
@@ -139,7 +146,10 @@ class ClassifySet(LabelledTask):
         try:
             return json.loads(value)
         except json.JSONDecodeError as error:
-            raise InputError(f"A set or a row is given as JSON, and this is none: {error.msg}.") from None
+            forms = '[[0.1, 2], [3, 4]] or {"age": 33}'
+            raise InputError(
+                f"A set or a row is given as JSON, such as {forms}, and this is none: {error.msg}."
+            ) from None
 
     @classmethod
     def reads_such(cls, config: Settings) -> bool:

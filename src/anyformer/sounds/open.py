@@ -105,9 +105,9 @@ def as_sound(thing: Any) -> Sound:
 
 
 def _is_number(thing: Any) -> bool:
-    return (isinstance(thing, Real) and not isinstance(thing, bool)) or (
-        isinstance(thing, (np.ndarray, Tensor)) and not thing.ndim
-    )
+    if isinstance(thing, (np.ndarray, Tensor)):
+        return not thing.ndim
+    return type(thing) is not bool and isinstance(thing, Real)
 
 
 def _rate(given: Any) -> int:

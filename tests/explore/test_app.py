@@ -247,6 +247,12 @@ def test_a_port_that_is_taken_is_said() -> None:
             free_socket(port)
 
 
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999])
+def test_a_port_that_is_none_is_said(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"from 0 to 65535; --port {port} is none"):
+        free_socket(port)
+
+
 def test_the_command_serves_until_it_is_told_to_stop(folder: Path) -> None:
     command = [sys.executable, "-m", "anyformer", "explore", "--model", str(folder / "decoder"), "--no-open"]
     environment = {**os.environ, "PYTHONPATH": str(Path(anyformer.__file__).parents[1])}

@@ -13,6 +13,7 @@ from anyformer.explore.gallery import Gallery
 from anyformer.explore.shelf import Shelf
 
 PORT = 8017
+LAST = 65_535
 TRIES = 20  # ports after the usual one, where that is taken
 
 
@@ -37,6 +38,8 @@ def serve(models: Sequence[Path], port: int | None = None, browser: bool = True,
 
 def free_socket(port: int | None) -> socket.socket:
     """Bound to loopback: at the port that was asked for, or at the first that is free."""
+    if port is not None and not 0 <= port <= LAST:
+        raise ConfigError(f"A port is a number from 0 to {LAST}; --port {port} is none.")
     wanted = range(PORT, PORT + TRIES) if port is None else [port]
     for one in wanted:
         found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -46,6 +46,31 @@ def test_words_over_a_sound(opened: Models) -> None:
     torch.testing.assert_close(maps[:, 0], wanted, atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("target", [None, "5 9"])
+def test_what_is_said_follows_its_opening(opened: Models, monkeypatch: pytest.MonkeyPatch, target: str | None) -> None:
+    """The start token, the language that is heard, the task and no times stand before the words, as in generate."""
+    one = opened["whisper"]
+    said = {"lang_to_id": {"<|en|>": 40}, "task_to_id": {"transcribe": 50}, "task": "transcribe"}
+    monkeypatch.setattr(one.model.origin, "generation", {**said, "no_timestamps_token_id": 60})
+    for new in (1, 3):
+        ask = Ask(sound=sound(), target=target, new_tokens=new)
+        subject = one.subject(ask, Patience(60))
+        given = subject.batch["decoder_input_ids"]
+        assert given.dtype == torch.long and given[0, :4].tolist() == [1, 40, 50, 60]
+        with torch.no_grad():
+            best = one.model(**subject.batch).logits[0, 3:].argmax(-1)
+        answers = [word.id for word in subject.answers]
+        assert answers[3:] == (best.tolist() if target is None else [5, 9, 0])
+
+
+def test_nothing_is_said(opened: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = opened["whisper"]
+    monkeypatch.setattr(one, "generate", lambda *_: [])
+    subject = one.subject(Ask(sound=sound()), Patience(60))
+    assert subject.batch["decoder_input_ids"].tolist() == [[1]]
+    assert [word.id for word in subject.answers] == [0]
+
+
 def test_a_sound_must_be_one(opened: Models) -> None:
     with pytest.raises(Error, match="reads sounds; give it one"):
         view(opened["whisper"], "caption")

@@ -14,6 +14,7 @@ import torch
 
 from anyformer.data.settings import DataSettings
 from anyformer.decode.engine import pack_for_steps
+from anyformer.decode.opening import open_answers, read_wish, window_of
 from anyformer.errors import Error, InputError
 from anyformer.explore.ask import Ask
 from anyformer.explore.capture import Trace, trace, watched
@@ -179,7 +180,7 @@ class Opened:
         if not self.writes:
             return Subject(batch, words, image=image, shown=shown)
         said, answers = self._answer(ask, batch, patience)
-        batch["decoder_input_ids"] = torch.tensor([[word.id for word in said]])
+        batch["decoder_input_ids"] = torch.tensor([[word.id for word in said]], dtype=torch.long)
         decoder = next(stage.name for stage in self.stages if "decoder_input_ids" in stage.names)
         return Subject(batch, {**words, decoder: said}, answers, image, shown)
 
@@ -261,17 +262,41 @@ class Opened:
 
     def _answer(self, ask: Ask, batch: dict[str, Any], patience: Patience) -> tuple[list[Word], list[Word]]:
         """What the decoder reads, and what it says at each place: one word later."""
-        start = self.model.decoder_start
-        assert start is not None
         if ask.target is None:
-            ids = self.generate(ask, batch, patience)
+            ids = self._said(ask, batch, patience)
         else:
             target = self.tokenizer.target if self.tokenizer is not None else None
             cut = [word.id for word in _ids(ask.target)] if target is None else target.encode(ask.target, special=False)
             end = self.end
-            ids = [start, *cut, *([] if end is None else [end])]
+            ids = [*self._opening(ask, batch, patience), *cut, *([] if end is None else [end])]
         words = self.words(ids, target=True)
         return words[:-1], words[1:]
+
+    @property
+    def _hears(self) -> bool:
+        """A model of speech, which generates new tokens alone: neither what they follow nor the end."""
+        return self.reads_sounds and window_of(self.model) is not None
+
+    def _said(self, ask: Ask, batch: dict[str, Any], patience: Patience) -> list[int]:
+        """What the model writes by itself, from the start token to the end where it came to one."""
+        ids = self.generate(ask, batch, patience)
+        if not self._hears:
+            return ids
+        wish = read_wish(self.model, self.ending(), long=False)
+        whole = [*self._opening(ask, batch, patience), *ids]
+        ended = len(ids) < ask.new_tokens and len(whole) < wish.room
+        return [*whole, wish.end] if ended else whole
+
+    @torch.inference_mode()
+    def _opening(self, ask: Ask, batch: dict[str, Any], patience: Patience) -> list[int]:
+        """What every answer begins with: the start token, and for models of speech the language and the task."""
+        start = self.model.decoder_start
+        assert start is not None
+        if not self._hears:
+            return [start]
+        wish = read_wish(self.model, self.ending(), long=False)
+        with watched(self.model, None, [], patience), silenced(self.model, ask.silence):
+            return cast("list[int]", open_answers(self.model, batch["input_features"], wish)[0].tolist())
 
     @property
     def end(self) -> int | None:

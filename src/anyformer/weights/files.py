@@ -54,7 +54,7 @@ class Stored:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte mark first
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FolderError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(data, dict):
@@ -106,7 +106,20 @@ def _opened(file: Path) -> Iterator[Any]:
         with safe_open(file, framework="pt", device="cpu") as handle:
             yield handle
     except (SafetensorError, OSError) as error:
+        if _is_pointer(file):
+            raise FolderError(
+                f"{file} is a pointer of git-lfs and not the weights; fetch them with `git lfs pull` in its checkout."
+            ) from None
         raise FolderError(f"{file} cannot be read: it is damaged or cut short ({error}).") from None
+
+
+def _is_pointer(file: Path) -> bool:
+    """What a checkout without git-lfs has in place of a large file."""
+    try:
+        with file.open("rb") as content:
+            return content.read(64).startswith(b"version https://git-lfs")
+    except OSError:
+        return False
 
 
 def _list_file(file: Path) -> list[Stored]:
@@ -167,9 +180,10 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
     A folder that stands there already keeps its other files; it is never seen half-written.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    draft = None
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         yield draft
         for file in draft.iterdir():
             flush(file)
@@ -191,7 +205,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise FolderError(f"{folder} cannot be written: {error.strerror or error}.") from None
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def flush(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import warnings
 from os import PathLike
@@ -37,11 +38,11 @@ def load(
 ) -> Model:
     """A model from an anyformer folder, a Hugging Face one or a .gguf file, or one that ships, by name; on `device`, as
     it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs faster."""
-    if isinstance(dtype, str):
+    if dtype is not None:
         dtype = read_dtype(dtype)
     if isinstance(device, str):
         device = read_device(device)
-    path = shipped.place(folder)
+    path = shipped.place(_place(folder))
     if weights is None:
         return read(path, device, dtype)
     return read(path, device, torch.float32 if dtype is None else dtype).quantise(weights)
@@ -50,7 +51,7 @@ def load(
 def outline(folder: str | PathLike[str]) -> Model:
     """A folder's model without its weights, on the meta device: its settings, and the names and shapes of its tensors.
     What `load` warns of is not said."""
-    path = shipped.place(folder)
+    path = shipped.place(_place(folder))
     if _is_gguf(path):
         from anyformer.weights.gguf import outline_gguf
 
@@ -73,6 +74,14 @@ def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> M
     return load_hf(path, config, device, dtype)
 
 
+def _place(folder: Any) -> str | PathLike[str]:
+    """A path as somebody gives it; "~" is their home."""
+    if not isinstance(folder, (str, PathLike)) or not os.fspath(folder):
+        raise FolderError(f"A model folder is given by its path, and not as {folder!r}.")
+    text = os.fspath(folder)
+    return os.path.expanduser(folder) if isinstance(text, str) and text.startswith("~") else folder
+
+
 def _is_gguf(path: Path) -> bool:
     return path.suffix == ".gguf" and path.is_file()
 
@@ -81,9 +90,10 @@ def _config(path: Path) -> dict[str, Any]:
     """A model folder's config.json."""
     if not path.is_dir():
         what = "is a file, not a folder" if path.exists() else "does not exist"
-        raise FolderError(
-            f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.{shipped.hint(path)}"
-        )
+        hint = shipped.hint(path)
+        if str(path) in registry.recipes():
+            hint = f' "{path}" is a recipe: af.build("{path}") makes a new model of it.'
+        raise FolderError(f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.{hint}")
     if not (path / "config.json").exists() and (path / "train.json").exists():
         raise FolderError(f"The run in {path} is not finished; the command that began it goes on with --resume.")
     if not (path / "config.json").exists():
@@ -101,11 +111,15 @@ def read_device(name: str) -> torch.device:
     return device
 
 
-def read_dtype(name: str) -> torch.dtype:
+def read_dtype(name: str | torch.dtype) -> torch.dtype:
     kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     known = {str(kind).removeprefix("torch."): kind for kind in kinds}
-    if name not in known:
-        raise ConfigError(f'There is no dtype "{name}".{nearest(name, known)} There are: {", ".join(known)}.')
+    if isinstance(name, torch.dtype) and name in kinds:
+        return name
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(
+            f'There is no dtype "{name}" for a model.{nearest(str(name), known)} There are: {", ".join(known)}.'
+        )
     return known[name]
 
 
@@ -114,7 +128,7 @@ def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -
         raise ConfigError(f'There is no format "{format}".{nearest(format, FORMATS)} There are: {", ".join(FORMATS)}.')
     if quantised(model):
         raise WeightsError("The weights of this model are rounded to int8; load it again without that to save it.")
-    with whole_folder(Path(folder)) as draft:
+    with whole_folder(Path(_place(folder))) as draft:
         if format == "hf":
             save_hf(model, draft)
         else:

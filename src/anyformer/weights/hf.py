@@ -49,13 +49,19 @@ def outline_hf(folder: Path, config: dict[str, Any]) -> tuple[Table, Model]:
 def find_table(config: dict[str, Any], folder: Path) -> tuple[Table, str]:
     kind = config.get("model_type")
     known = sorted(TABLES)
-    if kind not in TABLES:
+    if kind is None:
+        raise FolderError(
+            f'{folder / "config.json"} does not say which family the model is of ("model_type"); anyformer knows:'
+            f" {', '.join(known)}."
+        )
+    if not isinstance(kind, str) or kind not in TABLES:
         raise FolderError(
             f'{folder} is a "{kind}" model, a family that anyformer does not know.{nearest(str(kind), known)}'
             f" It knows: {', '.join(known)}."
         )
     table = TABLES[kind]
     named = config.get("architectures") or []
+    named = [named] if isinstance(named, str) else named
     if not named:
         raise FolderError(
             f'{folder / "config.json"} does not say which class the weights are of ("architectures"); for {kind} it can'

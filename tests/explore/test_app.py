@@ -35,7 +35,7 @@ from anyformer.explore.server import free_socket
 from anyformer.explore.shelf import Shelf, shipped
 from anyformer.explore.views import VIEWS
 
-from .models import TEXT, save, tokenizer, view
+from .models import TEXT, picture, save, tokenizer, view
 
 Ids = dict[str, str]
 
@@ -79,6 +79,9 @@ def test_a_view_over_http_is_the_view(client: TestClient, ids: Ids, opened: dict
         ("decoder/next", {"text": "a", "temperature": 0}, "temperature"),
         ("decoder/next", {"text": "x" * 200_000}, "characters"),
         ("decoder/generation", {"text": "a", "new_tokens": 100_000}, "new_tokens"),
+        ("decoder/generation", {"text": "a", "seed": "x"}, "seed is 'x'"),
+        ("decoder/generation", {"text": "a", "seed": 10**20}, "seed must be a whole number"),
+        ("mae/hidden", {"picture": "", "seed": -(10**20)}, "seed must be a whole number"),
         ("decoder/next", {"text": "a", "silence": [{"stage": "decoder", "layer": 7}]}, "no attention"),
         ("decoder/picture", {"text": "a"}, "does not look at pictures"),
         ("encoder/generation", {"text": "a"}, "does not write"),
@@ -89,6 +92,17 @@ def test_mistakes_are_one_sentence(client: TestClient, ids: Ids, path: str, body
     answer = client.post(f"/api/models/{ids[name]}/{chosen}", json=body)
     assert answer.status_code == 400
     assert says in answer.json()["error"]
+
+
+@pytest.mark.parametrize("recipe", ["metalm-tiny", "bert-tiny"])
+def test_a_second_text_for_a_model_that_reads_none(tmp_path: Path, recipe: str) -> None:
+    """An empty one is none."""
+    pytest.importorskip("PIL", reason="pictures are read with Pillow")
+    one = Opened.load(save(tmp_path / "model", recipe))
+    asked = {"text": "5 7", "picture": picture()}
+    assert view(one, "tokens", **asked, pair="")["words"] == view(one, "tokens", **asked)["words"]
+    with pytest.raises(Error, match="reads no second text; leave the pair out"):
+        view(one, "tokens", **asked, pair="5")
 
 
 def test_what_is_refused(client: TestClient, ids: Ids) -> None:

@@ -69,6 +69,7 @@ class Ask(Settings):
         self.require(1e-3 <= self.temperature <= 1e3, "temperature must be from 0.001 to 1000.")
         self.require(0 < self.top_p <= 1, "top_p must be above 0 and at most 1.")
         self.require(self.top_k >= 0, "top_k must be 0 or more.")
+        self.require(-(2**63) <= self.seed < 2**63, "seed must be a whole number of at most 64 bits.")
         self.require(1 <= self.new_tokens <= MOST_NEW, f"new_tokens must be from 1 to {MOST_NEW}.")
         self.require(1 <= self.beams <= MOST_BEAMS, f"beams must be from 1 to {MOST_BEAMS}.")
         self.require(0 <= self.padding <= MOST_PADDING, f"padding must be from 0 to {MOST_PADDING}.")

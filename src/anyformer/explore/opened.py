@@ -185,10 +185,13 @@ class Opened:
         return Subject(batch, {**words, decoder: said}, answers, image, shown)
 
     def _text(self, ask: Ask) -> tuple[dict[str, Any], list[Word]]:
+        ask = ask if ask.pair else ask.replace(pair=None)
         words, types = self.cut(ask.text, ask.pair)
         if not words:
             raise InputError("There is no text to read; write some.")
         words = [*(Word(number, "▢", "▢") for number in places_kept(self.model)), *words]
+        if ask.pair is not None and "token_type_ids" in self.model.names and len(types) != len(words):
+            raise InputError(f"This {self.model.family} model reads no second text; leave the pair out.")
         limit = min(stage.limit or MOST_TOKENS for stage in self.stages if "input_ids" in stage.names)
         if len(words) > min(limit, MOST_TOKENS):
             raise InputError(f"The text has {len(words):,} tokens; the most is {min(limit, MOST_TOKENS):,}.")

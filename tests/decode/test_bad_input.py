@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +59,16 @@ def gpt2() -> af.Model:
         ({"forced_eos_token_id": 300}, ("forced_eos_token_id holds 300",)),
         ({"suppress_tokens": [4, 400]}, ("suppress_tokens holds 400",)),
         ({"bad_words_ids": [[3], [4, 256]]}, ("bad_words_ids holds 256",)),
+        ({"bad_words_ids": [7]}, ("bad_words_ids is [7]", "a list of ids")),
+        ({"bad_words_ids": [[]]}, ("bad_words_ids is [[]]", "a list of ids")),
+        ({"bad_words_ids": [["a"]]}, ("bad_words_ids holds 'a'",)),
+        ({"eos_token_id": "x"}, ("eos_token_id holds 'x'", "an id")),
+        ({"eos_token_id": [3, "x"]}, ("eos_token_id holds 'x'",)),
+        ({"seed": "a", "do_sample": True}, ("seed is 'a'", "whole number")),
+        ({"seed": 2**70, "do_sample": True}, ("seed is", "64 bits")),
+        ({"seed": 2**64 - 1, "do_sample": True}, ("seed is", "64 bits")),
+        ({"seed": [1, "a"], "do_sample": True}, ("seed is 'a'",)),
+        ({"streamer": 3}, ("streamer is 3", "put and end")),
         ({"prefix_allowed_tokens_fn": lambda row, said: []}, ("prefix_allowed_tokens_fn", "no token")),
         ({"max_new_token": 5}, ('"max_new_token"', 'Did you mean "max_new_tokens"?')),
         ({"decoder_input_ids": IDS}, ('no "decoder_input_ids"', "input_ids")),
@@ -67,6 +78,60 @@ def gpt2() -> af.Model:
 )
 def test_options(options: dict[str, Any], words: tuple[str, ...], gpt2: af.Model) -> None:
     says(gpt2, *words, input_ids=IDS, **options)
+
+
+def test_numbers_of_other_libraries(gpt2: af.Model) -> None:
+    expected = gpt2.generate(IDS, max_new_tokens=4, eos_token_id=[70, 7]).tolist()
+    for ends in (torch.tensor([70, 7]), np.array([70, 7]), [np.int64(70), torch.tensor(7)]):
+        assert gpt2.generate(IDS, max_new_tokens=np.int64(4), eos_token_id=ends).tolist() == expected
+    many = dict(gpt2.generate_many(list(IDS), max_new_tokens=np.int64(4), eos_token_id=torch.tensor([70, 7])))
+    assert [many[i].tolist() for i in range(2)] == [
+        gpt2.generate(row[None], max_new_tokens=4, eos_token_id=[70, 7])[0].tolist() for row in IDS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ({"max_new_tokens": "ten"}, ("generation config", "max_new_tokens='ten'", "whole number")),
+        ({"eos_token_id": "x"}, ("eos_token_id holds 'x'",)),
+        ({"bad_words_ids": [7]}, ("bad_words_ids is [7]",)),
+    ],
+    ids=str,
+)
+def test_what_a_file_says(file: dict[str, Any], words: tuple[str, ...], gpt2: af.Model) -> None:
+    gpt2.origin.generation = file
+    says(gpt2, *words, input_ids=IDS)
+
+
+def test_a_streamer_of_beams(gpt2: af.Model) -> None:
+    class Streamer:
+        def put(self, ids: torch.Tensor) -> None:
+            raise AssertionError("nothing is told")
+
+        end = put
+
+    says(gpt2, "num_beams is 2", "streamer", input_ids=IDS, num_beams=2, streamer=Streamer())
+
+
+@pytest.mark.parametrize(
+    "prompt", ["hello", [1.5], {"input_ids": [3], "max_new_tokens": "ten"}, {"input_ids": [3], "seed": "a"}], ids=str
+)
+def test_many_prompts(prompt: Any, gpt2: af.Model) -> None:
+    with pytest.raises(af.InputError, match=r"^Prompt 0: .*\.$"):
+        list(gpt2.generate_many([prompt], max_new_tokens=3))
+
+
+@pytest.mark.parametrize("continuations", [[5, 6], ["ab"], [["ab"]], [[5, 1.5]], None, 5, "ab"], ids=str)
+def test_continuations(continuations: Any, gpt2: af.Model) -> None:
+    with pytest.raises(af.InputError, match="row of ids"):
+        gpt2.score(input_ids=IDS[:1], continuations=continuations)
+
+
+def test_continuations_as_tensors(gpt2: af.Model) -> None:
+    expected = gpt2.score(input_ids=IDS[:1], continuations=[[5, 6], [7]]).totals.tolist()
+    found = gpt2.score(input_ids=IDS[:1], continuations=[torch.tensor([5, 6]), np.array([7])])
+    assert found.totals.tolist() == expected
 
 
 def test_empty_prompts(gpt2: af.Model) -> None:

@@ -58,8 +58,13 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
 def write(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
     """The loop itself, once."""
     wishes, streamer = take_wishes(options), options.pop("streamer", None)
+    if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+        raise InputError(f"streamer is {streamer!r:.80}; it must have the methods put and end, as transformers' have.")
     with observing(model, wishes) as observer:
         start = begin(model, args, options)
+        if streamer is not None and start.plan.num_beams > 1:
+            many = start.plan.num_beams
+            raise InputError(f"num_beams is {many}, and beams know their words at the end only; leave out streamer.")
         strategy = make_strategy(start.plan, start.prompt)
         strategy.observed = observer is not None or streamer is not None
         if observer is not None and start.plan.num_beam_groups > 1:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.decode.engine import infer_mask
-from anyformer.decode.options import Plan, lengths, make_plan
+from anyformer.decode.options import Plan, as_python, check_length, check_seed, lengths, make_plan
 from anyformer.decode.processors import Processor, processors
 from anyformer.decode.prompt import begin_answer, decoding_stage, fit, longest, spoken
 from anyformer.errors import InputError, nearest
@@ -85,7 +85,11 @@ class Jobs:
             raise InputError("it is empty; give at least one token, the one that a text begins with.")
         if mask is not None and len(mask) != len(ids):
             raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} tokens.")
+        own = {name: as_python(value) for name, value in own.items()}
+        check_length("max_new_tokens", own.get("max_new_tokens"), 1)
+        check_length("min_new_tokens", own.get("min_new_tokens"), 0)
         seed = own.pop("seed", _seed(self.given.get("seed"), index))
+        seed = None if seed is None else check_seed(seed)
         given = {**self.given, **own, "seed": None if seed is None else [seed]}
         begin = begin_answer(self.model, {"input_ids": ids[None]}, given) if self.reads_source else ids[None]
         said = begin[0].tolist()
@@ -108,7 +112,12 @@ def _row(name: str, value: Any, device: torch.device) -> Tensor | None:
     """Ids or a mask, as a list, [P] or [1, P]."""
     if value is None:
         return None
-    row = torch.as_tensor(value, device=device)
+    try:
+        row = torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} is {value!r:.80}; give ids, as a list or a tensor.") from None
+    if name == "input_ids" and row.is_floating_point() and row.numel():
+        raise InputError(f"{name} holds {row.flatten()[0].item()}; ids are whole numbers.")
     row = row[0] if row.dim() == 2 and row.shape[0] == 1 else row
     if row.dim() != 1:
         raise InputError(f"{name} has shape {list(row.shape)}; give one prompt at a time, as [tokens].")
@@ -118,10 +127,10 @@ def _row(name: str, value: Any, device: torch.device) -> Tensor | None:
 def _seed(seed: Any, index: int) -> int | None:
     """A single seed is counted up, as `generate` counts it up from row to row."""
     if not isinstance(seed, (list, tuple)):
-        return None if seed is None else int(seed) + index
+        return None if seed is None else check_seed(check_seed(seed) + index)
     if index >= len(seed):
         raise InputError(f"seed has {len(seed)} entries, too few; give one a prompt, or a single number.")
-    return int(seed[index])
+    return check_seed(seed[index])
 
 
 def _die(seed: int | None, device: torch.device, plan: Plan) -> torch.Generator | None:

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from torch import Tensor
+
 from anyformer.config import Settings
 from anyformer.decode.prompt import hears, inputs_of
 from anyformer.decode.stamps import Stamps
@@ -194,15 +197,20 @@ def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
                 raise InputError(f"generate with {name}={value!r} is not in this version.")
         elif name not in known:
             raise InputError(f'generate takes no "{name}".{nearest(name, known)} It takes: {", ".join(known)}.')
+    options = {name: as_python(value) if name in (*OPTIONS, *PLAIN) else value for name, value in options.items()}
     check_options(model, options)
     file = model.origin.generation or said_in_config(model)
     heard_of = SPEECH if hears(model) else ()
     check_file({name: value for name, value in file.items() if name not in (*options, *heard_of)})
     heard = {name: value for name, value in file.items() if value is not None and not outranked(name, options)}
     given = {**own_ids(model), **heard, **options}
+    for name in (name for pair in RIVALS for name in pair):
+        if given.get(name) is not None and type(given[name]) is not int:
+            raise InputError(f"The generation config says {name}={given[name]!r}; it must be a whole number.")
+    words(given.get("bad_words_ids"))
     for name in IDS:
         if name not in options and name in given:
-            given[name] = [token for token in several(given[name]) if 0 <= token < vocabulary(model)] or None
+            given[name] = [token for token in several(given[name], name) if 0 <= token < vocabulary(model)] or None
     if not given.get("do_sample"):
         given = {name: value for name, value in given.items() if name not in SAMPLING or name in options}
     return given
@@ -243,16 +251,19 @@ def check_options(model: Model, options: Mapping[str, Any]) -> None:
         if options.get(one) is not None and options.get(other) is not None:
             raise InputError(f"{one} and {other} say the same thing in two ways; give one of them.")
         for name, least in ((one, 1 if one.startswith("max") else 0), (other, 0)):
-            value = options.get(name)
-            if value is not None and (type(value) is not int or value < least):
-                raise InputError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+            check_length(name, options.get(name), least)
     size = vocabulary(model)
-    words = [token for word in options.get("bad_words_ids") or () for token in word]
-    for name, ids in (*((name, several(options.get(name))) for name in IDS), ("bad_words_ids", words)):
+    bad = [token for word in words(options.get("bad_words_ids")) for token in word]
+    for name, ids in (*((name, several(options.get(name), name)) for name in IDS), ("bad_words_ids", bad)):
         wrong = [token for token in ids if not 0 <= token < size]
         if wrong:
             never = "; pass eos_token_id=None for texts that do not end" if name == "eos_token_id" else ""
             raise InputError(f"{name} holds {wrong[0]}, but the vocabulary has {size} entries{never}.")
+
+
+def check_length(name: str, value: Any, least: int) -> None:
+    if value is not None and (type(value) is not int or value < least):
+        raise InputError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
 
 
 def check_file(file: Mapping[str, Any]) -> None:
@@ -283,7 +294,7 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
         **lengths(model, given, prompt),
         end=end,
         padding=(*several(padding), *end, 0)[0],
-        bad_words=tuple(tuple(word) for word in given.get("bad_words_ids") or ()),
+        bad_words=words(given.get("bad_words_ids")),
         suppress=several(given.get("suppress_tokens")),
         begin_suppress=several(given.get("begin_suppress_tokens")),
         forced_begin=_first(given.get("forced_bos_token_id")),
@@ -315,9 +326,30 @@ def lengths(model: Model, given: Mapping[str, Any], prompt: int) -> dict[str, An
     return {"prompt": prompt, "max_length": max_length, "min_length": min_length}
 
 
-def several(value: Any) -> tuple[int, ...]:
+def several(value: Any, name: str = "An option") -> tuple[int, ...]:
     """An id, a list of ids or nothing, as ids."""
-    return () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (int(value),)
+    value = as_python(value)
+    ids = () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    ids = tuple(as_python(token) for token in ids)
+    wrong = next((token for token in ids if not isinstance(token, int)), None)
+    if wrong is not None:
+        raise InputError(f"{name} holds {wrong!r}; it must be an id, or a list of ids.")
+    return ids
+
+
+def words(value: Any) -> tuple[tuple[int, ...], ...]:
+    """Words as lists of ids, none of them empty."""
+    value = () if value is None else as_python(value)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(word, (list, tuple)) and word for word in value):
+        raise InputError(
+            f"bad_words_ids is {value!r:.80}; it must be a list of words, each a list of ids: [[7], [8, 9]]."
+        )
+    return tuple(several(word, "bad_words_ids") for word in value)
+
+
+def as_python(value: Any) -> Any:
+    """What NumPy and PyTorch hold, as Python's own numbers and lists."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray, Tensor)) else value
 
 
 def _first(value: Any) -> int | None:
@@ -329,7 +361,16 @@ def _seeds(seed: Any, rows: int) -> tuple[int, ...] | None:
     """One a row: a row's tokens then depend on its own seed alone. A single seed is counted up."""
     if seed is None:
         return None
-    seeds = tuple(seed) if isinstance(seed, (list, tuple)) else tuple(int(seed) + row for row in range(rows))
-    if len(seeds) != rows:
-        raise InputError(f"seed has {len(seeds)} entries for {rows} rows; give one a row, or a single number.")
-    return seeds
+    if not isinstance(seed, (list, tuple)):
+        return tuple(check_seed(check_seed(seed) + row) for row in range(rows))
+    if len(seed) != rows:
+        raise InputError(f"seed has {len(seed)} entries for {rows} rows; give one a row, or a single number.")
+    return tuple(check_seed(one) for one in seed)
+
+
+def check_seed(seed: Any) -> int:
+    """A seed that PyTorch takes."""
+    seed = as_python(seed)
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise InputError(f"seed is {seed!r}; it must be a whole number of at most 64 bits.")
+    return seed

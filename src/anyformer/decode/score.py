@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyformer.core.state import State
 from anyformer.decode.engine import prefill
-from anyformer.decode.options import vocabulary
+from anyformer.decode.options import as_python, vocabulary
 from anyformer.decode.prompt import begin_answer, decoding_stage
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED, check_labels
@@ -100,7 +100,7 @@ def score(
 
 def by_prompt(continuations: Continuations, prompts: int) -> tuple[list[list[int]], tuple[int, ...]]:
     """All rows, and how many each prompt has."""
-    given: list[Any] = continuations.tolist() if isinstance(continuations, Tensor) else list(continuations)
+    given = as_rows(continuations)
     if all(isinstance(token, int) for row in given for token in row):
         given = [given] if prompts == 1 else [[row] for row in given]
     groups = [[[int(token) for token in row if token != IGNORED] for row in group] for group in given]
@@ -110,6 +110,26 @@ def by_prompt(continuations: Continuations, prompts: int) -> tuple[list[list[int
         if not group or not all(group):
             raise InputError(f"Prompt {i} has an empty continuation, or none; there is nothing to score.")
     return [row for group in groups for row in group], tuple(len(group) for group in groups)
+
+
+def as_rows(continuations: Any) -> list[Any]:
+    """Rows of ids, or a list of such rows for each prompt, as plain lists."""
+    given = as_python(continuations)
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        rows = [as_python(row) for row in given]
+        rows = [list(map(as_python, row)) if isinstance(row, (list, tuple)) else row for row in rows]
+        flat = [one for row in rows for one in (row if _holds_rows(row) else [row])]
+        if all(_is_row(one) for one in flat):
+            return rows
+    raise InputError(f"continuations is {given!r:.80}; each is a row of ids, as in [[5, 6], [7]].")
+
+
+def _holds_rows(row: Any) -> bool:
+    return isinstance(row, Sequence) and any(isinstance(one, (list, tuple)) for one in row)
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, Sequence) and all(isinstance(as_python(token), int) for token in row)
 
 
 def fill(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:

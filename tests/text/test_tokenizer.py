@@ -191,3 +191,15 @@ def test_the_same_texts_give_the_same_vocabulary(kind: str) -> None:
         af.Tokenizer.train(iter(words), kind=kind, vocab_size=400, progress=False).engine.to_str() for _ in range(4)
     }
     assert len(files) == 1
+
+
+@pytest.mark.parametrize("ids", [[-1], [[3], [-1]], 5, None, "12", ["a"], [2**40], torch.tensor(5), [1.5]], ids=str)
+def test_what_are_no_ids(ids: Any) -> None:
+    with pytest.raises(af.InputError, match="decodes a row of ids"):
+        make("char").decode(ids)
+
+
+@pytest.mark.parametrize("text", [None, 5, [None], b"ab"], ids=str)
+def test_what_is_no_text(text: Any) -> None:
+    with pytest.raises(af.InputError, match="A tokenizer takes"):
+        make("char").encode(text)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -223,10 +223,17 @@ class Tokenizer:
     def decode(self, ids: Tensor, *, special: bool = False) -> Any: ...
     def decode(self, ids: Any, *, special: bool = False) -> str | list[str]:
         """The text of a row of ids, or of each of several; special tokens are left out unless asked for."""
-        rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-        if rows and not isinstance(rows[0], int) and not (isinstance(rows[0], Tensor) and rows[0].ndim == 0):
-            return self.engine.decode_batch([plain(row) for row in rows], skip_special_tokens=not special)
-        return self.engine.decode(plain(rows), skip_special_tokens=not special)
+        try:
+            if isinstance(ids, (str, bytes)):
+                raise TypeError("text, not ids")
+            rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+            if rows and not isinstance(rows[0], int) and not (isinstance(rows[0], Tensor) and rows[0].ndim == 0):
+                return self.engine.decode_batch([plain(row) for row in rows], skip_special_tokens=not special)
+            return self.engine.decode(plain(rows), skip_special_tokens=not special)
+        except (TypeError, ValueError, OverflowError):
+            raise InputError(
+                f"A tokenizer decodes a row of ids, or several rows, of whole numbers from 0; it got {ids!r:.80}."
+            ) from None
 
     def pieces(self, ids: Sequence[int] | Tensor) -> list[str]:
         """Each token by itself, readable, special ones too: the labels of a picture."""
@@ -304,8 +311,10 @@ class Tokenizer:
 
 
 def _texts(texts: str | Sequence[str]) -> list[str]:
+    if not isinstance(texts, Iterable):
+        raise InputError(f"A tokenizer takes a text or a list of texts, and got {type(texts).__name__}.")
     rows = [texts] if isinstance(texts, str) else list(texts)
-    wrong = next((row for row in rows if not isinstance(row, str)), None)
-    if wrong is not None:
-        raise InputError(f"A tokenizer takes texts, and got {type(wrong).__name__}.")
+    wrong = [row for row in rows if not isinstance(row, str)]
+    if wrong:
+        raise InputError(f"A tokenizer takes texts, and got {type(wrong[0]).__name__}.")
     return rows

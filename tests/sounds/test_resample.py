@@ -10,6 +10,7 @@ import torch
 from scipy.signal import resample_poly
 
 import anyformer as af
+from anyformer.sounds import resample as resampling
 from anyformer.sounds.resample import resample
 
 from .waves import noise, tone
@@ -62,3 +63,21 @@ def test_several_rows_and_the_same_rate() -> None:
     assert resample(waves, 16_000, 16_000) is waves
     with pytest.raises(af.Error, match="above 0"):
         resample(waves, 0, 16_000)
+
+
+@pytest.mark.parametrize(("old", "new"), [(7, 5), (5, 7), (3, 1), (1, 3), (441, 160), (160, 441)])
+def test_sample_by_sample_is_run_by_run(old: int, new: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wave = torch.randn(2, 1000, dtype=torch.float64)
+    expected = resample(wave, old, new)
+    monkeypatch.setattr(resampling, "LARGE", 0)
+    monkeypatch.setattr(resampling, "BLOCK", 300)
+    torch.testing.assert_close(resample(wave, old, new), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_rates_without_a_common_divisor() -> None:
+    """Their filters would take gigabytes: 44,101 by 16,000 numbers."""
+    at = torch.arange(44_101) / 44_101
+    made = resample(torch.sin(2 * math.pi * 440 * at), 44_101, 16_000)
+    expected = torch.sin(2 * math.pi * 440 * torch.arange(16_000) / 16_000)
+    assert len(made) == 16_000
+    torch.testing.assert_close(made[200:-200], expected[200:-200], rtol=0, atol=2e-3)

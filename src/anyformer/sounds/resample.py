@@ -13,6 +13,8 @@ from anyformer.errors import InputError
 
 ZEROS = 6  # crossings of the sinc on either side
 ROLLOFF = 0.99  # of the lower rate's half, above which nothing is kept
+LARGE = 2**22  # numbers in the filters of a run; rates with no common divisor would have billions
+BLOCK = 2**16  # new samples at a time, where each has a filter of its own
 
 
 def resample(wave: Tensor, old: int, new: int) -> Tensor:
@@ -23,21 +25,47 @@ def resample(wave: Tensor, old: int, new: int) -> Tensor:
     old, new = old // common, new // common
     if old == new or not wave.shape[-1]:
         return wave
+    length = math.ceil(new * wave.shape[-1] / old)
+    if new * old > LARGE:
+        return _one_by_one(wave, old, new, length)
     kernel, width = _kernel(old, new)
     kernel = kernel.to(device=wave.device, dtype=wave.dtype)
-    length = math.ceil(new * wave.shape[-1] / old)
     flat = F.pad(wave.reshape(-1, 1, wave.shape[-1]), (width, width + old))
     made = F.conv1d(flat, kernel, stride=old)  # [rows, new, n / old]: the new samples of each run of old ones
     return made.transpose(1, 2).reshape(*wave.shape[:-1], -1)[..., :length]
 
 
+def _one_by_one(wave: Tensor, old: int, new: int, length: int) -> Tensor:
+    """The same with the filter of each new sample made for it."""
+    cutoff, width = _reach(old, new)
+    around = torch.arange(-width, width + 2)
+    padded = F.pad(wave, (width, width + 2 + old // new))
+    made = []
+    for start in range(0, length, BLOCK):
+        here = torch.arange(start, min(start + BLOCK, length))[:, None]
+        near = here * old // new + around  # old samples [new samples, taps]
+        offset = (near * new - here * old).double() / (old * new)
+        taps = _windowed(offset, old, cutoff).to(device=wave.device, dtype=wave.dtype)
+        made.append((padded[..., near.to(wave.device) + width] * taps).sum(dim=-1))
+    return torch.cat(made, dim=-1)
+
+
 @lru_cache(maxsize=16)
 def _kernel(old: int, new: int) -> tuple[Tensor, int]:
     """The filters [new, 1, taps] of the samples of one run, for rates without a common divisor; and half their span."""
-    cutoff = min(old, new) * ROLLOFF
-    width = math.ceil(ZEROS * old / cutoff)
+    cutoff, width = _reach(old, new)
     at = torch.arange(-width, width + old, dtype=torch.float64)[None] / old
     offset = at - torch.arange(new, dtype=torch.float64)[:, None] / new  # in seconds, from each new sample
+    return _windowed(offset, old, cutoff)[:, None], width
+
+
+def _reach(old: int, new: int) -> tuple[float, int]:
+    """The highest frequency that stays, and how many old samples a filter spans on either side."""
+    cutoff = min(old, new) * ROLLOFF
+    return cutoff, math.ceil(ZEROS * old / cutoff)
+
+
+def _windowed(offset: Tensor, old: int, cutoff: float) -> Tensor:
     phase = (offset * cutoff).clamp(-ZEROS, ZEROS)
     window = torch.cos(phase * math.pi / ZEROS / 2).square()  # Hann's
-    return (torch.sinc(phase) * window * cutoff / old)[:, None], width
+    return torch.sinc(phase) * window * cutoff / old

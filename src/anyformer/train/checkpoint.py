@@ -14,7 +14,7 @@ import json
 import shutil
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from anyformer.errors import FolderError
 from anyformer.train.distributed import Devices
 from anyformer.weights.files import flush
 
+CHECKPOINTS = "checkpoints"  # their folder, in that of a run
 FORMAT = 1
 STATE, TENSORS = "state.json", "tensors.safetensors"
 CONTENT = ("state", "files", "tensors")
@@ -108,6 +109,17 @@ class Store:
     def regular(self, last: int | None = None) -> list[Checkpoint]:
         """Those of the usual steps, and of the `last` one; not those of a run that was told to stop in between."""
         return [one for one in self.found("step") if one.step % max(self.every, 1) == 0 or one.step == last]
+
+    def whole(self, checkpoints: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
+        """Those that are what was written, and a sentence for each that is not."""
+        found, damaged = [], []
+        for one in checkpoints:
+            try:
+                verify(one)
+                found.append(one)
+            except DamagedError as why:
+                damaged.append(f"{one.folder} is damaged ({why}) and left out.")
+        return found, damaged
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole one, and a sentence for each that had to be passed over."""

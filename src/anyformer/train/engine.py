@@ -22,7 +22,7 @@ from torch import Tensor
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError, Error, FolderError, StoppedError
 from anyformer.train.adapters import put_on, take_off
-from anyformer.train.checkpoint import Checkpoint, DamagedError, Store, verify
+from anyformer.train.checkpoint import CHECKPOINTS, Checkpoint, Store
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
@@ -79,7 +79,7 @@ class Engine:
         self.feed = Feed(work, settings.seed, devices)
         self.readout = Readout(devices.device)
         keep = max(settings.keep, settings.average)
-        self.store = None if folder is None else Store(folder / "checkpoints", devices, keep, settings.save_every)
+        self.store = None if folder is None else Store(folder / CHECKPOINTS, devices, keep, settings.save_every)
         self.state = State()
         self.recorder = self._make_recorder()
         self.progress = Progress(settings.steps, self.state, settings.minutes)
@@ -374,7 +374,7 @@ class Engine:
     def _choose_weights(self, store: Store) -> None:
         """The mean of the last checkpoints where that was asked for and is no worse, else the best, else the last."""
         if self.settings.average:
-            self._mean(store, self._whole_ones(store.regular(self.state.step))[: self.settings.average])
+            self._mean(store, self._whole_ones(store, store.regular(self.state.step))[: self.settings.average])
             self.average = None
             metrics = self._measure()
             self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
@@ -392,7 +392,7 @@ class Engine:
 
     def _take_best(self, store: Store) -> bool:
         """Whether they are there; where the disk lost them, the weights stay what they are, and that is said."""
-        best = self._whole_ones([one for one in store.found("best") if one.step == self.state.best_step])
+        best = self._whole_ones(store, [one for one in store.found("best") if one.step == self.state.best_step])
         if best:
             store.read(best[0], self._weights())
         else:
@@ -402,15 +402,11 @@ class Engine:
             )
         return bool(best)
 
-    def _whole_ones(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    def _whole_ones(self, store: Store, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Without those that the disk has damaged, which are named."""
-        whole = []
-        for one in checkpoints:
-            try:
-                verify(one)
-                whole.append(one)
-            except DamagedError as why:
-                self.watcher.note(f"{one.folder} is damaged ({why}) and left out.")
+        whole, damaged = store.whole(checkpoints)
+        for sentence in damaged:
+            self.watcher.note(sentence)
         return whole
 
     def _mean(self, store: Store, checkpoints: Sequence[Checkpoint]) -> None:

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import ConfigError, FolderError
+from anyformer.train.checkpoint import CHECKPOINTS
+from anyformer.train.report import METRICS, REPORT
 from anyformer.train.settings import FREE, TrainSettings
+from anyformer.train.tensorboard import FOLDER as TENSORBOARD
 from anyformer.version import __version__
 from anyformer.weights.files import flush, read_json
 
 RECORD, START = "train.json", "start"
-WRITTEN = (RECORD, START, "checkpoints", "metrics.jsonl", "report.html", "tensorboard")  # by a run before its end
+WRITTEN = (RECORD, START, CHECKPOINTS, METRICS, REPORT, TENSORBOARD)  # by a run before its end
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors")
 
 
@@ -61,7 +64,7 @@ def begin_folder(folder: Path, settings: Mapping[str, Any], data: Mapping[str, A
 
 def forget_folder(folder: Path) -> None:
     """A run that failed before it saved anything leaves nothing, so that it can be begun again with other settings."""
-    if any(folder.glob("checkpoints/[!.]*")) or (folder / "config.json").exists():
+    if any(folder.glob(f"{CHECKPOINTS}/[!.]*")) or (folder / "config.json").exists():
         return
     for name in WRITTEN:
         shutil.rmtree(folder / name, ignore_errors=True)

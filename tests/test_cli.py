@@ -364,3 +364,13 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert stop.value.code in (0, None) and capsys.readouterr().out == f"anyformer {af.__version__}\n"
+
+
+def test_words_beside_pictures(tmp_path: Path) -> None:
+    """What is no file and has no picture's name is said, stops and all; a name that is mistyped stays one."""
+    (tmp_path / "a.png").write_bytes(b"")
+    here, texts = str(tmp_path / "a.png"), ["3.5 dogs.", "Mr. Hill"]
+    assert console.aside("match", [here, *texts], {}) == ([here], {"texts": texts})
+    assert console.aside("ask-image", [here, texts[1]], {}) == ([here], {"question": texts[1]})
+    assert console.aside("ask-image", [here, "nowhere.jpg"], {}) == ([here, "nowhere.jpg"], {})
+    assert console.aside("match", texts, {}) == (texts, {})

@@ -162,7 +162,7 @@ def test_scores_are_normalised_again(marian: tuple[Any, af.Model], more: dict[st
 
 
 def test_beams_are_drawn_from_normalised_scores(gpt2: tuple[Any, af.Model]) -> None:
-    """With one word left to draw from, each step costs nothing."""
+    """Of two words at a low temperature one is all but certain: by its chance among them each step costs nothing."""
     options = {"num_beams": 2, "do_sample": True, "temperature": 0.01, "top_k": 2, "max_new_tokens": 5, "logprobs": 1}
     out = gpt2[1].generate(prompts(2), renormalize_logits=True, eos_token_id=None, **options)
     assert out.sequences_scores.abs().max() < 1

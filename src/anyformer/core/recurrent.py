@@ -148,8 +148,9 @@ class Recurrent(nn.Module):
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tokens:
         rows = Rows.of(tokens)
         x = rows.reverse(rows.x) if self.config.reverse else rows.x
-        if rows.mask is not None and rows.real is not None:
-            y, carry = run_held(self.cell, x, rows.real)
+        real = rows.real if rows.mask is not None else None
+        if real is not None:
+            y, carry = run_held(self.cell, x, real)
         else:
             y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
         y = rows.back(rows.reverse(y) if self.config.reverse else y)

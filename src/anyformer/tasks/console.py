@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from anyformer import shipped
 from anyformer.errors import InputError, nearest
+from anyformer.pictures.open import SUFFIXES
 from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.generate import Generate
 
@@ -86,9 +88,10 @@ def under(name: str, answer: str) -> str:
 
 
 def aside(name: str, inputs: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """The pictures among the inputs, and with the options what was said beside them: whatever is and names no file."""
-    words = [item for item in inputs if item != "-" and "|" not in item and not Path(item).suffix and not _exists(item)]
-    pictures = [item for item in inputs if item not in words]
+    """The pictures among the inputs, and with the options what was said beside them: whatever is no file and is not
+    named like one."""
+    pictures = [item for item in inputs if item == "-" or "|" in item or _names_picture(item)]
+    words = [item for item in inputs if item not in pictures]
     if not words or not pictures:
         return list(inputs), dict(options)
     if name == "ask-image" and len(words) > 1:
@@ -96,11 +99,8 @@ def aside(name: str, inputs: Sequence[str], options: Mapping[str, Any]) -> tuple
     return pictures, {**options, BESIDE[name]: words if name == "match" else words[0]}
 
 
-def _exists(item: str) -> bool:
-    try:
-        return Path(item).exists()
-    except (OSError, ValueError):  # too long for a name, or no name at all
-        return False
+def _names_picture(item: str) -> bool:
+    return os.path.exists(item) or item.lower().endswith(tuple(SUFFIXES))
 
 
 def pictures_at(out: Path | None) -> Iterator[Path]:

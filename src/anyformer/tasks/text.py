@@ -110,9 +110,8 @@ class TextTask(Task):
         names = [name for name in rows.columns if name in cls.text_columns]
 
         def all_texts(row: Row) -> list[str]:
-            values = [(name, row[name]) for name in names]
-            several = [(name, one) for name, value in values for one in (value if isinstance(value, list) else [value])]
-            return [text_of(one, name) for name, one in several]
+            lists = {name: row[name] if isinstance(row[name], list) else [row[name]] for name in names}
+            return [text_of(one, name) for name, some in lists.items() for one in some]
 
         for found in each(rows, all_texts):
             yield from found

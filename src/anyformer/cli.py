@@ -167,8 +167,8 @@ def train(
       anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
       anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
       anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
-      anyformer train classify-image --recipe mae/ --data pictures/ --out probe/ --set train.freeze=encoder.*
-                                                                   a linear layer on what a model knows already
+      anyformer train classify-image --recipe patches --data pictures/ --out probe/ --set train.freeze=encoder.* \\
+          --set train.lr=3e-3                                      a linear layer on what a model knows already
       anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
                                                                    another tokenizer; shared words keep their vectors
       anyformer train generate --recipe gpt2/ … --set train.lora=8   small adapters learn, the weights stay

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from anyformer.core.cells import Carry, Kind, keep_rows, make_cell, run_cell, run_held
 
@@ -65,3 +66,19 @@ def test_rows_that_did_not_move_keep_what_they_had() -> None:
     new: Carry = {"hidden": torch.ones(2, 1, 3), "fed": torch.ones(2, 3)}
     kept = keep_rows(torch.tensor([True, False]), new, {"hidden": torch.full((2, 1, 3), 7.0)})
     assert kept["hidden"][:, 0, 0].tolist() == [1.0, 7.0] and kept["fed"][:, 0].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("both", [False, True])
+def test_dropout_between_layers_is_drawn_from_the_usual_generator(kind: type[nn.RNNBase], both: bool) -> None:
+    cell = kind(5, 7, 3, batch_first=True, dropout=0.4, bidirectional=both).train()
+    x = torch.randn(4, 6, 5)
+    torch.manual_seed(1)
+    expected, ends = cell(x)
+    torch.manual_seed(1)
+    found, after = run_cell(cell, x, {})
+    assert torch.equal(found, expected)
+    for name, end in zip(("hidden", "cell"), ends if isinstance(ends, tuple) else (ends,), strict=False):
+        assert torch.equal(after[name].transpose(0, 1), end)
+    again, _ = run_cell(cell, x, after)
+    assert not torch.equal(again, found)

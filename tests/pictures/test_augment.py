@@ -270,6 +270,15 @@ def test_mixtures_are_as_large_as_their_shares_say(mixup: float, cutmix: float, 
     assert float(whole.flatten(1).all(1).float().mean()) == pytest.approx(cut, abs=0.2 if cut == 0.5 else 0.05)
 
 
+def test_a_share_of_pictures_is_mixed() -> None:
+    given = {"pixels": torch.arange(400.0).view(-1, 1, 1, 1).expand(400, 3, 8, 8), "labels": torch.arange(400)}
+    made = augment(given, Augmentation(mixup=0.8, cutmix=1.0, mixed=0.3), chance())
+    alone = made["share"] == 1
+    assert 0.6 < float(alone.float().mean()) < 0.85
+    assert torch.equal(made["pixels"][alone], given["pixels"][alone])
+    assert not (made["pixels"][~alone] == given["pixels"][~alone]).flatten(1).all(dim=1).any()
+
+
 def test_mixing_what_has_no_label_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"task\.augment\.mixup=0"):
         augment({"pixels": torch.zeros(2, 3, 8, 8)}, Augmentation(mixup=0.8), chance())

@@ -6,7 +6,8 @@ a step can be recorded: it goes over all slots, and where none is real the gates
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -42,17 +43,38 @@ def make_cell(config: CellConfig, d_in: int, *, both_ways: bool = False) -> nn.R
 def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = None) -> tuple[Tensor, Carry]:
     """All of x [B, T, d] from `carry` on; rows have `sizes` real tokens, and end with the state after the last one."""
     names = ("hidden", "cell") if isinstance(cell, nn.LSTM) else ("hidden",)
-    parts = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
-    before = None if not parts else tuple(parts) if len(names) > 1 else parts[0]
+    before = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
     if sizes is None:
-        y, after = cell(x, before)
+        y, after = _layers(cell, x, before) if cell.training and cell.dropout else _whole(cell, x, before)
     else:
         whole = on_host(sizes).clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
-        y, after = cell(pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
+        y, after = _whole(cell, pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
         y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
-    after = after if isinstance(after, tuple) else (after,)
     new = {name: part.transpose(0, 1) for name, part in zip(names, after, strict=True)}
     return y, new if sizes is None else keep_rows(sizes > 0, new, carry)
+
+
+def _whole(cell: nn.RNNBase, x: Any, before: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
+    y, after = cell(x, None if not before else tuple(before) if len(before) > 1 else before[0])
+    return y, after if isinstance(after, tuple) else (after,)
+
+
+def _layers(cell: nn.RNNBase, x: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+    """The same, with dropout between layers drawn from the generator that all else is drawn from: cuDNN has one of its
+    own, which is set up on the host anew after each seed, where a recorded step may not be."""
+    ways = 2 if cell.bidirectional else 1
+    flags = (True, 1, 0.0, True, ways == 2, True)
+    ends: list[Sequence[Tensor]] = []
+    nothing = x.new_zeros(cell.num_layers * ways, len(x), cell.hidden_size)
+    starts = before or [nothing] * (2 if isinstance(cell, nn.LSTM) else 1)
+    for layer in range(cell.num_layers):
+        here = slice(layer * ways, (layer + 1) * ways)
+        weights: list[Tensor] = [one for way in cell.all_weights[here] for one in way]
+        x = x if layer == 0 else F.dropout(x, cell.dropout)
+        states = [start[here] for start in starts]
+        run = torch.lstm(x, states, weights, *flags) if len(states) > 1 else torch.gru(x, states[0], weights, *flags)
+        x, ends = run[0], [*ends, run[1:]]
+    return x, [torch.cat(parts) for parts in zip(*ends, strict=True)]
 
 
 def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:

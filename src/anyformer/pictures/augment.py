@@ -59,9 +59,10 @@ class Augmentation(Settings):
     erase: float = 0.0  # the chance that a rectangle becomes noise (Zhong et al. 2020)
     mixup: float = 0.0  # two pictures laid over each other, their shares from a beta distribution (Zhang et al. 2018)
     cutmix: float = 0.0  # a rectangle of another picture, its area from a beta distribution (Yun et al. 2019)
+    mixed: float = 1.0  # the share of pictures that either happens to
 
     def check(self) -> None:
-        for name in ("pad", "flip", "magnitude", "jitter", "erase"):
+        for name in ("pad", "flip", "magnitude", "jitter", "erase", "mixed"):
             value = getattr(self, name)
             self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
         self.require(0 <= self.turn <= 180, f"turn is {self.turn}; it must be from 0 to 180.")
@@ -331,4 +332,7 @@ def mix(batch: Batch, settings: Augmentation, draws: Iterator[Tensor], drawn: Ba
     weight = overlay.view(-1, 1, 1, 1)
     laid = weight * pixels + (1 - weight) * other
     mixed = torch.where(cuts.view(-1, 1, 1, 1), patched, laid)
+    if settings.mixed < 1:
+        alone = next(draws) >= settings.mixed
+        mixed, share = torch.where(alone.view(-1, 1, 1, 1), pixels, mixed), share.masked_fill(alone, 1.0)
     return {**batch, "pixels": mixed, "other_labels": batch["labels"].flip(0), "share": share}

@@ -493,3 +493,17 @@ def test_choice_of_kernel() -> None:
     assert chosen(Dense(torch.ones(1, 1, 8, 8, dtype=torch.bool))) == "sdpa"
     assert chosen(Window(2)) == "sdpa"
     assert chosen(EVERYTHING, Additive(4, 4, 4)) == "reference"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(64, 64), (1, 128), (192, 192), (704, 704)])
+def test_gradients_are_numbers_where_scores_are_far_below_zero(n_queries: int, n_keys: int) -> None:
+    query, key, value = (
+        (0.1 * torch.randn(2, 2, n, 64, device="cuda")).bfloat16() for n in (n_queries, n_keys, n_keys)
+    )
+    query[..., 0], key[..., 0] = 1.0, -960.0  # every score is about -120
+    leaves = [one.requires_grad_() for one in (query, key, value)]
+    for mask in (EVERYTHING, Padding(torch.ones(2, n_keys, dtype=torch.bool, device="cuda"))):
+        out = attend(query, key, value, mask)
+        for gradient in torch.autograd.grad(out, leaves, torch.randn_like(out)):
+            assert bool(gradient.isfinite().all())

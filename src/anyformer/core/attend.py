@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.masks import EVERYTHING, Blocks, Causal, Dense, Dilated, Filled, Mask, Packed, Padding, Window
 from anyformer.tokens import Packing
 
 BLOCK = 256  # queries a step in the blocked kernel
+TILE = 128  # queries or keys that cuDNN handles at a time
+NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -192,17 +196,25 @@ def _sdpa(call: Call) -> Tensor:
     if call.bias is not None:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
-    out = F.scaled_dot_product_attention(
-        call.query,
-        call.key,
-        call.value,
-        attn_mask=allowed,
-        dropout_p=call.dropout,
-        is_causal=causal,
-        scale=call.scale,
-        enable_gqa=call.query.shape[1] != call.key.shape[1],
-    )
+    with nullcontext() if _fills_tiles(call) else sdpa_kernel(NOT_CUDNN):
+        out = F.scaled_dot_product_attention(
+            call.query,
+            call.key,
+            call.value,
+            attn_mask=allowed,
+            dropout_p=call.dropout,
+            is_causal=causal,
+            scale=call.scale,
+            enable_gqa=call.query.shape[1] != call.key.shape[1],
+        )
     return out if sees is None else out.masked_fill(~sees, 0.0)
+
+
+def _fills_tiles(call: Call) -> bool:
+    """Whether cuDNN may be asked. Where lengths leave a part of its tiles empty and scores are far below zero, its
+    gradients are no numbers (PyTorch 2.11 to 2.13, its issue 196678; a ViT of 64 patches met it)."""
+    whole = call.query.shape[2] % TILE == 0 and call.key.shape[2] % TILE == 0
+    return whole or not (call.query.is_cuda and torch.is_grad_enabled())
 
 
 def _opened(allowed: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,3 +25,17 @@ def rounds(
     often = {"warmup": warm, "eval_every": evals, "save_every": saves}
     paced = {name: max(steps // times, 1) for name, times in often.items() if times is not None}
     return {"batch_size": size, "steps": steps, "lr": lr, **paced, **more}
+
+
+def paced(advice: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The same advice for a run that was given its number of steps: what happens every so often, or in the beginning,
+    keeps its share of the run; a moving average must be much shorter than the run."""
+    if "steps" not in advice or steps == advice["steps"]:
+        return advice
+    share = steps / advice["steps"]
+    often = ("warmup", "eval_every", "save_every")
+    scaled = {name: max(round(advice[name] * share), 1) for name in often if advice.get(name)}
+    if advice.get("schedule") == "inverse_sqrt" and "warmup" in scaled:  # which says when to fall, not a share
+        scaled["warmup"] = min(scaled["warmup"], advice["warmup"])
+    memory = 1 / (1 - advice["ema"]) if advice.get("ema") else 0.0
+    return {**advice, **scaled, **({"ema": 0.0} if steps < 2 * memory else {})}

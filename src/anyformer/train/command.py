@@ -18,6 +18,7 @@ from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
 from anyformer.tasks.build import is_folder, resettled, sketch
 from anyformer.tasks.job import Job, hold_out, take_share
+from anyformer.tasks.rounds import paced
 from anyformer.tasks.text import TextTask
 from anyformer.train.display import Display, progress_bar
 from anyformer.train.distributed import Devices, open_devices
@@ -133,6 +134,9 @@ def plan(order: Order) -> Plan:
         rows, valid = hold_out(rows, data.held_out)
     rows = take_share(rows, data.share)
     advice = kind.advice(known is None, len(rows))
+    pace = usual["train"]
+    if given.keys() & {"train.steps", "steps"} and isinstance(pace, TrainSettings):
+        advice = paced(advice, pace.steps)
     if "train.batch_size" in given or "batch_size" in given:
         advice.pop("batch_tokens", None)
     usual_train = TrainSettings(**advice)

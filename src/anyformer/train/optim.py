@@ -1,4 +1,4 @@
-"""How weights move: Adam and AdamW, the rate of every step, who decays, who stays, and a moving average of it all."""
+"""How weights move: the optimiser, the rate of every step, who decays, who stays, and a moving average of it all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from anyformer.core.linear import Linear
 from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, nearest
 from anyformer.inputs.text import Embedding
+from anyformer.train.muon import TURNED, Muon
 from anyformer.train.settings import TrainSettings
 
 PAPER_BETAS, PAPER_EPS = (0.9, 0.98), 1e-9  # Vaswani et al. 2017, §5.3
@@ -22,16 +24,18 @@ BETAS, EPS = (0.9, 0.95), 1e-8  # as GPT-3 (Brown et al. 2020, appendix B) and m
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019), or Adam as the Transformer paper sets it."""
+    """AdamW (Loshchilov and Hutter 2019), Adam as the Transformer paper sets it, or Muon."""
     paper = settings.optimizer == "adam"
     betas = settings.betas if settings.betas is not None else (PAPER_BETAS if paper else BETAS)
     eps = settings.eps if settings.eps is not None else (PAPER_EPS if paper else EPS)
-    maker = torch.optim.Adam if paper else torch.optim.AdamW
+    makers = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "muon": Muon}
+    maker: type[torch.optim.Adam] = makers[settings.optimizer]
     groups = parameter_groups(model, settings.weight_decay, settings.layer_decay)
+    groups = turned_apart(model, groups) if maker is Muon else groups
     return maker(groups, lr=settings.lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, object]]:
+def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
     """What is trained, by decay and by share of the rate ("share").
 
     Matrices decay; norms, biases, embeddings and positions do not, nor does an output matrix tied to embeddings.
@@ -52,6 +56,21 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float =
         {"params": parameters, "weight_decay": weight_decay if decays else 0.0, "share": share}
         for (decays, share), parameters in sorted(groups.items(), key=lambda item: (not item[0][0], -item[0][1]))
     ]
+
+
+def turned_apart(model: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The matrices inside blocks, which Muon turns, in groups of their own; adapters are too narrow for it."""
+    inside = {
+        id(module.weight)
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and ".blocks." in name and min(module.weight.shape) > 1
+    }
+    apart = []
+    for group in groups:
+        for turned in (False, True):
+            chosen = [parameter for parameter in group["params"] if (id(parameter) in inside) is turned]
+            apart += [{**group, "params": chosen, TURNED: turned}] if chosen else []
+    return apart
 
 
 def layer_depths(names: Sequence[str]) -> dict[str, int]:

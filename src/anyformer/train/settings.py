@@ -22,7 +22,8 @@ class TrainSettings(Settings):
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "cosine"
     warmup: int = 0  # steps of a straight line up to lr
     min_lr: float = 0.0  # where cosine and linear end
-    optimizer: Literal["adamw", "adam"] = "adamw"  # "adam": as the Transformer paper sets it
+    # "adam": as the Transformer paper sets it; "muon": matrices by their orthogonalised momentum, all else as "adamw".
+    optimizer: Literal["adamw", "adam", "muon"] = "adamw"
     betas: tuple[float, ...] | None = None  # None: 0.9 and 0.95; the paper's Adam 0.9 and 0.98
     eps: float | None = None  # None: 1e-8; the paper's Adam 1e-9
     weight_decay: float = 0.0  # of matrices; never of norms, biases and embeddings
@@ -67,6 +68,9 @@ class TrainSettings(Settings):
         self.require(0 < self.layer_decay <= 1, f"layer_decay is {self.layer_decay}; it must be above 0 and at most 1.")
         pair = self.betas is None or (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas))
         self.require(pair, f"betas are {self.betas}; they must be two numbers from 0 to below 1.")
+        turned = self.optimizer == "muon"
+        self.require(not turned or self.parallel == "ddp", "muon wants whole matrices; take parallel ddp.")
+        self.require(not turned or self.precision != "fp16", "muon does not go with precision fp16; take bf16.")
         self.require(self.schedule != "inverse_sqrt" or self.warmup > 0, "inverse_sqrt needs a warmup of 1 or more.")
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+OFTEN = ("eval_every", "save_every")
+SELDOM = 100  # steps: nobody wants a short run looked at all the time
+
 
 def rounds(
     rows: int,
@@ -29,12 +32,12 @@ def rounds(
 
 def paced(advice: dict[str, Any], steps: int) -> dict[str, Any]:
     """The same advice for a run that was given its number of steps: what happens every so often, or in the beginning,
-    keeps its share of the run; a moving average must be much shorter than the run."""
+    keeps its share of the run, within reason; a moving average must be much shorter than the run."""
     if "steps" not in advice or steps == advice["steps"]:
         return advice
     share = steps / advice["steps"]
-    often = ("warmup", "eval_every", "save_every")
-    scaled = {name: max(round(advice[name] * share), 1) for name in often if advice.get(name)}
+    scaled = {name: max(round(advice[name] * share), 1) for name in ("warmup", *OFTEN) if advice.get(name)}
+    scaled |= {name: max(scaled[name], min(advice[name], SELDOM)) for name in OFTEN if name in scaled}
     if advice.get("schedule") == "inverse_sqrt" and "warmup" in scaled:  # which says when to fall, not a share
         scaled["warmup"] = min(scaled["warmup"], advice["warmup"])
     memory = 1 / (1 - advice["ema"]) if advice.get("ema") else 0.0

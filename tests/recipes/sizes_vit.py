@@ -69,7 +69,8 @@ _R50 = sum(
     )
 )
 COUNTED: dict[str, int] = {
-    "vit-cifar": _vit(7, 256, 512, 4 * 4 * 3, 64) + 256,  # the query of the pool
+    "vit-lite": _vit(7, 256, 512, 4 * 4 * 3, 64) + 256,  # the query of the pool
+    "vit-cifar": _vit(9, 192, 704, 4 * 4 * 3, 64) + 192,
     # class and distillation token with their positions, and a second classifier
     "deit-cifar": _vit(7, 256, 512, 4 * 4 * 3, 64 + 2) + 2 * 256 + _linear(256, 10),
     "hybrid-cifar": _vit(5, 256, 512, 2 * 2 * 128, 64)

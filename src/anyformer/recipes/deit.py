@@ -12,7 +12,7 @@ from typing import Literal
 from anyformer.heads.classify import DistillHead
 from anyformer.model import Model
 from anyformer.recipes.usual import TINY, usual_init
-from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
+from anyformer.recipes.vit import LITE, ViT, assemble, head, images
 from anyformer.registry import Family, register
 
 
@@ -36,7 +36,7 @@ def _size(n_layers: int, d_model: int, n_heads: int) -> DeiT:
     return DeiT(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model)
 
 
-_SMALL = {name: getattr(CIFAR, name) for name in CIFAR.names() if name not in ("head", "class_token", "pooling")}
+_SMALL = {name: getattr(LITE, name) for name in LITE.names() if name not in ("head", "class_token", "pooling")}
 
 SIZES = {
     "deit-tiny": DeiT(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),

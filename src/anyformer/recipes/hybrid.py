@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.model import Model
 from anyformer.recipes.usual import usual_init
-from anyformer.recipes.vit import CIFAR, ViT, assemble, head, images
+from anyformer.recipes.vit import LITE, ViT, assemble, head, images
 from anyformer.registry import Family, register
 
 # Its last stage is left out and its blocks go to the one before, so that a cell is 16 pixels wide.
@@ -37,7 +37,7 @@ def build(config: Hybrid) -> Model:
 
 def _small(n_layers: int, backbone: ResNetConfig) -> Hybrid:
     """As the ViT for pictures of 32 x 32."""
-    fields = {name: getattr(CIFAR, name) for name in CIFAR.names()}
+    fields = {name: getattr(LITE, name) for name in LITE.names()}
     return Hybrid(**{**fields, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
 
 

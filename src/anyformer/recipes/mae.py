@@ -104,7 +104,7 @@ SIZES = {
     "mae-tiny": MAE(
         **TINY, n_decoder_layers=1, d_decoder=32, n_decoder_heads=4, d_decoder_hidden=64, image_size=32, patch_size=8
     ),
-    # Its encoder is as wide and deep as vit-cifar.
+    # Its encoder is as wide and deep as vit-lite.
     "mae-cifar": MAE(
         n_layers=7,
         d_model=256,

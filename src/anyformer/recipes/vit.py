@@ -132,7 +132,7 @@ def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViT:
 
 
 # For pictures of 32 x 32: ViT-Lite-7/4 of Hassani et al. 2021, which reach 91.4% on CIFAR-10 with it in 200 epochs.
-CIFAR = ViT(
+LITE = ViT(
     n_layers=7,
     d_model=256,
     n_heads=4,
@@ -146,6 +146,10 @@ CIFAR = ViT(
     n_labels=10,
 )
 
+# More and narrower heads learn more from so few pictures (Lee et al. 2021: nine layers of 192, heads of 16), and Muon gets
+# as far in about a third of the steps of AdamW (docs/LOG.md).
+CIFAR = LITE.replace(n_layers=9, d_model=192, n_heads=12, d_hidden=704)
+
 SIZES = {
     "vit-tiny": ViT(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     #                layers  width  heads  patch
@@ -156,7 +160,12 @@ SIZES = {
     "vit-l16": _size(24, 1024, 16),
     "vit-l32": _size(24, 1024, 16, 32),
     "vit-h14": _size(32, 1280, 16, 14),
+    "vit-lite": LITE,
     "vit-cifar": CIFAR,
 }
 
-register(Family("vit", ViT, build, usual_init, __doc__ or ""), SIZES)
+register(
+    Family("vit", ViT, build, usual_init, __doc__ or ""),
+    SIZES,
+    training={"vit-cifar": {"train.optimizer": "muon", "train.lr": 1e-3}},
+)

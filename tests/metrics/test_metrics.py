@@ -7,6 +7,7 @@ import random
 import re
 import string
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
 from anyformer.metrics.entities import entities, entity_scores, f1_of_types, iob2
 from anyformer.metrics.language import bits_per_character, perplexity
 from anyformer.metrics.squad import normalise, squad
-from anyformer.metrics.writing import bleu, rouge
+from anyformer.metrics.writing import bleu, by_length, rouge
 
 WORDS = "the a cat cats dog running ran over, The quick-brown U.S. end. of it's 42 naïve".split()
 
@@ -161,3 +162,17 @@ def test_language() -> None:
     assert perplexity(total, throws) == pytest.approx(2)
     assert bits_per_character(total, throws) == pytest.approx(1)
     assert perplexity(1e9, 1) == math.inf
+
+
+def test_scores_by_length_cover_every_text_once() -> None:
+    sources = [" ".join("w" * n) for n in (1, 1, 2, 3, 3, 4, 5, 6, 7, 20)]
+    asked: list[int] = []
+
+    def score(chosen: Sequence[int]) -> float:
+        asked.extend(chosen)
+        return float(len(chosen))
+
+    said = by_length(sources, score, parts=5)
+    assert sorted(asked) == list(range(10))
+    assert said == "1-2 words: 3.0, 3: 2.0, 4-5: 2.0, 6-7: 2.0, 8-20: 1.0"
+    assert by_length(["a b", "c d"], score) == "2 words: 2.0"

@@ -383,13 +383,17 @@ def same(notes: Notes, usual: Notes) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize(
+    "changes", [{"precision": "float32"}, {"precision": "bf16"}, {"optimizer": "muon", "lr": 1e-3}]
+)
 @pytest.mark.parametrize("kind", [Even, EvenPictures])
-def test_on_a_gpu_a_recorded_run_is_the_run(kind: type[Toy], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_a_recorded_run_is_the_run(
+    kind: type[Toy], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     replays: list[int] = []
     plain = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: replays.append(1) or plain(self))
-    notes, usual, one, other = both(kind, precision=precision)
+    notes, usual, one, other = both(kind, **changes)
     assert len(replays) > 25 and "Steps are recorded from here on." in notes.said
     same(notes, usual)
     for a, b in zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True):

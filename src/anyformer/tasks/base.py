@@ -110,6 +110,7 @@ class Task:
 
     metric: str
     larger_is_better: bool = True
+    detailed: bool = False  # whether `evaluate` gives more than a run needs to see again and again
     smoothing: float = 0.0  # of labels, while training
     compiled: bool = False  # whether what `ready` does is compiled, while training
     model: Model

@@ -52,6 +52,7 @@ def measure(
     said = ready.model.origin.settings.get("data", {})
     settings = DataSettings(**{key: said[key] for key in ("header", "format") if key in said})
     rows = kind.read(data, settings.replace(columns=columns or said.get("columns", "")))
+    ready.detailed = True
     with progress_bar(f"{name} on {rows.path}") as progress:
         figures = ready.evaluate(rows, progress)
     return Measured(rows.path, len(rows), ready.metric, figures, ready.slots, usual)

@@ -24,7 +24,7 @@ from anyformer.data.read import Rows
 from anyformer.errors import FolderError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.language import perplexity
-from anyformer.metrics.writing import bleu, has_sacrebleu
+from anyformer.metrics.writing import bleu, by_length, has_sacrebleu
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
 from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, texts_of, token_loss
@@ -32,6 +32,7 @@ from anyformer.text.batch import pad
 from anyformer.text.sentences import cut
 
 AT_ONCE = 64  # texts that are written together
+ENOUGH = 100  # of them, to look at lengths one by one
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,14 @@ class Translate(WritingTask):
                 total.add(self._loss(batch, 0.0))
         texts = texts_of(rows, "source")
         said = [str(answer) for answer in self.write(texts, progress=progress)]
-        figures = self.figures(said, texts_of(rows, "target"))
+        wanted = texts_of(rows, "target")
+        figures = self.figures(said, wanted)
+        if self.detailed and "bleu" in figures and len(texts) >= ENOUGH:
+
+            def some(chosen: Sequence[int]) -> float:
+                return float(self.figures([said[i] for i in chosen], [wanted[i] for i in chosen])["bleu"])
+
+            figures["by_length"] = by_length(texts, some)
         return {**figures, "loss": total.mean, "perplexity": perplexity(total.total, int(total.count))}
 
     def figures(self, said: list[str], wanted: list[str]) -> Figures:

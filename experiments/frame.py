@@ -203,7 +203,7 @@ def write_page(
             *(table.markdown() for table in found.tables),
             *(f"![{one.caption}]({name})\n\n{one.caption}" for name, one in zip(pictures, found.pictures, strict=True)),
             wrap(f"**Verdict: {found.verdict}.** {found.words}"),
-            wrap(f"{seeds}{spreads}It took {took(seconds)} on one thread of {machine()}.") + "\n",
+            wrap(f"{seeds}{spreads}It took {took(seconds)} on {where(options)}.") + "\n",
         ]
     )
 
@@ -223,6 +223,12 @@ def took(seconds: tuple[float, float]) -> str:
     worked, waited = seconds
     shared = f" ({duration(waited)} on the clock, the machine being shared)" if waited > 1.2 * worked + 1 else ""
     return f"{duration(worked)}{shared}"
+
+
+def where(options: Options) -> str:
+    """On what it ran."""
+    host = f"one thread of {machine()}"
+    return f"{host} with a GPU, {torch.cuda.get_device_name()}" if options.own.get("device") == "cuda" else host
 
 
 def machine() -> str:

@@ -177,6 +177,24 @@ def test_answers_on_several_files_have_their_names(asked: list[Any], capsys: pyt
     assert capsys.readouterr().out == "one.png: <one>\ntwo.png:\n<two>\n<more>\n"
 
 
+def test_a_file_that_cannot_be_read_leaves_the_others_their_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(group: list[str]) -> list[str]:
+        for one in group:
+            if one.startswith("bad"):
+                raise af.InputError(f"{one} is damaged.")
+        return [f"<{one}>" for one in group]
+
+    monkeypatch.setattr("anyformer.tasks.console.task", lambda *given, **more: answer)
+    assert run("run", "detect", "--model", "m", "a.png", "bad.png", "c.png") == 2
+    shown = capsys.readouterr()
+    assert shown.out == "a.png: <a.png>\nc.png: <c.png>\n"
+    assert shown.err == "anyformer: bad.png is damaged.\nanyformer: 1 of 3 inputs had no answer, as said above.\n"
+    assert run("run", "detect", "--model", "m", "bad.png") == 2
+    assert capsys.readouterr().err == "anyformer: bad.png is damaged.\n"
+
+
 @pytest.mark.parametrize("task", ["translate", "classify-text", "tag"])
 def test_a_blank_line_has_a_blank_answer(
     task: str, asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

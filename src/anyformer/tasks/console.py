@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from anyformer import shipped
-from anyformer.errors import InputError, nearest
+from anyformer.errors import Error, InputError, nearest
 from anyformer.pictures.open import SUFFIXES
 from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.generate import Generate
@@ -66,13 +66,29 @@ def run(
         for text in texts:
             show_pieces(() if text is None else work.stream(text, **options))
     else:
+        asked = failed = 0
         while group := list(islice(texts, TOGETHER)):
             with waiting(f"{name} …"):
-                answers = answer_all(work, group, options)
+                answers = answer_each(work, group, options) if named else answer_all(work, group, options)
             for text, answer in zip(group, answers, strict=True):
+                asked, place = asked + 1, next(places, None)
+                if isinstance(answer, Error):
+                    failed += 1
+                    print(f"anyformer: {answer}", file=sys.stderr, flush=True)
+                    continue
                 print(under(text, spell(answer)) if named else spell(answer), flush=True)
-                if out is not None:
-                    write_picture(answer, next(places))
+                if place is not None:
+                    write_picture(answer, place)
+        if failed:
+            raise InputError(f"{failed} of {asked} inputs had no answer, as said above.")
+
+
+def answer_each(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+    """An answer for each file, or the error that there is instead: the others do not suffer for it."""
+    try:
+        return answer_all(work, group, options)
+    except Error as error:
+        return [error] if len(group) == 1 else [one for item in group for one in answer_each(work, [item], options)]
 
 
 def answer_all(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:

@@ -251,7 +251,7 @@ def draw_joints(poses: dict[str, dict[str, Any]]) -> Picture:
 
 
 def draw_slots(boxes: Tensor) -> Picture:
-    figure = af.plot.slots(boxes[:24], n=min(boxes.shape[1], 20))
+    figure = af.plot.slots(boxes, n=20)
     return Picture(figure, "Where each query slot places its boxes on pictures of blood cells: a dot a picture.")
 
 

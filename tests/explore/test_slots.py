@@ -24,6 +24,7 @@ def test_a_square_for_each_slot(tmp_path: Path) -> None:
     assert len(figure.axes) == 12
     dots = figure.axes[7].collections[0].get_offsets()
     torch.testing.assert_close(torch.tensor(dots.tolist()).float(), boxes[:, 7, :2])
-    assert len(af.plot.slots(boxes, n=4).axes) == 4
+    few = af.plot.slots(boxes, n=4).axes
+    assert [axes.get_title() for axes in few] == [str(i * boxes.shape[1] // 4) for i in range(4)]
     with pytest.raises(af.InputError, match="pictures, slots, 4"):
         af.plot.slots(boxes[0])

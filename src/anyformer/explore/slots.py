@@ -28,14 +28,16 @@ def slots(
     where the box is small, red where it is large and lying, blue where it is large and standing.
 
     `boxes` is [pictures, slots, 4] (centre x, centre y, width, height in 0…1), as `pred_boxes` of many pictures. `n`
-    draws the first so many slots. With `path` the picture is written there; the figure comes back either way.
+    draws so many slots only, evenly from all. With `path` the picture is written there; the figure comes back either way.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
     if boxes.dim() != 3 or boxes.shape[-1] != 4 or 0 in boxes.shape:
         raise InputError(f"boxes have shape {list(boxes.shape)}; they must be [pictures, slots, 4].")
-    places = boxes.detach().float().cpu()[:, :n]
-    pictures, shown = places.shape[:2]
+    pictures, slots = boxes.shape[:2]
+    shown = slots if n is None else min(n, slots)
+    chosen = [i * slots // shown for i in range(shown)]
+    places = boxes.detach().float().cpu()[:, chosen]
     columns = min(COLUMNS, shown)
     rows = math.ceil(shown / columns)
     figure = Figure(figsize=(1.1 * columns + 0.3, 1.1 * rows + 1.0), facecolor=PAPER, layout="constrained")
@@ -45,7 +47,7 @@ def slots(
         x, y = places[:, slot, 0], places[:, slot, 1]
         axes.scatter(x.numpy(), y.numpy(), s=dot, c=colours(places[:, slot, 2:]).numpy(), linewidths=0, alpha=0.7)
         axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
-        axes.set_title(str(slot), fontsize=7, color=INK, pad=2)
+        axes.set_title(str(chosen[slot]), fontsize=7, color=INK, pad=2)
         for spine in axes.spines.values():
             spine.set(color="#b8c0cc", linewidth=0.6)
     usual = f"Where each query places its boxes: {shown} slots, {pictures:,} pictures"

@@ -28,7 +28,7 @@ def slots(
     where the box is small, red where it is large and lying, blue where it is large and standing.
 
     `boxes` is [pictures, slots, 4] (centre x, centre y, width, height in 0…1), as `pred_boxes` of many pictures. `n`
-    draws so many slots only, evenly from all. With `path` the picture is written there; the figure comes back either way.
+    draws so many slots only, evenly from all. With `path` the picture is written there; the figure comes back anyway.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 

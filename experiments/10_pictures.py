@@ -41,10 +41,10 @@ CLAIM = Claim(
     " many pixels have one, after one layer of self-attention on single pixels and after 3 x 3 convolutions.",
     takes={
         "device": "of the full version: cpu or cuda",
-        "trained": "a folder with the runs vit-1, vit-10, vit-cifar, hybrid-1 … of benchmarks/results.py: nothing is"
+        "trained": "a folder with the runs vit-1, vit-10, vit-100, hybrid-1 … of benchmarks/results.py: nothing is"
         " trained, their best evaluations are read",
     },
-    switches={"full": "the recipes vit-cifar, hybrid-cifar and resnet-cifar as they are, hours on a processor"},
+    switches={"full": "the recipes vit-lite, hybrid-cifar and resnet-cifar as they are, hours on a processor"},
 )
 SHARES = (0.01, 0.1, 1.0)
 SIDE = 16
@@ -60,11 +60,11 @@ SMALL: dict[str, Any] = {
     "image_size": (SIDE, SIDE), "n_layers": 2, "d_model": 48, "n_heads": 4, "d_hidden": 96, "drop_path": 0.0,
 }  # fmt: skip
 MODELS: dict[str, Callable[[], Model]] = {
-    "ViT": lambda: af.build("vit-cifar", patch_size=(2, 2), **SMALL),
+    "ViT": lambda: af.build("vit-lite", patch_size=(2, 2), **SMALL),
     "hybrid": lambda: af.build("hybrid-cifar", patch_size=(2, 2), backbone=net(8), **{**SMALL, "n_layers": 1}),
     "ResNet": lambda: af.build("resnet-cifar", image_size=(SIDE, SIDE), net=net(12, 24, 32, d_stem=12)),
 }
-RECIPES = {"ViT": "vit-cifar", "hybrid": "hybrid-cifar", "ResNet": "resnet-cifar"}
+RECIPES = {"ViT": "vit-lite", "hybrid": "hybrid-cifar", "ResNet": "resnet-cifar"}
 
 
 def run(options: Options) -> Found:
@@ -111,7 +111,7 @@ def trained(folder: Path) -> tuple[dict[tuple[str, float], list[float]], dict[st
     scores = {}
     for name, recipe in RECIPES.items():
         for share in SHARES:
-            run = folder / (recipe if share == 1 else f"{recipe.removesuffix('-cifar')}-{round(100 * share)}")
+            run = folder / f"{recipe.partition('-')[0]}-{round(100 * share)}"
             found = [row["accuracy"] for row in read_metrics(run / "metrics.jsonl") if "accuracy" in row]
             if not found:
                 raise SystemExit(f"{run} has no run that was evaluated.")
@@ -193,7 +193,7 @@ ATTENTION = "1 layer of self-attention"
 def influence() -> dict[str, Tensor]:
     """How much each pixel of a 32 x 32 picture moves one output in its middle, as shares of all."""
     torch.manual_seed(0)
-    vit = af.build("vit-cifar", n_layers=1, patch_size=(1, 1), d_model=32, n_heads=4, d_hidden=64, drop_path=0.0)
+    vit = af.build("vit-lite", n_layers=1, patch_size=(1, 1), d_model=32, n_heads=4, d_hidden=64, drop_path=0.0)
     maps = {ATTENTION: gradient(vit, lambda x: tokens(vit, x)[:, 16 * 32 + 16])}
     for blocks in (1, 2, 3):
         resnet = af.build("resnet-cifar", net=net(8, depth=blocks))

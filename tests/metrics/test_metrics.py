@@ -174,5 +174,7 @@ def test_scores_by_length_cover_every_text_once() -> None:
 
     said = by_length(sources, score, parts=5)
     assert sorted(asked) == list(range(10))
-    assert said == "1-2 words: 3.0, 3: 2.0, 4-5: 2.0, 6-7: 2.0, 8-20: 1.0"
+    assert said == "1 words: 2.0, 2-3: 3.0, 4: 1.0, 5-6: 2.0, 7-20: 2.0"
     assert by_length(["a b", "c d"], score) == "2 words: 2.0"
+    even = [" ".join("w" * n) for n in (5, 10, 15, 20, 25) for _ in range(20)]
+    assert by_length(even, score) == "5 words: 20.0, 6-10: 20.0, 11-15: 20.0, 16-20: 20.0, 21-25: 20.0"

@@ -13,6 +13,7 @@ import anyformer as af
 from anyformer.data.batches import BatchSettings
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
+from anyformer.tasks.measure import measure
 from anyformer.tasks.job import Job
 
 from .learn import begin, learn, listed
@@ -53,6 +54,19 @@ def test_learned_saved_and_loaded(trained: Any, tmp_path: Path) -> None:
         short("it rains", max_tokens=3)
     with pytest.raises(af.InputError, match="the source is int"):
         translate(3)
+
+
+def test_measured_by_length(trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `eval`, where there are texts enough; while a model learns nobody wants to see it."""
+    pytest.importorskip("sacrebleu")
+    monkeypatch.setattr("anyformer.tasks.translate.ENOUGH", 4)
+    assert "by_length" not in trained.evaluate(ROWS)
+    trained.save(tmp_path / "x")
+    (tmp_path / "x.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS.items()))
+    said = str(measure("translate", tmp_path / "x", tmp_path / "x.tsv").figures["by_length"])
+    assert [part.split(":")[0] for part in said.split(", ")] == ["2 words", "3", "4-6"]
+    monkeypatch.setattr("anyformer.tasks.translate.ENOUGH", 5)
+    assert "by_length" not in measure("translate", tmp_path / "x", tmp_path / "x.tsv").figures
 
 
 def test_blank_texts_have_blank_answers(trained: Any) -> None:

@@ -278,6 +278,23 @@ def test_a_folder_is_taken_further_under_other_dropouts(
         assert says in shown and shown.count("\n") == 1 and not Path("third").exists()
 
 
+@pytest.mark.parametrize(("recipe", "warmup"), [("bert-tiny", None), ("bahdanau-small", 3)])
+def test_pace_follows_the_steps_however_they_are_given(
+    recipe: str, warmup: int | None, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By --set, by a file's section, and against a recipe that has a pace of its own (200 steps of 6,000)."""
+    (table.parent / "mine.yaml").write_text("train:\n  steps: 100\n")
+    task = "classify-text" if warmup is None else "translate"
+    names = [] if warmup is None else ["--set", "data.columns=source=text,target=label"]
+    shown = []
+    for given in (["--set", "train.steps=100"], ["--set", "steps=100"], ["--config", table.parent / "mine.yaml"]):
+        assert run("train", task, "--recipe", recipe, "--data", table, "--out", "x", *names, *given, "--dry-run") == 0
+        shown.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("train.")])
+    assert shown[0] == shown[1] == shown[2] and "train.steps: 100" in shown[0]
+    found = next(int(line.split()[1]) for line in shown[0] if line.startswith("train.warmup:"))
+    assert found == warmup if warmup is not None else 0 < found <= 20
+
+
 def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (table.parent / "mine.yaml").write_text("train:\n  lr: 1e-3\n  warmup: 7\n")
     arguments = ("--recipe", "bert-tiny", "--data", table, "--out", "mine", "--config", table.parent / "mine.yaml")

@@ -25,7 +25,7 @@ from anyformer.tokens import Packing
 
 BLOCK = 256  # queries a step in the blocked kernel
 TILE = 128  # queries or keys that cuDNN handles at a time
-NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+NOT_CUDNN = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _sdpa(call: Call) -> Tensor:
     if call.bias is not None:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
-    with nullcontext() if _fills_tiles(call) else sdpa_kernel(NOT_CUDNN):
+    with nullcontext() if _fills_tiles(call) else sdpa_kernel(_but_cudnn()):
         out = F.scaled_dot_product_attention(
             call.query,
             call.key,
@@ -212,9 +212,20 @@ def _sdpa(call: Call) -> Tensor:
 
 def _fills_tiles(call: Call) -> bool:
     """Whether cuDNN may be asked. Where lengths leave a part of its tiles empty and scores are far below zero, its
-    gradients are no numbers (PyTorch 2.11 to 2.13, its issue 196678; a ViT of 64 patches met it)."""
-    whole = call.query.shape[2] % TILE == 0 and call.key.shape[2] % TILE == 0
-    return whole or not (call.query.is_cuda and torch.is_grad_enabled())
+    gradients may be no numbers (PyTorch 2.11 to 2.13; its issue 196678 tells of half a tile and a mask, a ViT of 64
+    patches met it without one, so any part counts here)."""
+    if not (call.query.is_cuda and torch.is_grad_enabled()):
+        return True
+    return call.query.shape[2] % TILE == 0 and call.key.shape[2] % TILE == 0
+
+
+def _but_cudnn() -> list[SDPBackend]:
+    """What PyTorch may use by its own switches, without cuDNN; those cannot be asked while it compiles."""
+    if torch.compiler.is_compiling():
+        return list(NOT_CUDNN)
+    flags = torch.backends.cuda
+    may = (flags.flash_sdp_enabled(), flags.mem_efficient_sdp_enabled(), flags.math_sdp_enabled())
+    return [one for one, on in zip(NOT_CUDNN, may, strict=True) if on] or [SDPBackend.MATH]
 
 
 def _opened(allowed: Tensor) -> tuple[Tensor, Tensor]:

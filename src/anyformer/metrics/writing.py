@@ -38,8 +38,8 @@ def by_length(sources: Sequence[str], score: Callable[[Sequence[int]], float], p
     a model that squeezes a text into one vector loses shows there. "1-8 words: 41.7, 9-11: 42.4, …"."""
     words = [len(text.split()) for text in sources]
     ordered = sorted(range(len(words)), key=words.__getitem__)
-    ends = [words[ordered[min(len(words) * part // parts, len(words) - 1)]] for part in range(1, parts)]
-    edges = sorted({min(words), *(end + 1 for end in ends)})
+    ends = [words[ordered[max(len(words) * part // parts - 1, 0)]] for part in range(1, parts)]
+    edges = sorted({min(words), *(end + 1 for end in ends if end < max(words))})
     found: list[str] = []
     for low, high in zip(edges, [*edges[1:], max(words) + 1], strict=True):
         chosen = [i for i, count in enumerate(words) if low <= count < high]

@@ -70,6 +70,9 @@ def run(
         while group := list(islice(texts, TOGETHER)):
             with waiting(f"{name} …"):
                 answers = answer_each(work, group, options) if named else answer_all(work, group, options)
+            errors = [answer for answer in answers if isinstance(answer, Error)]
+            if len(errors) == len(group) and len({str(error) for error in errors}) == 1:
+                raise errors[0]  # of an option or of the model, not of a file
             for text, answer in zip(group, answers, strict=True):
                 asked, place = asked + 1, next(places, None)
                 if isinstance(answer, Error):

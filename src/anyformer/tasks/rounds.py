@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from anyformer.train.settings import TrainSettings
+
 OFTEN = ("eval_every", "save_every")
 SELDOM = 100  # steps: nobody wants a short run looked at all the time
 
@@ -31,14 +33,13 @@ def rounds(
 
 
 def paced(advice: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The same advice for a run that was given its number of steps: what happens every so often, or in the beginning,
-    keeps its share of the run, within reason; a moving average must be much shorter than the run."""
-    if "steps" not in advice or steps == advice["steps"]:
+    """The same advice for a run of fewer steps than it is for: the warm-up keeps its share of the run, and so do
+    evaluations and checkpoints, within reason; a moving average must be much shorter than the run. A longer run needs
+    no longer ones."""
+    meant = advice.get("steps", TrainSettings().steps)
+    if steps >= meant:
         return advice
-    share = steps / advice["steps"]
-    scaled = {name: max(round(advice[name] * share), 1) for name in ("warmup", *OFTEN) if advice.get(name)}
+    scaled = {name: max(round(advice[name] * steps / meant), 1) for name in ("warmup", *OFTEN) if advice.get(name)}
     scaled |= {name: max(scaled[name], min(advice[name], SELDOM)) for name in OFTEN if name in scaled}
-    if advice.get("schedule") == "inverse_sqrt" and "warmup" in scaled:  # which says when to fall, not a share
-        scaled["warmup"] = min(scaled["warmup"], advice["warmup"])
     memory = 1 / (1 - advice["ema"]) if advice.get("ema") else 0.0
     return {**advice, **scaled, **({"ema": 0.0} if steps < 2 * memory else {})}

@@ -25,7 +25,7 @@ from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.engine import Engine
 from anyformer.train.folder import START, begin_folder, check_folder, check_same, forget_folder, recorded_pace
-from anyformer.train.keys import Sections, flatten, resolve, show
+from anyformer.train.keys import Sections, flatten, resolve, show, spelled
 from anyformer.train.record import can_record
 from anyformer.train.report import MetricsFile, summary, write_report
 from anyformer.train.seeds import seed_everything
@@ -113,13 +113,14 @@ def plan(order: Order) -> Plan:
     # A run that goes on has the pace that it had: steps and rows that differ now would suggest another.
     given = {**(recorded_pace(order.out) if order.resume else {}), **order.given}
     known = sketch(order.recipe, kind.fits) if is_folder(order.recipe) else None
+    suits: dict[str, Any] = {}  # what the recipe says of training
     if known is None:
         found = registry.recipe(order.recipe)
-        sections = {"model": found.config, **sections}
-        given = {**found.training, **given}
+        sections, suits = {"model": found.config, **sections}, dict(found.training)
     else:
         sections = {"model": known.config, **sections}
-    usual = resolve({**sections, "train": TrainSettings()}, given)
+    blank: Sections = {**sections, "train": TrainSettings()}
+    usual = resolve(blank, {**suits, **given})
     if known is not None:
         resettled(known, usual["model"])  # an error is one before the data is read
     check_words(order.recipe, known is not None, kind, usual, sections)
@@ -133,13 +134,14 @@ def plan(order: Order) -> Plan:
         whole = rows
         rows, valid = hold_out(rows, data.held_out)
     rows = take_share(rows, data.share)
-    advice = kind.advice(known is None, len(rows))
-    pace = usual["train"]
-    if given.keys() & {"train.steps", "steps"} and isinstance(pace, TrainSettings):
-        advice = paced(advice, pace.steps)
-    if "train.batch_size" in given or "batch_size" in given:
+    pace = {key.removeprefix("train."): value for key, value in suits.items() if key.startswith("train.")}
+    advice, asked = {**kind.advice(known is None, len(rows)), **pace}, spelled(blank, given)
+    if "train.steps" in asked:
+        advice = paced(advice, getattr(usual["train"], "steps", 0))
+    if "train.batch_size" in asked or "batch_size" in pace:
         advice.pop("batch_tokens", None)
     usual_train = TrainSettings(**advice)
+    given = {**{key: value for key, value in suits.items() if not key.startswith("train.")}, **given}
     chosen = resolve({**sections, "train": usual_train}, given)
     if getattr(chosen["train"], "lora", 0) and "lr" in advice:
         usual_train = usual_train.replace(lr=LORA_RATE * usual_train.lr)

@@ -34,14 +34,19 @@ def _walk(prefix: str, settings: Settings) -> Iterator[tuple[str, Any]]:
 
 def resolve(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> Sections:
     """The sections with what was given put in; a text is read as the key's type wants it."""
-    known = flatten(sections)
-    whole = {_full(key, known): value for key, value in _unnest(given, known)}
+    whole = spelled(sections, given)
     return {
         name: _change(
             settings, {k.removeprefix(f"{name}."): v for k, v in whole.items() if k.startswith(f"{name}.")}, name
         )
         for name, settings in sections.items()
     }
+
+
+def spelled(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, by whole keys."""
+    known = flatten(sections)
+    return {_full(key, known): value for key, value in _unnest(given, known)}
 
 
 def _unnest(given: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): the matrices inside a model's blocks move along their momentum made orthogonal, so that no
 direction of it outweighs the others; everything else moves as by AdamW.
 
-On small transformers it needs about half of AdamW's steps (docs/LOG.md), for a few products of small matrices a step.
+A small ViT learned in fewer steps by it than by AdamW (docs/LOG.md), for a few products of small matrices a step.
 """
 
 from __future__ import annotations

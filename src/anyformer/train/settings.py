@@ -68,9 +68,10 @@ class TrainSettings(Settings):
         self.require(0 < self.layer_decay <= 1, f"layer_decay is {self.layer_decay}; it must be above 0 and at most 1.")
         pair = self.betas is None or (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas))
         self.require(pair, f"betas are {self.betas}; they must be two numbers from 0 to below 1.")
-        turned = self.optimizer == "muon"
-        self.require(not turned or self.parallel == "ddp", "muon wants whole matrices; take parallel ddp.")
-        self.require(not turned or self.precision != "fp16", "muon does not go with precision fp16; take bf16.")
+        if self.optimizer == "muon":
+            others = 'or optimizer "adamw".'
+            self.require(self.parallel == "ddp", f"muon wants whole matrices; take parallel ddp, {others}")
+            self.require(self.precision != "fp16", f"muon does not go with precision fp16; take bf16, {others}")
         self.require(self.schedule != "inverse_sqrt" or self.warmup > 0, "inverse_sqrt needs a warmup of 1 or more.")
 
 

@@ -13,8 +13,8 @@ import anyformer as af
 from anyformer.data.batches import BatchSettings
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
-from anyformer.tasks.measure import measure
 from anyformer.tasks.job import Job
+from anyformer.tasks.measure import measure
 
 from .learn import begin, learn, listed
 

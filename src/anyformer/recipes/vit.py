@@ -146,7 +146,7 @@ LITE = ViT(
     n_labels=10,
 )
 
-# Deeper, with more and narrower heads, it learns more from so few pictures (Lee et al. 2021: nine layers of 192 with heads
+# Deeper, with more and narrower heads, it learns more from so few pictures (Lee et al. 2021: nine layers of 192, heads
 # of 16), and by Muon in fewer steps than by AdamW (docs/LOG.md).
 CIFAR = LITE.replace(n_layers=9, d_model=192, n_heads=12, d_hidden=704)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor
 
 import anyformer as af
 from anyformer.inputs.replaced import draw
-from anyformer.recipes.electra_joint import JointELECTRA
+from anyformer.recipes.electra_joint import JointELECTRA, discriminator
 
 from .batches import training_batch
 
@@ -33,6 +36,39 @@ def test_the_vectors_are_shared() -> None:
     assert one.words.weight is other.words.weight is model.stages["discriminator"].inputs.words.words.weight
     assert one.positions.weight is other.positions.weight and one.types.weight is other.types.weight
     assert one.norm.weight is not other.norm.weight
+
+
+def test_all_may_be_shared(tmp_path: Path) -> None:
+    """But for the heads: a step moves both the same, a folder holds them once, and the discriminator is the encoder."""
+    size = af.build("electra-tiny").config
+    model = af.build("electra-joint-tiny", discriminator=size, generator=size.replace(head="masked"), tied="all")
+    one, other = model.stages["generator"], model.stages["discriminator"]
+    pairs = list(zip(one.stack.parameters(), other.stack.parameters(), strict=True))
+    assert pairs and all(a is b for a, b in pairs) and one.inputs.norm.weight is other.inputs.text.norm.weight
+    single = sum(p.numel() for p in af.build("electra-tiny").parameters())
+    words = sum(p.numel() for p in other.inputs.words.parameters() if p is not one.inputs.words.weight)
+    assert sum(p.numel() for p in model.parameters()) == single + words
+    batch = training_batch("electra-joint-tiny")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(**batch).loss.backward()
+    optimizer.step()
+    model.save(tmp_path / "x")
+    again = af.load(tmp_path / "x")
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).loss, model.eval()(**batch).loss)
+    assert all(
+        a is b
+        for a, b in zip(
+            again.stages["generator"].stack.parameters(), again.stages["discriminator"].stack.parameters(), strict=True
+        )
+    )
+    encoder = discriminator(model)
+    ids = batch["input_ids"]
+    with torch.no_grad():
+        found = encoder(input_ids=ids, attention_mask=batch["attention_mask"]).logits
+        torch.testing.assert_close(found, model(input_ids=ids, attention_mask=batch["attention_mask"]).logits)
+    with pytest.raises(af.ConfigError, match="of the discriminator's size"):
+        af.build("electra-joint-tiny", tied="all")
 
 
 def test_loss_is_the_sum_of_both() -> None:

@@ -5,12 +5,18 @@ result differ from the original: a word drawn right counts as real. Loss: masked
 
 Give `input_ids` with the masked tokens and `labels` with the words that stood there, -100 elsewhere.
 
+Two models of one size may share everything but their heads (§3.2): then the discriminator knows what the generator has
+learned, where by itself it may never get beyond saying "not replaced" (§3.3).
+
 Published: generators of a quarter to a half of the discriminator's size work best (figure 3 of the paper).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
 
 from anyformer import registry
 from anyformer.config import Settings
@@ -34,11 +40,14 @@ class JointELECTRA(Settings):
     discriminator: ELECTRA = ELECTRA()
     generator: ELECTRA = ELECTRA(d_model=256, d_embedding=768, n_heads=4, d_hidden=1024, head="masked")
     weight: float = 50.0  # of the discriminator's loss
+    tied: Literal["vectors", "all"] = "vectors"  # what the two share: word, position and type vectors, or all but heads
 
     def check(self) -> None:
         for name in ("width", "vocab_size", "max_length", "n_types"):
             ours, theirs = getattr(self.generator, name), getattr(self.discriminator, name)
             self.require(ours == theirs, f"generator and discriminator share word vectors; their {name} differs.")
+        alike = self.generator.replace(head=self.discriminator.head) == self.discriminator
+        self.require(self.tied == "vectors" or alike, 'tied "all" wants a generator of the discriminator\'s size.')
 
 
 def _tie(one: TextInput, other: TextInput) -> None:
@@ -50,6 +59,13 @@ def _tie(one: TextInput, other: TextInput) -> None:
     other.positions.weight = one.positions.weight
 
 
+def _share(one: nn.Module, other: nn.Module) -> None:
+    """Every parameter of the other becomes the one's; what is done to tokens on the way stays apart."""
+    for name, module in other.named_modules():
+        for key in list(module._parameters):
+            setattr(module, key, getattr(one.get_submodule(name), key))
+
+
 def _stack(config: ELECTRA) -> Stack:
     return Stack(StackConfig.repeat(encoder.block(config), config.n_layers), config.d_model)
 
@@ -57,7 +73,12 @@ def _stack(config: ELECTRA) -> Stack:
 def build(config: JointELECTRA) -> Model:
     generator, discriminator = config.generator, config.discriminator
     masked, corrupted = electra.text_input(generator), electra.text_input(discriminator)
-    _tie(masked, corrupted)
+    first, second = _stack(generator), _stack(discriminator)
+    if config.tied == "all":
+        _share(masked, corrupted)
+        _share(first, second)
+    else:
+        _tie(masked, corrupted)
     language = LanguageConfig(
         d_model=generator.d_model,
         d_words=generator.width,
@@ -69,8 +90,8 @@ def build(config: JointELECTRA) -> Model:
     )
     words = LanguageHead(language, masked.words)
     stages = [
-        Stage("generator", masked, _stack(generator)),
-        Stage("discriminator", ReplacedInput(corrupted, words, "generator"), _stack(discriminator)),
+        Stage("generator", masked, first),
+        Stage("discriminator", ReplacedInput(corrupted, words, "generator"), second),
     ]
     head = JointHead(discriminator.d_model, discriminator.activation, "discriminator", config.weight)
     report = stack_report("discriminator", discriminator.n_layers)
@@ -104,10 +125,11 @@ SIZES = {
     "electra-joint-tiny": JointELECTRA(
         discriminator=_TINY, generator=_TINY.replace(d_model=48, d_hidden=96, head="masked")
     ),
+    # All is shared: apart, its discriminator learned nothing in 9,000 steps (docs/LOG.md).
     "electra-joint-mini": JointELECTRA(
         discriminator=electra.SIZES["electra-small"].replace(n_layers=4),
-        # Half of it in its feed-forwards alone: narrower ones take long to find out that neighbours matter.
-        generator=electra.SIZES["electra-small"].replace(n_layers=4, d_hidden=512, head="masked"),
+        generator=electra.SIZES["electra-small"].replace(n_layers=4, head="masked"),
+        tied="all",
     ),
     "electra-joint-small": _pair("electra-small"),
     "electra-joint-base": _pair("electra-base"),

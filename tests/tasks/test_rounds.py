@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from anyformer.tasks.rounds import paced, rounds
-from anyformer.train.settings import TrainSettings
 
 
 def test_rounds_are_steps() -> None:
@@ -30,9 +29,3 @@ def test_a_run_of_given_length_keeps_its_shares() -> None:
 def test_a_longer_run_is_looked_at_as_often() -> None:
     usual = rounds(50_000, 200, size=256, lr=1e-3, evals=40, saves=10)
     assert paced(usual, 10**6) == usual
-
-
-def test_advice_that_names_no_steps_is_for_the_usual_number() -> None:
-    usual = {"warmup": 2000, "schedule": "inverse_sqrt", "lr": 1e-3}
-    assert paced(usual, TrainSettings().steps // 10) == {**usual, "warmup": 200}
-    assert paced({"lr": 1.0}, 5) == {"lr": 1.0}

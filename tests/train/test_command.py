@@ -278,11 +278,12 @@ def test_a_folder_is_taken_further_under_other_dropouts(
         assert says in shown and shown.count("\n") == 1 and not Path("third").exists()
 
 
-@pytest.mark.parametrize(("recipe", "warmup"), [("bert-tiny", None), ("bahdanau-small", 3)])
+@pytest.mark.parametrize(("recipe", "warmup"), [("bert-tiny", None), ("bahdanau-small", 3), ("transformer-tiny", 20)])
 def test_pace_follows_the_steps_however_they_are_given(
     recipe: str, warmup: int | None, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By --set, by a file's section, and against a recipe that has a pace of its own (200 steps of 6,000)."""
+    """By --set, by a file's section, against a recipe that has a pace of its own (200 steps of 6,000), and where the
+    task names no number of steps (2,000 of the usual 10,000)."""
     (table.parent / "mine.yaml").write_text("train:\n  steps: 100\n")
     task = "classify-text" if warmup is None else "translate"
     names = [] if warmup is None else ["--set", "data.columns=source=text,target=label"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.train.settings import TrainSettings
-
 OFTEN = ("eval_every", "save_every")
 SELDOM = 100  # steps: nobody wants a short run looked at all the time
 
@@ -36,7 +34,7 @@ def paced(advice: dict[str, Any], steps: int) -> dict[str, Any]:
     """The same advice for a run of fewer steps than it is for: the warm-up keeps its share of the run, and so do
     evaluations and checkpoints, within reason; a moving average must be much shorter than the run. A longer run needs
     no longer ones."""
-    meant = advice.get("steps", TrainSettings().steps)
+    meant = advice["steps"]
     if steps >= meant:
         return advice
     scaled = {name: max(round(advice[name] * steps / meant), 1) for name in ("warmup", *OFTEN) if advice.get(name)}

@@ -135,7 +135,8 @@ def plan(order: Order) -> Plan:
         rows, valid = hold_out(rows, data.held_out)
     rows = take_share(rows, data.share)
     pace = {key.removeprefix("train."): value for key, value in suits.items() if key.startswith("train.")}
-    advice, asked = {**kind.advice(known is None, len(rows)), **pace}, spelled(blank, given)
+    advice = {"steps": TrainSettings().steps, **kind.advice(known is None, len(rows)), **pace}
+    asked = spelled(blank, given)
     if "train.steps" in asked:
         advice = paced(advice, getattr(usual["train"], "steps", 0))
     if "train.batch_size" in asked or "batch_size" in pace:

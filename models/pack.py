@@ -109,6 +109,8 @@ def write_weights(model: Model, notes: dict[str, Any], order: Order, folder: Pat
     config["task"] = {**config.get("task", {}), **notes.get("settings", {})}
     if isinstance(config.get("tokenizer"), dict):
         config["tokenizer"]["path"] = None  # a path of the machine it was made on
+    if config["task"].get("texts"):
+        config["task"]["texts"] = ""  # the same
     if config["base"] is None:
         del config["base"]
     (folder / "config.json").write_text(lines_of(config) + "\n", encoding="utf-8")

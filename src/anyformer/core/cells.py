@@ -42,7 +42,7 @@ def make_cell(config: CellConfig, d_in: int, *, both_ways: bool = False) -> nn.R
 
 def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = None) -> tuple[Tensor, Carry]:
     """All of x [B, T, d] from `carry` on; rows have `sizes` real tokens, and end with the state after the last one."""
-    names = ("hidden", "cell") if isinstance(cell, nn.LSTM) else ("hidden",)
+    names = _names(cell)
     before = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
     if sizes is None:
         y, after = _layers(cell, x, before) if cell.training and cell.dropout else _whole(cell, x, before)
@@ -54,6 +54,11 @@ def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = N
     return y, new if sizes is None else keep_rows(sizes > 0, new, carry)
 
 
+def _names(cell: nn.RNNBase) -> tuple[str, ...]:
+    """Of what it hands on."""
+    return ("hidden", "cell") if isinstance(cell, nn.LSTM) else ("hidden",)
+
+
 def _whole(cell: nn.RNNBase, x: Any, before: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
     y, after = cell(x, None if not before else tuple(before) if len(before) > 1 else before[0])
     return y, after if isinstance(after, tuple) else (after,)
@@ -63,18 +68,25 @@ def _layers(cell: nn.RNNBase, x: Tensor, before: Sequence[Tensor]) -> tuple[Tens
     """The same, with dropout between layers drawn from the generator that all else is drawn from: cuDNN has one of its
     own, which is set up on the host anew after each seed, where a recorded step may not be."""
     ways = 2 if cell.bidirectional else 1
-    flags = (True, 1, 0.0, True, ways == 2, True)
     ends: list[Sequence[Tensor]] = []
-    nothing = x.new_zeros(cell.num_layers * ways, len(x), cell.hidden_size)
-    starts = before or [nothing] * (2 if isinstance(cell, nn.LSTM) else 1)
+    starts = before or [x.new_zeros(cell.num_layers * ways, len(x), cell.hidden_size)] * len(_names(cell))
     for layer in range(cell.num_layers):
         here = slice(layer * ways, (layer + 1) * ways)
         weights: list[Tensor] = [one for way in cell.all_weights[here] for one in way]
-        x = x if layer == 0 else F.dropout(x, cell.dropout)
-        states = [start[here] for start in starts]
-        run = torch.lstm(x, states, weights, *flags) if len(states) > 1 else torch.gru(x, states[0], weights, *flags)
-        x, ends = run[0], [*ends, run[1:]]
+        x, *after = _layer(cell, _dropped(cell, x, layer), [start[here] for start in starts], weights)
+        ends.append(after)
     return x, [torch.cat(parts) for parts in zip(*ends, strict=True)]
+
+
+def _layer(cell: nn.RNNBase, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
+    """One layer, in all its directions: what it gives out, and its states after that."""
+    flags = (True, 1, 0.0, cell.training, cell.bidirectional, True)
+    return torch.lstm(x, states, weights, *flags) if len(states) > 1 else torch.gru(x, states[0], weights, *flags)
+
+
+def _dropped(cell: nn.RNNBase, x: Tensor, layer: int) -> Tensor:
+    """What a layer is given of the one below."""
+    return x if layer == 0 else F.dropout(x, cell.dropout, cell.training)
 
 
 def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:
@@ -94,18 +106,15 @@ def run_held(cell: nn.RNNBase, x: Tensor, real: Tensor) -> tuple[Tensor, Carry]:
     """
     empty, last = (~real).to(x.dtype).unsqueeze(-1), (real.sum(dim=1, keepdim=True) - 1).clamp(min=0)
     ways, d = 2 if cell.bidirectional else 1, cell.hidden_size
-    flags = (True, 1, 0.0, cell.training, ways == 2, True)
-    carry: dict[str, list[Tensor]] = {"hidden": [], "cell": []} if isinstance(cell, nn.LSTM) else {"hidden": []}
+    nothing = [x.new_zeros(ways, len(x), d)] * len(_names(cell))
+    carry: dict[str, list[Tensor]] = {name: [] for name in _names(cell)}
     for layer in range(cell.num_layers):
-        given = torch.cat([x if layer == 0 else F.dropout(x, cell.dropout, cell.training), empty], dim=-1)
+        given = torch.cat([_dropped(cell, x, layer), empty], dim=-1)
         weights = [one for way in range(ways) for one in _weights(cell, layer, way)]
-        nothing = x.new_zeros(ways, len(x), d)
-        if isinstance(cell, nn.LSTM):
-            x, hidden, inside = torch.lstm(given, (nothing, nothing), weights, *flags)
-            carry["cell"].append(inside)
-        else:
-            x, hidden = torch.gru(given, nothing, weights, *flags)
+        x, hidden, *inside = _layer(cell, given, nothing, weights)
         carry["hidden"] += [take(x, last)[..., :d].transpose(0, 1), hidden[1:]]
+        if inside:
+            carry["cell"] += inside
     new = {name: torch.cat(parts).transpose(0, 1) for name, parts in carry.items()}
     return x, keep_rows(real.any(dim=1), new, {})
 

@@ -56,7 +56,7 @@ def run(
     if name in shipped.PAIRS and len(inputs) > 1 and "-" not in inputs:
         texts = together(list(texts))
     named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs)
-    places = pictures_at(out)
+    places = pictures_at(out)  # an error is one before a model is loaded
     chosen = model if model is not None else shipped.default(name, chat).name
     with waiting(f"Reading {chosen}"):
         work = task(name, chosen, **where)
@@ -66,24 +66,30 @@ def run(
         for text in texts:
             show_pieces(() if text is None else work.stream(text, **options))
     else:
-        asked = failed = 0
-        while group := list(islice(texts, TOGETHER)):
-            with waiting(f"{name} …"):
-                answers = answer_each(work, group, options) if named else answer_all(work, group, options)
-            errors = [answer for answer in answers if isinstance(answer, Error)]
-            if len(errors) == len(group) and len({str(error) for error in errors}) == 1:
-                raise errors[0]  # of an option or of the model, not of a file
-            for text, answer in zip(group, answers, strict=True):
-                asked, place = asked + 1, next(places, None)
-                if isinstance(answer, Error):
-                    failed += 1
-                    print(f"anyformer: {answer}", file=sys.stderr, flush=True)
-                    continue
-                print(under(text, spell(answer)) if named else spell(answer), flush=True)
-                if place is not None:
-                    write_picture(answer, place)
-        if failed:
-            raise InputError(f"{failed} of {asked} inputs had no answer, as said above.")
+        answer_groups(work, texts, options, name, named=named, places=places)
+
+
+def answer_groups(
+    work: Any, texts: Iterator[Any], options: Mapping[str, Any], name: str, *, named: bool, places: Iterator[Path]
+) -> None:
+    """Some inputs at a time; `named`: they are files, and each answer comes under its file's name."""
+    asked = failed = 0
+    while group := list(islice(texts, TOGETHER)):
+        with waiting(f"{name} …"):
+            answers = answer_each(work, group, options) if named else answer_all(work, group, options)
+        if not asked and all(isinstance(one, Error) for one in answers) and len({str(one) for one in answers}) == 1:
+            raise answers[0]  # of an option or of the model, not of a file
+        for text, answer in zip(group, answers, strict=True):
+            asked, place = asked + 1, next(places, None)
+            if isinstance(answer, Error):
+                failed += 1
+                print(f"anyformer: {answer}", file=sys.stderr, flush=True)
+                continue
+            print(under(text, spell(answer)) if named else spell(answer), flush=True)
+            if place is not None:
+                write_picture(answer, place)
+    if failed:
+        raise InputError(f"{failed} of {asked} inputs had no answer, as said above.")
 
 
 def answer_each(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:

@@ -196,7 +196,7 @@ def check_figures(notes: dict[str, Any], order: Order, folder: Path) -> list[tup
 
 def check_sizes(order: Order, draft: Path) -> None:
     size = size_of(draft)
-    others = size_of(order.home) - (size_of(order.home / order.name) if (order.home / order.name).exists() else 0)
+    others = size_of(order.home) - size_of(order.home / order.name)  # which this one replaces
     if size > LARGEST:
         raise FolderError(f"{order.name} has {size:,} bytes, and {LARGEST:,} are allowed; try --weights int8.")
     if others > ALL:  # the draft stands among them

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.core import attend as module
@@ -507,3 +508,12 @@ def test_gradients_are_numbers_where_scores_are_far_below_zero(n_queries: int, n
         out = attend(query, key, value, mask)
         for gradient in torch.autograd.grad(out, leaves, torch.randn_like(out)):
             assert bool(gradient.isfinite().all())
+
+
+def test_leaving_cudnn_out_leaves_other_switches_as_they_are() -> None:
+    with sdpa_kernel([SDPBackend.MATH]):
+        assert module._but_cudnn() == [SDPBackend.MATH]
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
+        assert module._but_cudnn() == [SDPBackend.EFFICIENT_ATTENTION]
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+        assert module._but_cudnn() == [SDPBackend.MATH]

@@ -79,7 +79,7 @@ class AttentionPool(nn.Module):
         query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
         mask = EVERYTHING if tokens.mask is None else Padding(tokens.mask)
         weights = self.taps.see("weights", weigh(query, keys, mask, scale=1.0))
-        return (weights.to(keys.dtype) @ keys).flatten(1)  # one query as wide as a token: nothing for a fused kernel
+        return (weights @ keys).flatten(1)  # one query as wide as a token: nothing for a fused kernel
 
 
 Gather = Literal["first", "mean", "attention"]

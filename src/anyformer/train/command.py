@@ -138,7 +138,8 @@ def plan(order: Order) -> Plan:
     advice = {"steps": TrainSettings().steps, **kind.advice(known is None, len(rows)), **pace}
     asked = spelled(blank, given)
     if "train.steps" in asked:
-        advice = paced(advice, getattr(usual["train"], "steps", 0))
+        assert isinstance(usual["train"], TrainSettings)
+        advice = paced(advice, usual["train"].steps)
     if "train.batch_size" in asked or "batch_size" in pace:
         advice.pop("batch_tokens", None)
     usual_train = TrainSettings(**advice)

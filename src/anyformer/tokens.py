@@ -134,6 +134,7 @@ class Tokens:
     and `frames` how many pictures follow one another where they are those of a clip.
     `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers. `spans` [B, T] numbers the
     runs of tokens that see each other both ways where the rest is causal (a picture in a text); -1 is the rest.
+    `summands`, known while compiling, are what `x` is the sum of, for whoever can sum and do more at once.
     """
 
     x: Tensor
@@ -146,6 +147,7 @@ class Tokens:
     spans: Tensor | None = None
     memo: Memo = field(default_factory=dict)  # shared by the tokens of one pass through a stack
     frames: int | None = None
+    summands: tuple[Tensor, Tensor] | None = None
 
     @property
     def packed(self) -> bool:
@@ -154,11 +156,16 @@ class Tokens:
     def replace(self, x: Tensor) -> Tokens:
         """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
         if torch.compiler.is_compiling():
-            return dataclasses.replace(self, x=x)  # which the compiler knows how to follow
+            return dataclasses.replace(self, x=x, summands=None)  # which the compiler knows how to follow
         other = object.__new__(Tokens)
         other.__dict__.update(self.__dict__)
         other.__dict__["x"] = x
         return other
+
+    def sum(self, x: Tensor, y: Tensor) -> Tokens:
+        """The same tokens with x + y for vectors."""
+        tokens = self.replace(x + y)
+        return dataclasses.replace(tokens, summands=(x, y)) if torch.compiler.is_compiling() else tokens
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""
@@ -174,6 +181,7 @@ class Tokens:
             code=None if self.code is None else packing.pack(self.code.expand(batch, -1, -1)),
             packing=packing,
             memo={},
+            summands=None,
         )
 
     def pad(self) -> Tokens:
@@ -188,6 +196,7 @@ class Tokens:
             code=None if self.code is None else self.packing.unpack(self.code),
             packing=None,
             memo={},
+            summands=None,
         )
 
     def take(self, index: Tensor) -> Tokens:

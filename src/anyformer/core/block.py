@@ -36,7 +36,7 @@ from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.grouping import Grouping, group, ungroup
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING
-from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
+from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise, summed_and_normed
 from anyformer.core.positions import Positions
 from anyformer.core.recurrent import (
     AttentiveConfig,
@@ -148,11 +148,16 @@ class Sublayer(nn.Module):
         self.gain = Gain(config.width, config.gain) if config.gain is not None else None
         self.crosses = config.d_context is not None
 
-    def branch(self, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None = None) -> Tokens:
-        """What the sublayer adds to the residual stream."""
-        x = tokens.x
-        if self.config.order != "post" and self.norm is not None:
-            x = normalise(self.norm, x, tokens.mask)
+    def read(self, tokens: Tokens) -> tuple[Tokens, Tensor]:
+        """The residual stream, and what the part reads of it."""
+        if self.config.order == "post" or self.norm is None:
+            return tokens, tokens.x
+        return summed_and_normed(tokens, self.norm)
+
+    def branch(
+        self, tokens: Tokens, x: Tensor, memory: Tokens | None, state: State | None, first: int | None = None
+    ) -> Tokens:
+        """What the sublayer adds to the residual stream, where its part reads `x`."""
         if isinstance(self.part, FeedForward):
             made = tokens.replace(self.part(x, tokens.packing))
         elif first is not None:
@@ -184,13 +189,14 @@ class Sublayer(nn.Module):
         return memory.replace(normalise(self.context_norm, memory.x, memory.mask))
 
     def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None = None) -> Tokens:
-        made = self.branch(tokens, memory, state, first)
+        tokens, read = self.read(tokens)
+        made = self.branch(tokens, read, memory, state, first)
         before = tokens.x if first is None else tokens.x[:, :first]
-        x = before + made.x if self.config.residual else made.x
-        x = x if self.config.scale == 1.0 else x * self.config.scale
+        after = made.sum(before, made.x) if self.config.residual else made
+        after = after if self.config.scale == 1.0 else after.replace(after.x * self.config.scale)
         if self.config.order == "post" and self.norm is not None:
-            x = normalise(self.norm, x, tokens.mask)
-        return made.replace(x)
+            return after.replace(normalise(self.norm, after.x, after.mask))
+        return after
 
     @property
     def narrows(self) -> bool:
@@ -243,7 +249,7 @@ class Block(nn.Module):
         parts = cast("Iterable[Sublayer]", self.sublayers.values())
         active = [sublayer for sublayer in parts if memory is not None or not sublayer.crosses]
         if self.config.parallel:
-            branches = [sublayer.branch(tokens, memory, state).x for sublayer in active]
+            branches = [sublayer.branch(*sublayer.read(tokens), memory, state).x for sublayer in active]
             tokens = tokens.replace(tokens.x + sum(branches))
         else:
             for sublayer in active:

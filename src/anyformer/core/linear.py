@@ -52,6 +52,11 @@ class Linear(nn.Module):
         """Product and activation as one kernel, where there is one."""
         if self.packed and activation in products.EPILOGUES and self._takes_packed(x):
             return cast("Packed", self._packed)(x, self.bias, activation)
+        if HAS_TRITON and torch.compiler.is_compiling() and self.bias is not None and self._int8 is None:
+            from anyformer.core import gpu_training
+
+            if activation in gpu_training.GELUS and gpu_training.pays(x):
+                return gpu_training.linear_gelu(x, self.weight, self.bias, activation)
         if self.bias is None or activation not in EPILOGUES or not self._halves(x):
             return None
         flat = x.reshape(-1, x.shape[-1])

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.linear import HAS_TRITON
+from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,3 +57,14 @@ def normalise(norm: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Only batch norm must know which tokens are real."""
     result: Tensor = norm(x, mask) if isinstance(norm, BatchNorm) else norm(x)
     return result
+
+
+def summed_and_normed(tokens: Tokens, norm: nn.Module) -> tuple[Tokens, Tensor]:
+    """The tokens, and the norm of their vectors; in compiled training the sum that they come from is made along."""
+    if tokens.summands is not None and HAS_TRITON:
+        from anyformer.core.gpu_training import can_sum_norm, sum_norm
+
+        if can_sum_norm(tokens.x, norm):
+            total, normed = sum_norm(*tokens.summands, norm)
+            return tokens.replace(total), normed
+    return tokens, normalise(norm, tokens.x, tokens.mask)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.config import Settings
 from anyformer.core.block import Block, BlockConfig
-from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
+from anyformer.core.norms import BatchNorm, NormConfig, make_norm, summed_and_normed
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
 from anyformer.core.steady import Steady
@@ -104,4 +104,4 @@ class Stack(nn.Module):
     def _norm(self, tokens: Tokens) -> Tokens:
         if self.final_norm is None:
             return tokens
-        return tokens.replace(normalise(self.final_norm, tokens.x, tokens.mask))
+        return tokens.replace(summed_and_normed(tokens, self.final_norm)[1])

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.core.linear import HALVES, HAS_TRITON
 from anyformer.heads.base import IGNORED
 
 ALL_AT_ONCE = 2**24  # logits that may as well be handled together: 64 MB as float32
@@ -20,11 +21,21 @@ GPU_PIECE = 2**27  # half a gigabyte as float32: few launches, and little beside
 def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """The sum over the labels [N] that count (-100 does not) of the cross entropy of logits [N, words]; `smoothing` of
     a label's weight goes to all words alike (Vaswani et al. 2017, §5.4)."""
+    if _has_kernel(logits):
+        from anyformer.core.gpu_training import summed_entropy
+
+        return summed_entropy(logits, labels.contiguous(), smoothing)
     if logits.numel() <= ALL_AT_ONCE or torch.compiler.is_compiling():  # which fuses what would be a copy
-        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        wide = logits.float() if logits.dtype in HALVES else logits
         return F.cross_entropy(wide, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
     total: Tensor = _Piecewise.apply(logits, labels, smoothing)
     return total
+
+
+def _has_kernel(logits: Tensor) -> bool:
+    if not (HAS_TRITON and logits.is_cuda and logits.dtype in HALVES and logits.stride(1) == 1):
+        return False
+    return logits.numel() > ALL_AT_ONCE or torch.compiler.is_compiling()
 
 
 class _Piecewise(torch.autograd.Function):

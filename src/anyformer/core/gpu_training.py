@@ -1,0 +1,371 @@
+"""Kernels of our own for training in half precision on a GPU: what stands between the products of a compiled step.
+
+The products themselves run near the card's limit. Around them a step of GPT-2 spends a third of its time moving
+numbers, more often than it must: a bias's gradient reads again what the activation's gradient has just written, the
+gradient of a norm is written in one precision and copied to another, a loss over 50,000 words reads the logits slowly.
+Each kernel here reads what it needs once and writes what comes of it once.
+
+Written in Triton, which comes with PyTorch for CUDA. Everything here has a plain equivalent elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+from torch.library import triton_op, wrap_triton
+from triton.runtime.jit import JITFunction
+
+from anyformer.core.gpu import NORMS
+
+IGNORED = tl.constexpr(-100)  # a label that does not count
+WIDEST_NORM = 4096  # features of a token that a program holds
+
+
+def _launcher(kernel: Any) -> Any:
+    """The kernel as compiled graphs know it; in Triton's interpreter, for tests, it is what it is."""
+    return wrap_triton(kernel) if isinstance(kernel, JITFunction) else kernel
+
+
+# Cross entropy.
+
+
+@triton.jit
+def _entropy(
+    logits, labels, losses, norms, stride, V, smoothing, SMOOTH: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
+    wanted = tl.load(labels + row)
+    top = -float("inf")
+    total = 0.0
+    everything = 0.0
+    if wanted != IGNORED:
+        for start in range(0, V, BLOCK):
+            n = start + lane
+            x = tl.load(logits + row * stride + n, mask=n < V, other=-float("inf")).to(tl.float32)
+            highest = tl.maximum(top, tl.max(x))
+            base = tl.where(highest == -float("inf"), 0.0, highest)
+            total = total * tl.exp(top - base) + tl.sum(tl.exp(x - base))
+            top = highest
+            if SMOOTH:
+                everything += tl.sum(tl.where(n < V, x, 0.0))
+        norm = tl.log(total) + top
+        said = tl.load(logits + row * stride + wanted).to(tl.float32)
+        loss = norm - (1.0 - smoothing) * said
+        if SMOOTH:
+            loss -= smoothing * everything / V
+        tl.store(losses + row, loss)
+        tl.store(norms + row, norm)
+    else:
+        tl.store(losses + row, 0.0)
+        tl.store(norms + row, 0.0)
+
+
+@triton.jit
+def _entropy_back(logits, labels, norms, above, gradient, stride, V, smoothing, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    wanted = tl.load(labels + row)
+    if wanted == IGNORED:
+        tl.store(gradient + row * V + n, tl.zeros([BLOCK], gradient.dtype.element_ty), mask=n < V)
+    else:
+        x = tl.load(logits + row * stride + n, mask=n < V, other=0.0).to(tl.float32)
+        chance = tl.exp(x - tl.load(norms + row)) - smoothing / V
+        chance = tl.where(n == wanted, chance - (1.0 - smoothing), chance) * tl.load(above)
+        tl.store(gradient + row * V + n, chance.to(gradient.dtype.element_ty), mask=n < V)
+
+
+@triton_op("anyformer::entropy", mutates_args={})
+def entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Of each row of logits [N, words]: its loss (0 where the label is -100), and the log of the sum of exponentials."""
+    losses, norms = (torch.empty(len(labels), device=logits.device, dtype=torch.float32) for _ in range(2))
+    _launcher(_entropy)[(len(labels),)](
+        logits, labels, losses, norms, logits.stride(0), logits.shape[1], smoothing, SMOOTH=smoothing > 0, BLOCK=8192,
+        num_warps=8,
+    )  # fmt: skip
+    return losses, norms
+
+
+@triton_op("anyformer::entropy_back", mutates_args={})
+def entropy_back(logits: Tensor, labels: Tensor, norms: Tensor, above: Tensor, smoothing: float) -> Tensor:
+    """The gradient of the sum of all losses, times `above`."""
+    rows, n = logits.shape
+    gradient = torch.empty(rows, n, device=logits.device, dtype=logits.dtype)
+    _launcher(_entropy_back)[(rows, triton.cdiv(n, 4096))](
+        logits, labels, norms, above, gradient, logits.stride(0), n, smoothing, BLOCK=4096, num_warps=8
+    )
+    return gradient
+
+
+class _SummedEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        losses, norms = entropy(logits, labels, smoothing)
+        ctx.save_for_backward(logits, labels, norms)
+        ctx.smoothing = smoothing
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[Tensor, None, None]:
+        logits, labels, norms = ctx.saved_tensors
+        return entropy_back(logits, labels, norms, above[0].float(), ctx.smoothing), None, None
+
+
+def summed_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """As heads.entropy.summed_cross_entropy, for logits in half precision whose rows have no gaps."""
+    return cast("Tensor", _SummedEntropy.apply(logits, labels, smoothing))
+
+
+# A product and GELU after it.
+
+
+@triton.jit
+def _below(x):
+    """The share of a normal distribution below x, within 1e-7 (Abramowitz and Stegun 7.1.26), and its density."""
+    t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))
+    bell = tl.exp(-0.5 * x * x)
+    tail = 0.5 * bell * t * (
+        0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
+    )  # fmt: skip
+    return tl.where(x >= 0, 1.0 - tail, tail), bell * 0.3989422804014327
+
+
+@triton.jit
+def _bend(given, bent, N, TANH: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(given + at, mask=at < N, other=0.0).to(tl.float32)
+    if TANH:
+        y = x * tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
+    else:
+        share, _ = _below(x)
+        y = x * share
+    tl.store(bent + at, y.to(bent.dtype.element_ty), mask=at < N)
+
+
+@triton.jit
+def _unbend(
+    given, above, gradient, sums, R, N, TANH: tl.constexpr, ROWS: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """The gradient of what was bent, ROWS rows of BN columns for each program, and its sum along them."""
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    total = tl.zeros([BN], tl.float32)
+    first = tl.program_id(0) * ROWS
+    for start in range(0, ROWS, BR):
+        r = first + start + tl.arange(0, BR)
+        inside = (r < R)[:, None] & (n < N)[None, :]
+        at = r.to(tl.int64)[:, None] * N + n[None, :]
+        x = tl.load(given + at, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(above + at, mask=inside, other=0.0).to(tl.float32)
+        if TANH:
+            share = tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
+            slope = share + x * share * (1.0 - share) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+        else:
+            share, density = _below(x)
+            slope = share + x * density
+        g *= slope
+        total += tl.sum(g, axis=0)
+        tl.store(gradient + at, g.to(gradient.dtype.element_ty), mask=inside)
+    tl.store(sums + tl.program_id(0) * N + n, total, mask=n < N)
+
+
+@triton_op("anyformer::bend", mutates_args={})
+def bend(given: Tensor, tanh: bool) -> Tensor:
+    """GELU of a contiguous tensor, exact or with tanh."""
+    bent = torch.empty_like(given)
+    n = given.numel()
+    _launcher(_bend)[(triton.cdiv(n, 4096),)](given, bent, n, TANH=tanh, BLOCK=4096, num_warps=8)
+    return bent
+
+
+@triton_op("anyformer::unbend", mutates_args={})
+def unbend(given: Tensor, above: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    """The gradient of GELU's input [rows, n], and sums of it over some rows each: [some, n]."""
+    rows, n = given.shape
+    each = 256
+    gradient = torch.empty_like(given)
+    sums = torch.empty(triton.cdiv(rows, each), n, device=given.device, dtype=torch.float32)
+    _launcher(_unbend)[(triton.cdiv(rows, each), triton.cdiv(n, 128))](
+        given, above, gradient, sums, rows, n, TANH=tanh, ROWS=each, BR=32, BN=128, num_warps=8
+    )
+    return gradient, sums
+
+
+class _LinearGELU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+        given = torch.addmm(bias.to(x.dtype), x, weight.t())
+        ctx.save_for_backward(x, weight, given)
+        ctx.tanh, ctx.dtype = tanh, bias.dtype
+        return bend(given, tanh)
+
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[Tensor | None, Tensor | None, Tensor, None]:
+        x, weight, given = ctx.saved_tensors
+        gradient, sums = unbend(given, above[0].contiguous(), ctx.tanh)
+        below = gradient @ weight if ctx.needs_input_grad[0] else None
+        learned = gradient.t() @ x if ctx.needs_input_grad[1] else None
+        return below, learned, sums.sum(dim=0).to(ctx.dtype), None
+
+
+GELUS = {"gelu": False, "gelu_tanh": True}
+
+
+def pays(x: Tensor) -> bool:
+    """In a compiled training step, in half precision or on the way to it."""
+    half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.float16, torch.bfloat16)
+    return torch.compiler.is_compiling() and x.is_cuda and torch.is_grad_enabled() and half
+
+
+def _half(x: Tensor) -> torch.dtype:
+    """The precision in which products are made."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
+    """GELU(weight x + bias), of which the bias learns without reading its gradient once more."""
+    dtype = _half(x)
+    flat = x.to(dtype).reshape(-1, x.shape[-1])
+    y = cast("Tensor", _LinearGELU.apply(flat, weight.to(dtype), bias, GELUS[activation]))
+    return y.view(*x.shape[:-1], y.shape[-1])
+
+
+# A sum and the norm of it.
+
+
+@triton.jit
+def _sum_norm(
+    x, y, gain, shift, total, out, means, scales, R, eps, K: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr,
+    BR: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    k = tl.arange(0, BK)
+    inside = (r < R)[:, None] & (k < K)[None, :]
+    at = r.to(tl.int64)[:, None] * K + k[None, :]
+    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    value = value.to(total.dtype.element_ty)
+    tl.store(total + at, value, mask=inside)
+    value = value.to(tl.float32)
+    if NORM == 1:
+        mean = tl.sum(value, axis=1) / K
+        tl.store(means + r, mean, mask=r < R)
+        value = tl.where((k < K)[None, :], value - mean[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(value * value, axis=1) / K + eps)
+    tl.store(scales + r, scale, mask=r < R)
+    value *= scale[:, None] * tl.load(gain + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
+    if SHIFT:
+        value += tl.load(shift + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
+    tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _sum_norm_back(
+    total, means, scales, gain, above, around, wide, narrow, sums, R, K: tl.constexpr, NORM: tl.constexpr,
+    BR: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """`above`: of the norm; `around`: of the sum. Each program has every so many rows, and keeps what gain and shift
+    learn from them."""
+    k = tl.arange(0, BK)
+    weight = tl.load(gain + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
+    gains = tl.zeros([BK], tl.float32)
+    shifts = tl.zeros([BK], tl.float32)
+    for start in range(tl.program_id(0) * BR, R, tl.num_programs(0) * BR):
+        r = start + tl.arange(0, BR)
+        inside = (r < R)[:, None] & (k < K)[None, :]
+        at = r.to(tl.int64)[:, None] * K + k[None, :]
+        value = tl.load(total + at, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(above + at, mask=inside, other=0.0).to(tl.float32)
+        past = tl.load(around + at, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(scales + r, mask=r < R, other=0.0)[:, None]
+        if NORM == 1:
+            value -= tl.load(means + r, mask=r < R, other=0.0)[:, None]
+        value = tl.where(inside, value * scale, 0.0)
+        gains += tl.sum(g * value, axis=0)
+        shifts += tl.sum(g, axis=0)
+        g *= weight
+        g -= value * (tl.sum(g * value, axis=1) / K)[:, None]
+        if NORM == 1:
+            # What is subtracted above has a sum of nought over the features.
+            g -= (tl.sum(tl.where(inside, g, 0.0), axis=1) / K)[:, None]
+        g = g * scale + past
+        tl.store(wide + at, g.to(wide.dtype.element_ty), mask=inside)
+        tl.store(narrow + at, g.to(narrow.dtype.element_ty), mask=inside)
+    tl.store(sums + tl.program_id(0) * 2 * K + k, gains, mask=k < K)
+    tl.store(sums + tl.program_id(0) * 2 * K + K + k, shifts, mask=k < K)
+
+
+@triton_op("anyformer::sum_norm", mutates_args={})
+def sum_norm_forward(
+    x: Tensor, y: Tensor, gain: Tensor, shift: Tensor | None, eps: float, kind: int, out: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x + y, the norm of it, and what the norm found: means and one over the deviations."""
+    rows, width = x.shape
+    total = torch.empty(rows, width, device=x.device, dtype=torch.promote_types(x.dtype, y.dtype))
+    normed = torch.empty(rows, width, device=x.device, dtype=out)
+    means, scales = (torch.empty(rows, device=x.device, dtype=torch.float32) for _ in range(2))
+    block = triton.next_power_of_2(width)
+    each = max(1, 4096 // block)
+    _launcher(_sum_norm)[(triton.cdiv(rows, each),)](
+        x, y, gain, shift if shift is not None else gain, total, normed, means, scales, rows, eps, K=width, NORM=kind,
+        SHIFT=shift is not None, BR=each, BK=block, num_warps=8,
+    )  # fmt: skip
+    return total, normed, means, scales
+
+
+@triton_op("anyformer::sum_norm_back", mutates_args={})
+def sum_norm_back(
+    total: Tensor, means: Tensor, scales: Tensor, gain: Tensor, above: Tensor, around: Tensor, kind: int,
+    wide: torch.dtype, narrow: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradient of both summands, in the precision of each, and sums [some, 2, width] for gain and shift."""
+    rows, width = total.shape
+    programs = 528  # four for each processor of an H200
+    first = torch.empty(rows, width, device=total.device, dtype=wide)
+    second = torch.empty(rows, width, device=total.device, dtype=narrow)
+    sums = torch.empty(programs, 2, width, device=total.device, dtype=torch.float32)
+    block = triton.next_power_of_2(width)
+    _launcher(_sum_norm_back)[(programs,)](
+        total, means, scales, gain, above, around, first, second, sums, rows, K=width, NORM=kind,
+        BR=max(1, 2048 // block), BK=block, num_warps=8,
+    )  # fmt: skip
+    return first, second, sums
+
+
+class _SumNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, gain: Tensor, shift: Tensor | None, eps: float, kind: int, out: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        total, normed, means, scales = sum_norm_forward(x, y, gain, shift, eps, kind, out)
+        ctx.save_for_backward(total, means, scales, gain)
+        ctx.kind, ctx.dtypes, ctx.shifts = kind, (x.dtype, y.dtype), shift is not None
+        return total, normed
+
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None, None]:
+        total, means, scales, gain = ctx.saved_tensors
+        around, of_norm = (one.contiguous() for one in above)
+        wide, narrow, sums = sum_norm_back(total, means, scales, gain, of_norm, around, ctx.kind, *ctx.dtypes)
+        learned = sums.sum(dim=0)
+        shift = learned[1].to(gain.dtype) if ctx.shifts else None
+        return wide, narrow, learned[0].to(gain.dtype), shift, None, None, None
+
+
+def can_sum_norm(x: Tensor, norm: nn.Module) -> bool:
+    known = NORMS.get(type(norm).__name__) in (1, 2) and getattr(norm, "eps", None) is not None
+    return pays(x) and known and x.shape[-1] <= WIDEST_NORM
+
+
+def sum_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """x + y [..., d] and the norm of it, in the precision that products are made in."""
+    width = x.shape[-1]
+    kind, eps = NORMS[type(norm).__name__], float(cast("float", norm.eps))
+    gain, shift = cast("Tensor", norm.weight), cast("Tensor | None", getattr(norm, "bias", None))
+    x, y = torch.broadcast_tensors(x, y)
+    flat = [one.reshape(-1, width) for one in (x, y)]
+    total, normed = _SumNorm.apply(*flat, gain, shift, eps, kind, _half(x))
+    return total.view(x.shape), normed.view(x.shape)

@@ -1,0 +1,150 @@
+"""Our own kernels for training on a GPU against what they stand for, values and gradients. Without a GPU they run in
+Triton's interpreter, where that is asked for: TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA")
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
+
+import anyformer as af
+from anyformer.core import gpu_training
+from anyformer.heads.base import IGNORED
+from anyformer.tasks.text import token_loss
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter's bfloat16 truncates
+needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, device=DEVICE).to(dtype).requires_grad_()
+
+
+def gradients(made: Tensor | tuple[Tensor, ...], of: list[Tensor], above: list[Tensor]) -> list[Tensor]:
+    some = (made,) if isinstance(made, Tensor) else made
+    return list(torch.autograd.grad(some, of, [one.to(a.dtype) for one, a in zip(above, some, strict=True)]))
+
+
+def close(ours: Tensor, theirs: Tensor, much: float = 1.0) -> None:
+    """Within the rounding of the half precision, measured against the largest."""
+    limit = much * torch.finfo(HALF).eps * theirs.detach().double().abs().max().item()
+    assert (ours.detach().double() - theirs.detach().double()).abs().max().item() <= limit
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("rows", "words"), [(5, 33), (7, 5000), (3, 20000)])
+def test_cross_entropy(rows: int, words: int, smoothing: float) -> None:
+    logits = (3 * torch.randn(rows, words, device=DEVICE)).to(HALF).requires_grad_()
+    labels = torch.randint(0, words, (rows,), device=DEVICE)
+    labels[1] = IGNORED
+    wide = logits.detach().double().requires_grad_()
+    theirs = F.cross_entropy(wide, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
+    ours = gpu_training.summed_entropy(logits, labels, smoothing)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+    (ours / 3).backward()
+    (theirs / 3).backward()
+    assert logits.grad is not None and wide.grad is not None and logits.grad.dtype == HALF
+    close(logits.grad, wide.grad)
+    assert (logits.grad[1] == 0).all()
+
+
+def test_cross_entropy_of_words_that_cannot_come() -> None:
+    logits = torch.randn(2, 9000, device=DEVICE).to(HALF)
+    logits[:, :8500] = -float("inf")  # the whole of what is read first
+    labels = torch.tensor([8600, 8999], device=DEVICE)
+    theirs = F.cross_entropy(logits.double(), labels, reduction="sum")
+    assert gpu_training.summed_entropy(logits, labels, 0.0).item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("activation", gpu_training.GELUS)
+@pytest.mark.parametrize(("rows", "width", "n"), [(3, 16, 20), (300, 64, 130)])
+def test_a_product_and_gelu(rows: int, width: int, n: int, activation: str) -> None:
+    x, weight, bias = normal(rows, width, dtype=HALF), normal(n, width, dtype=HALF), normal(n)
+    above = torch.randn(rows, n, device=DEVICE)
+    ours = gpu_training.linear_gelu(x, weight, bias, activation)
+    assert ours.dtype == HALF
+    wide = [one.detach().double().requires_grad_() for one in (x, weight, bias)]
+    given = F.linear(*wide)
+    given = given + (F.linear(x, weight, bias.to(HALF)).double() - given).detach()  # rounded as ours is
+    theirs = F.gelu(given, approximate="tanh" if activation == "gelu_tanh" else "none")
+    close(ours, theirs)
+    pairs = zip(gradients(ours, [x, weight, bias], [above]), gradients(theirs, wide, [above]), strict=True)
+    for our, their in pairs:
+        close(our, their, 3)
+
+
+@pytest.mark.parametrize("activation", gpu_training.GELUS)
+def test_gelu_far_from_nought(activation: str) -> None:
+    x = torch.linspace(-30, 30, 4001, device=DEVICE).to(HALF)
+    theirs = F.gelu(x.double(), approximate="tanh" if activation == "gelu_tanh" else "none")
+    ours = gpu_training.bend(x, gpu_training.GELUS[activation]).double()
+    spacing = torch.finfo(HALF).eps * theirs.abs() + 1e-6
+    assert ((ours - theirs).abs() <= spacing).all()
+
+
+@pytest.mark.parametrize("kind", ["layer", "bare", "rms"])
+@pytest.mark.parametrize("stream", [torch.float32, HALF])
+@pytest.mark.parametrize(("rows", "width"), [(3, 48), (600, 100), (5, 1500)])
+def test_a_sum_and_its_norm(rows: int, width: int, stream: torch.dtype, kind: str) -> None:
+    norm = nn.RMSNorm(width, eps=1e-6) if kind == "rms" else nn.LayerNorm(width, bias=kind == "layer")
+    norm = norm.to(DEVICE)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    x, y = normal(rows, width, dtype=stream), normal(rows, width, dtype=HALF)
+    above = [torch.randn(rows, width, device=DEVICE) for _ in range(2)]
+    with torch.autocast(DEVICE, HALF, enabled=DEVICE == "cuda"):
+        total, normed = gpu_training.sum_norm(x, y, norm)
+    assert total.dtype == stream
+    ours = gradients((total, normed), [x, y, *norm.parameters()], above)
+    wide = [one.detach().double().requires_grad_() for one in (x, y)]
+    summed = wide[0] + wide[1]
+    rounded = summed + (summed.to(stream).double() - summed).detach()
+    theirs = norm.double()(rounded)
+    close(total, rounded, 0.01)
+    close(normed, theirs)
+    above = [one.to(dtype).double() for one, dtype in zip(above, (total.dtype, normed.dtype), strict=True)]
+    wanted = gradients((rounded, theirs), [*wide, *norm.parameters()], above)
+    for our, their in zip(ours, wanted, strict=True):
+        close(our, their, 2)
+
+
+@needs_gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["gpt2-tiny", "llama-tiny", "bert-tiny"])
+def test_a_compiled_step_learns_the_same_with_them(recipe: str) -> None:
+    kwargs = {"dropout": 0.0, "attention_dropout": 0.0} if recipe == "bert-tiny" else {}
+    torch.manual_seed(0)
+    model = af.build(recipe, **kwargs).to("cuda").train()
+    ids = torch.randint(0, 200, (8, 64), device="cuda")
+
+    def learn(compiled: bool) -> tuple[float, dict[str, Tensor]]:
+        def loss() -> Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                total, count = token_loss(model(input_ids=ids).logits, ids.roll(-1, 1))
+            return total / count
+
+        model.zero_grad()
+        torch._dynamo.reset()
+        value = (torch.compile(loss) if compiled else loss)()
+        value.backward()
+        return value.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    ours, learned = learn(True)
+    theirs, wanted = learn(False)
+    assert ours == pytest.approx(theirs, rel=2e-3)
+    for name, value in wanted.items():
+        close(learned[name], value, 16)

@@ -67,8 +67,8 @@ def test_whole_words() -> None:
 
 
 def test_replaced_tokens() -> None:
-    """Every chosen token is masked for the generator: of each row 15%, each token as likely as another; where they are
-    is said if rows have equally many."""
+    """Of each row 15% are chosen, each token as likely as another, and 85% of those masked for the generator; where they
+    are is said if rows have equally many."""
     ids, special = text()
     out = objectives.replaced_tokens(ids, special, MASKING, seeded())
     chosen = out["labels"] != -100
@@ -84,7 +84,9 @@ def test_replaced_tokens() -> None:
     assert torch.equal(even["gaps"].sort(dim=1).values.flatten(), (even["labels"] != -100).nonzero()[:, 1])
     full[0, 1:] = True
     assert "gaps" not in objectives.replaced_tokens(ids, full, MASKING, seeded())
-    assert bool((out["input_ids"][chosen] == MASK).all()) and torch.equal(out["input_ids"][~chosen], ids[~chosen])
+    masked = out["input_ids"] == MASK
+    assert likely(int(masked.sum()), int(chosen.sum()), 0.85) and not bool((masked & ~chosen).any())
+    assert torch.equal(out["input_ids"][~masked], ids[~masked])
     assert not bool((chosen & special).any())
 
 

@@ -384,7 +384,8 @@ def same(notes: Notes, usual: Notes) -> None:
 
 @needs_gpu
 @pytest.mark.parametrize(
-    "changes", [{"precision": "float32"}, {"precision": "bf16"}, {"optimizer": "muon", "lr": 1e-3}]
+    "changes",
+    [{"precision": "float32"}, {"precision": "bf16"}, {"optimizer": "muon", "lr": 1e-3, "precision": "float32"}],
 )
 @pytest.mark.parametrize("kind", [Even, EvenPictures])
 def test_on_a_gpu_a_recorded_run_is_the_run(
@@ -396,8 +397,11 @@ def test_on_a_gpu_a_recorded_run_is_the_run(
     notes, usual, one, other = both(kind, **changes)
     assert len(replays) > 25 and "Steps are recorded from here on." in notes.said
     same(notes, usual)
-    for a, b in zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)
+    started = kind().model.state_dict()
+    for name, a in one.model.state_dict().items():
+        b = other.model.state_dict()[name]
+        moved = (b.float() - started[name].to(b.device).float()).norm()
+        assert (a.float() - b.float()).norm() <= 0.05 * moved + 1e-6, name  # which noise in gradients can do
 
 
 @needs_gpu

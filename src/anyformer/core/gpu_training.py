@@ -22,7 +22,10 @@ from triton.runtime.jit import JITFunction
 from anyformer.core.gpu import NORMS
 
 IGNORED = tl.constexpr(-100)  # a label that does not count
+ROWS = 16  # that a program goes down, where it sums columns
+PROGRAMS = 1056  # that share the rows of a norm's gradient: eight for each processor of an H200
 WIDEST_NORM = 4096  # features of a token that a program holds
+MOST_PARTS = 3  # of a product, whose gradients are joined
 
 
 def _launcher(kernel: Any) -> Any:
@@ -35,7 +38,7 @@ def _launcher(kernel: Any) -> Any:
 
 @triton.jit
 def _entropy(
-    logits, labels, losses, norms, stride, V, smoothing, SMOOTH: tl.constexpr, BLOCK: tl.constexpr
+    logits, labels, losses, norms, stride, V, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
@@ -51,13 +54,13 @@ def _entropy(
             base = tl.where(highest == -float("inf"), 0.0, highest)
             total = total * tl.exp(top - base) + tl.sum(tl.exp(x - base))
             top = highest
-            if SMOOTH:
+            if SMOOTHING > 0:
                 everything += tl.sum(tl.where(n < V, x, 0.0))
         norm = tl.log(total) + top
         said = tl.load(logits + row * stride + wanted).to(tl.float32)
-        loss = norm - (1.0 - smoothing) * said
-        if SMOOTH:
-            loss -= smoothing * everything / V
+        loss = norm - (1.0 - SMOOTHING) * said
+        if SMOOTHING > 0:
+            loss -= SMOOTHING * everything / V
         tl.store(losses + row, loss)
         tl.store(norms + row, norm)
     else:
@@ -66,26 +69,32 @@ def _entropy(
 
 
 @triton.jit
-def _entropy_back(logits, labels, norms, above, gradient, stride, V, smoothing, BLOCK: tl.constexpr):
+def _entropy_back(
+    logits, labels, norms, above, gradient, stride, V, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.program_id(1) * BLOCK
+    n = start + tl.arange(0, BLOCK)
     wanted = tl.load(labels + row)
     if wanted == IGNORED:
         tl.store(gradient + row * V + n, tl.zeros([BLOCK], gradient.dtype.element_ty), mask=n < V)
     else:
+        scale = tl.load(above)
         x = tl.load(logits + row * stride + n, mask=n < V, other=0.0).to(tl.float32)
-        chance = tl.exp(x - tl.load(norms + row)) - smoothing / V
-        chance = tl.where(n == wanted, chance - (1.0 - smoothing), chance) * tl.load(above)
-        tl.store(gradient + row * V + n, chance.to(gradient.dtype.element_ty), mask=n < V)
+        found = tl.exp2(x * 1.4426950408889634 - tl.load(norms + row) * 1.4426950408889634) * scale
+        if SMOOTHING > 0:
+            found -= SMOOTHING / V * scale
+        if (wanted >= start) & (wanted < start + BLOCK):  # else no word of these is the one
+            found -= tl.where(n == wanted, (1.0 - SMOOTHING) * scale, 0.0)
+        tl.store(gradient + row * V + n, found.to(gradient.dtype.element_ty), mask=n < V)
 
 
 @triton_op("anyformer::entropy", mutates_args={})
 def entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Of each row of logits [N, words]: its loss (0 where the label is -100), and the log of the sum of exponentials."""
+    """Of each row of logits [N, words]: its loss (0 where the label is -100), and the log of its exponentials' sum."""
     losses, norms = (torch.empty(len(labels), device=logits.device, dtype=torch.float32) for _ in range(2))
     _launcher(_entropy)[(len(labels),)](
-        logits, labels, losses, norms, logits.stride(0), logits.shape[1], smoothing, SMOOTH=smoothing > 0, BLOCK=8192,
-        num_warps=8,
+        logits, labels, losses, norms, logits.stride(0), logits.shape[1], SMOOTHING=smoothing, BLOCK=2048, num_warps=2
     )  # fmt: skip
     return losses, norms
 
@@ -95,8 +104,8 @@ def entropy_back(logits: Tensor, labels: Tensor, norms: Tensor, above: Tensor, s
     """The gradient of the sum of all losses, times `above`."""
     rows, n = logits.shape
     gradient = torch.empty(rows, n, device=logits.device, dtype=logits.dtype)
-    _launcher(_entropy_back)[(rows, triton.cdiv(n, 4096))](
-        logits, labels, norms, above, gradient, logits.stride(0), n, smoothing, BLOCK=4096, num_warps=8
+    _launcher(_entropy_back)[(rows, triton.cdiv(n, 2048))](
+        logits, labels, norms, above, gradient, logits.stride(0), n, SMOOTHING=smoothing, BLOCK=2048, num_warps=4
     )
     return gradient
 
@@ -147,17 +156,15 @@ def _bend(given, bent, N, TANH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _unbend(
-    given, above, gradient, sums, R, N, TANH: tl.constexpr, ROWS: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr
-):  # fmt: skip
-    """The gradient of what was bent, ROWS rows of BN columns for each program, and its sum along them."""
+def _unbend(given, above, gradient, sums, R, N, TANH: tl.constexpr, EACH: tl.constexpr, BN: tl.constexpr):
+    """The gradient of what was bent, BN columns of some rows for each program, and its sum along them. A row at a time
+    leaves every thread its own columns, so that nothing is passed between them."""
     n = tl.program_id(1) * BN + tl.arange(0, BN)
+    inside = n < N
     total = tl.zeros([BN], tl.float32)
-    first = tl.program_id(0) * ROWS
-    for start in range(0, ROWS, BR):
-        r = first + start + tl.arange(0, BR)
-        inside = (r < R)[:, None] & (n < N)[None, :]
-        at = r.to(tl.int64)[:, None] * N + n[None, :]
+    first = tl.program_id(0) * EACH
+    for r in range(first, tl.minimum(first + EACH, R)):
+        at = tl.cast(r, tl.int64) * N + n
         x = tl.load(given + at, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(above + at, mask=inside, other=0.0).to(tl.float32)
         if TANH:
@@ -167,9 +174,9 @@ def _unbend(
             share, density = _below(x)
             slope = share + x * density
         g *= slope
-        total += tl.sum(g, axis=0)
+        total += g
         tl.store(gradient + at, g.to(gradient.dtype.element_ty), mask=inside)
-    tl.store(sums + tl.program_id(0) * N + n, total, mask=n < N)
+    tl.store(sums + tl.program_id(0) * N + n, total, mask=inside)
 
 
 @triton_op("anyformer::bend", mutates_args={})
@@ -177,7 +184,7 @@ def bend(given: Tensor, tanh: bool) -> Tensor:
     """GELU of a contiguous tensor, exact or with tanh."""
     bent = torch.empty_like(given)
     n = given.numel()
-    _launcher(_bend)[(triton.cdiv(n, 4096),)](given, bent, n, TANH=tanh, BLOCK=4096, num_warps=8)
+    _launcher(_bend)[(triton.cdiv(n, 1024),)](given, bent, n, TANH=tanh, BLOCK=1024, num_warps=4)
     return bent
 
 
@@ -185,11 +192,11 @@ def bend(given: Tensor, tanh: bool) -> Tensor:
 def unbend(given: Tensor, above: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     """The gradient of GELU's input [rows, n], and sums of it over some rows each: [some, n]."""
     rows, n = given.shape
-    each = 256
+    block, some = min(1024, triton.next_power_of_2(n)), triton.cdiv(rows, ROWS)
     gradient = torch.empty_like(given)
-    sums = torch.empty(triton.cdiv(rows, each), n, device=given.device, dtype=torch.float32)
-    _launcher(_unbend)[(triton.cdiv(rows, each), triton.cdiv(n, 128))](
-        given, above, gradient, sums, rows, n, TANH=tanh, ROWS=each, BR=32, BN=128, num_warps=8
+    sums = torch.empty(some, n, device=given.device, dtype=torch.float32)
+    _launcher(_unbend)[(some, triton.cdiv(n, block))](
+        given, above, gradient, sums, rows, n, TANH=tanh, EACH=ROWS, BN=block, num_warps=max(1, block // 256)
     )
     return gradient, sums
 
@@ -233,13 +240,77 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Ten
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
+# A product whose result is used in parts.
+
+
+@triton.jit
+def _join(
+    part0, part1, part2, joined, sums, R, N, stride0, stride1, stride2, W0: tl.constexpr, W1: tl.constexpr,
+    W2: tl.constexpr, EACH: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    """Which part a program copies is the last of its numbers; so many rows and columns, and the columns' sums."""
+    part, stride, width, start = part0, stride0, W0, 0
+    if tl.program_id(2) == 1:
+        part, stride, width, start = part1, stride1, W1, W0
+    if tl.program_id(2) == 2:
+        part, stride, width, start = part2, stride2, W2, W0 + W1
+    w = tl.program_id(1) * BW + tl.arange(0, BW)
+    inside = w < width
+    total = tl.zeros([BW], tl.float32)
+    first = tl.program_id(0) * EACH
+    for r in range(first, tl.minimum(first + EACH, R)):
+        x = tl.load(part + tl.cast(r, tl.int64) * stride + w, mask=inside, other=0.0)
+        tl.store(joined + tl.cast(r, tl.int64) * N + start + w, x, mask=inside)
+        total += x.to(tl.float32)
+    tl.store(sums + tl.program_id(0) * N + start + w, total, mask=inside)
+
+
+@triton_op("anyformer::join", mutates_args={})
+def join(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """One to three parts [rows, width] side by side, and sums of them over some rows each."""
+    rows, widths = len(parts[0]), [part.shape[1] for part in parts]
+    some, widest = triton.cdiv(rows, ROWS), max(widths)
+    joined = torch.empty(rows, sum(widths), device=parts[0].device, dtype=parts[0].dtype)
+    sums = torch.empty(some, sum(widths), device=parts[0].device, dtype=torch.float32)
+    block = min(1024, triton.next_power_of_2(widest))
+    three, wide = [*parts, *parts[-1:] * (3 - len(parts))], [*widths, *[0] * (3 - len(parts))]
+    _launcher(_join)[(some, triton.cdiv(widest, block), len(parts))](
+        *three, joined, sums, rows, sum(widths), *[part.stride(0) for part in three], W0=wide[0], W1=wide[1],
+        W2=wide[2], EACH=ROWS, BW=block, num_warps=max(1, block // 256),
+    )  # fmt: skip
+    return joined, sums
+
+
+class _LinearParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, weight)
+        ctx.dtype = bias.dtype
+        return torch.addmm(bias.to(x.dtype), x, weight.t()).split_with_sizes(widths, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[Tensor | None, Tensor | None, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        gradient, sums = join([one if one.stride(1) == 1 else one.contiguous() for one in above])
+        below = gradient @ weight if ctx.needs_input_grad[0] else None
+        learned = gradient.t() @ x if ctx.needs_input_grad[1] else None
+        return below, learned, sums.sum(dim=0).to(ctx.dtype), None
+
+
+def linear_parts(x: Tensor, weight: Tensor, bias: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
+    """weight x + bias in parts, whose gradients are joined and summed for the bias at once."""
+    dtype = _half(x)
+    parts = _LinearParts.apply(x.to(dtype).reshape(-1, x.shape[-1]), weight.to(dtype), bias, widths)
+    return tuple(part.unflatten(0, x.shape[:-1]) for part in parts)
+
+
 # A sum and the norm of it.
 
 
 @triton.jit
 def _sum_norm(
-    x, y, gain, shift, total, out, means, scales, R, eps, K: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr,
-    BR: tl.constexpr, BK: tl.constexpr,
+    x, y, gain, shift, total, out, means, scales, R, EPS: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr,
+    SHIFT: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     k = tl.arange(0, BK)
@@ -254,7 +325,7 @@ def _sum_norm(
         mean = tl.sum(value, axis=1) / K
         tl.store(means + r, mean, mask=r < R)
         value = tl.where((k < K)[None, :], value - mean[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(value * value, axis=1) / K + eps)
+    scale = tl.rsqrt(tl.sum(value * value, axis=1) / K + EPS)
     tl.store(scales + r, scale, mask=r < R)
     value *= scale[:, None] * tl.load(gain + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
     if SHIFT:
@@ -265,37 +336,35 @@ def _sum_norm(
 @triton.jit
 def _sum_norm_back(
     total, means, scales, gain, above, around, wide, narrow, sums, R, K: tl.constexpr, NORM: tl.constexpr,
-    BR: tl.constexpr, BK: tl.constexpr,
+    BK: tl.constexpr,
 ):  # fmt: skip
     """`above`: of the norm; `around`: of the sum. Each program has every so many rows, and keeps what gain and shift
     learn from them."""
     k = tl.arange(0, BK)
-    weight = tl.load(gain + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
+    inside = k < K
+    weight = tl.load(gain + k, mask=inside, other=0.0).to(tl.float32)
     gains = tl.zeros([BK], tl.float32)
     shifts = tl.zeros([BK], tl.float32)
-    for start in range(tl.program_id(0) * BR, R, tl.num_programs(0) * BR):
-        r = start + tl.arange(0, BR)
-        inside = (r < R)[:, None] & (k < K)[None, :]
-        at = r.to(tl.int64)[:, None] * K + k[None, :]
+    for r in range(tl.program_id(0), R, tl.num_programs(0)):
+        at = tl.cast(r, tl.int64) * K + k
         value = tl.load(total + at, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(above + at, mask=inside, other=0.0).to(tl.float32)
         past = tl.load(around + at, mask=inside, other=0.0).to(tl.float32)
-        scale = tl.load(scales + r, mask=r < R, other=0.0)[:, None]
+        scale = tl.load(scales + r)
         if NORM == 1:
-            value -= tl.load(means + r, mask=r < R, other=0.0)[:, None]
+            value -= tl.load(means + r)
         value = tl.where(inside, value * scale, 0.0)
-        gains += tl.sum(g * value, axis=0)
-        shifts += tl.sum(g, axis=0)
+        gains += g * value
+        shifts += g
         g *= weight
-        g -= value * (tl.sum(g * value, axis=1) / K)[:, None]
+        along = tl.sum(g * value) / K
         if NORM == 1:
-            # What is subtracted above has a sum of nought over the features.
-            g -= (tl.sum(tl.where(inside, g, 0.0), axis=1) / K)[:, None]
-        g = g * scale + past
+            g -= tl.sum(g) / K
+        g = (g - value * along) * scale + past
         tl.store(wide + at, g.to(wide.dtype.element_ty), mask=inside)
         tl.store(narrow + at, g.to(narrow.dtype.element_ty), mask=inside)
-    tl.store(sums + tl.program_id(0) * 2 * K + k, gains, mask=k < K)
-    tl.store(sums + tl.program_id(0) * 2 * K + K + k, shifts, mask=k < K)
+    tl.store(sums + tl.program_id(0) * 2 * K + k, gains, mask=inside)
+    tl.store(sums + tl.program_id(0) * 2 * K + K + k, shifts, mask=inside)
 
 
 @triton_op("anyformer::sum_norm", mutates_args={})
@@ -308,10 +377,10 @@ def sum_norm_forward(
     normed = torch.empty(rows, width, device=x.device, dtype=out)
     means, scales = (torch.empty(rows, device=x.device, dtype=torch.float32) for _ in range(2))
     block = triton.next_power_of_2(width)
-    each = max(1, 4096 // block)
+    each = max(1, 2048 // block)
     _launcher(_sum_norm)[(triton.cdiv(rows, each),)](
-        x, y, gain, shift if shift is not None else gain, total, normed, means, scales, rows, eps, K=width, NORM=kind,
-        SHIFT=shift is not None, BR=each, BK=block, num_warps=8,
+        x, y, gain, shift if shift is not None else gain, total, normed, means, scales, rows, EPS=eps, K=width,
+        NORM=kind, SHIFT=shift is not None, BR=each, BK=block, num_warps=max(4, block // 512),
     )  # fmt: skip
     return total, normed, means, scales
 
@@ -323,14 +392,13 @@ def sum_norm_back(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradient of both summands, in the precision of each, and sums [some, 2, width] for gain and shift."""
     rows, width = total.shape
-    programs = 528  # four for each processor of an H200
     first = torch.empty(rows, width, device=total.device, dtype=wide)
     second = torch.empty(rows, width, device=total.device, dtype=narrow)
-    sums = torch.empty(programs, 2, width, device=total.device, dtype=torch.float32)
+    sums = torch.empty(PROGRAMS, 2, width, device=total.device, dtype=torch.float32)
     block = triton.next_power_of_2(width)
-    _launcher(_sum_norm_back)[(programs,)](
-        total, means, scales, gain, above, around, first, second, sums, rows, K=width, NORM=kind,
-        BR=max(1, 2048 // block), BK=block, num_warps=8,
+    _launcher(_sum_norm_back)[(PROGRAMS,)](
+        total, means, scales, gain, above, around, first, second, sums, rows, K=width, NORM=kind, BK=block,
+        num_warps=max(1, block // 512),
     )  # fmt: skip
     return first, second, sums
 

@@ -144,6 +144,12 @@ class Fused(Linear):
         self._widths = list(roles.values())
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> tuple[Tensor, ...]:  # type: ignore[override]
+        if HAS_TRITON and torch.compiler.is_compiling() and self.bias is not None and self._int8 is None:
+            from anyformer.core import gpu_training
+
+            if gpu_training.pays(x) and len(self._widths) <= gpu_training.MOST_PARTS:
+                x = x if norm is None else norm(x)
+                return gpu_training.linear_parts(x, self.weight, self.bias, self._widths)
         return super().forward(x, norm).split_with_sizes(self._widths, dim=-1)
 
     def slice(self, role: str) -> slice:

@@ -17,6 +17,8 @@ from torch import Generator, Tensor
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 
+HIDDEN = 0.85  # of the tokens that ELECTRA's generator must say
+
 
 @dataclass(frozen=True)
 class Masking:
@@ -83,17 +85,19 @@ def masked_words(
 
 
 def replaced_tokens(input_ids: Tensor, special: Tensor, masking: Masking, generator: Generator) -> dict[str, Tensor]:
-    """For ELECTRA's two models at once: every chosen token is masked, and the labels say what stood there. The
-    generator fills them, and what the discriminator must find follows from its answers (see the recipe electra-joint).
+    """For ELECTRA's two models at once: chosen tokens are masked, and the labels say what stood there. The generator
+    fills them, and what the discriminator must find follows from its answers (see the recipe electra-joint).
 
-    As in the authors' code each row has `rate` of its tokens chosen, to the nearest number. Where that is the same for
-    all rows, `gaps` [B, n] says where they are.
+    As in the authors' code each row has `rate` of its tokens chosen, to the nearest number, of which 85% are masked and
+    the others stay, to be said again; if none did, the generator would take thousands of steps to look at neighbours at
+    all. Where rows have equally many, `gaps` [B, n] says where they are.
     """
     drawn = torch.rand(input_ids.shape, generator=generator).to(input_ids.device).masked_fill(special, 2.0)
     order = drawn.argsort(dim=1)
     many = ((~special).sum(dim=1) * masking.rate).round().long()
     chosen = (order.argsort(dim=1) < many.unsqueeze(1)) & ~special
-    spoiled = input_ids.masked_fill(chosen, masking.mask_id)
+    hidden = torch.rand(input_ids.shape, generator=generator).to(input_ids.device) < HIDDEN
+    spoiled = input_ids.masked_fill(chosen & hidden, masking.mask_id)
     batch = {"input_ids": spoiled, "labels": input_ids.masked_fill(~chosen, IGNORED)}
     same = len(many) > 0 and bool((many == many[0]).all())
     return {**batch, "gaps": order[:, : int(many[0])].contiguous()} if same else batch

@@ -67,8 +67,8 @@ def test_whole_words() -> None:
 
 
 def test_replaced_tokens() -> None:
-    """Of each row 15% are chosen, each token as likely as another, and 85% of those masked for the generator; where they
-    are is said if rows have equally many."""
+    """Of each row 15% are chosen, each token as likely as another, and 85% of those masked for the generator; where
+    they are is said if rows have equally many."""
     ids, special = text()
     out = objectives.replaced_tokens(ids, special, MASKING, seeded())
     chosen = out["labels"] != -100

@@ -125,11 +125,10 @@ SIZES = {
     "electra-joint-tiny": JointELECTRA(
         discriminator=_TINY, generator=_TINY.replace(d_model=48, d_hidden=96, head="masked")
     ),
-    # All is shared: apart, its discriminator learned nothing in 9,000 steps (docs/LOG.md).
+    # Of one size, so that the discriminator can begin as the generator is (task.from_generator).
     "electra-joint-mini": JointELECTRA(
         discriminator=electra.SIZES["electra-small"].replace(n_layers=4),
         generator=electra.SIZES["electra-small"].replace(n_layers=4, head="masked"),
-        tied="all",
     ),
     "electra-joint-small": _pair("electra-small"),
     "electra-joint-base": _pair("electra-base"),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.read import Rows
-from anyformer.errors import FolderError
+from anyformer.errors import ConfigError, FolderError
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Figures, Loss, Progress, Source, Total, answering
 from anyformer.tasks.fill_mask import FillMask, MaskOptions
@@ -35,10 +35,17 @@ class Doubts:
         return " ".join(f"[{piece}]" if score > 0.5 else piece for piece, score in pairs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ElectraOptions(MaskOptions):
+    # Of a folder whose model is taken further: the discriminator begins as the generator is, which has to be of its size
+    # (§3.3); so train a generator first (model.weight=0), then both.
+    from_generator: bool = False
+
+
 class Electra(FillMask):
     name = "electra"
     about = "which words of a text were replaced (ELECTRA's pre-training)"
-    options_class = MaskOptions
+    options_class = ElectraOptions
     wanted = "a generator and a discriminator in one"
 
     @classmethod
@@ -48,6 +55,13 @@ class Electra(FillMask):
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
         return config
+
+    @classmethod
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+        model, labels = super().take_further(model, labels, options)
+        if options.from_generator:
+            copy_generator(model)
+        return model, labels
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
@@ -109,3 +123,13 @@ class Electra(FillMask):
         return Doubts(
             tuple(self.tokenizer.pieces([ids[i] for i in inner])), tuple(logits[inner].float().sigmoid().tolist())
         )
+
+
+def copy_generator(model: Model) -> None:
+    """Make the discriminator's layers those of the generator; their heads stay apart."""
+    one, other = (cast("Any", model.stages[name]) for name in ("generator", "discriminator"))
+    sizes = [[tuple(p.shape) for p in stage.stack.parameters()] for stage in (one, other)]
+    if sizes[0] != sizes[1]:
+        raise ConfigError("task.from_generator wants a generator of the discriminator's size.")
+    other.stack.load_state_dict(one.stack.state_dict())
+    other.inputs.text.load_state_dict(one.inputs.state_dict())

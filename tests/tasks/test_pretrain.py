@@ -258,3 +258,29 @@ def read_listed() -> Rows:
     from anyformer.data.read import ListedRows
 
     return ListedRows([{"n": i} for i in range(20)])
+
+
+def test_a_discriminator_that_begins_as_the_generator(rows: Rows, tmp_path: Path) -> None:
+    """Its layers and its way in are the generator's then, to the bit; the two go on apart."""
+    tiny = af.build("electra-joint-tiny").config
+    model = tiny.replace(generator=tiny.discriminator.replace(head="masked"), weight=0.0)
+    task = begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32, model=model)
+    learn(task, rows, 5, batch=BatchSettings(rows=8))
+    task.save(tmp_path / "x")
+    further = begin(
+        "electra", tmp_path / "x", rows, {"from_generator": True}, model=task.model.config.replace(weight=50.0)
+    )
+    held = further.model.state_dict()
+    moved = {
+        "stages.generator.inputs.": "stages.discriminator.inputs.text.",
+        "stages.generator.": "stages.discriminator.",
+    }
+    names = [name for name in held if name.startswith("stages.generator.")]
+    theirs = [next(name.replace(old, new) for old, new in moved.items() if old in name) for name in names]
+    assert len(names) > 25 and all(torch.equal(held[a], held[b]) for a, b in zip(names, theirs, strict=True))
+    learn(further, rows, 5, batch=BatchSettings(rows=8))
+    name, after = "stack.blocks.0.sublayers.self.part.qkv.weight", further.model.state_dict()
+    assert not torch.equal(after[f"stages.generator.{name}"], after[f"stages.discriminator.{name}"])
+    begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32).save(tmp_path / "y")
+    with pytest.raises(af.ConfigError, match="generator of the discriminator's size"):
+        begin("electra", tmp_path / "y", rows, {"from_generator": True})

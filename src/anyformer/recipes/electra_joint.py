@@ -120,6 +120,7 @@ def _pair(size: str) -> JointELECTRA:
 
 
 _TINY = electra.SIZES["electra-tiny"]
+_MINI = ELECTRA(n_layers=4, d_model=256, n_heads=4, d_hidden=1024)  # as bert-mini
 
 SIZES = {
     "electra-joint-tiny": JointELECTRA(
@@ -127,8 +128,8 @@ SIZES = {
     ),
     # Of one size, so that the discriminator can begin as the generator is (task.from_generator).
     "electra-joint-mini": JointELECTRA(
-        discriminator=electra.SIZES["electra-small"].replace(n_layers=4),
-        generator=electra.SIZES["electra-small"].replace(n_layers=4, head="masked"),
+        discriminator=_MINI,
+        generator=_MINI.replace(head="masked"),
     ),
     "electra-joint-small": _pair("electra-small"),
     "electra-joint-base": _pair("electra-base"),

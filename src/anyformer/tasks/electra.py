@@ -37,8 +37,8 @@ class Doubts:
 
 @dataclass(frozen=True, kw_only=True)
 class ElectraOptions(MaskOptions):
-    # Of a folder whose model is taken further: the discriminator begins as the generator is, which has to be of its size
-    # (§3.3); so train a generator first (model.weight=0), then both.
+    # Of a folder whose model is taken further: the discriminator begins as the generator is, which has to be of its
+    # size (§3.3). So one can train a generator first (model.weight=0), then both.
     from_generator: bool = False
 
 

@@ -17,8 +17,6 @@ from torch import Generator, Tensor
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 
-HIDDEN = 0.85  # of the tokens that ELECTRA's generator must say
-
 
 @dataclass(frozen=True)
 class Masking:
@@ -76,29 +74,36 @@ def masked_words(
 ) -> dict[str, Tensor]:
     """BERT's masked words; with `words` (see `choose`) its whole-word masking."""
     chosen = choose(special, masking.rate, generator, words)
-    labels = input_ids.masked_fill(~chosen, IGNORED)
+    spoiled = _spoil(input_ids, chosen, masking, generator)
+    return {"input_ids": spoiled, "labels": input_ids.masked_fill(~chosen, IGNORED)}
+
+
+def _spoil(input_ids: Tensor, chosen: Tensor, masking: Masking, generator: Generator) -> Tensor:
+    """Chosen tokens masked, replaced by chance, or left, as `masking` says."""
     kind = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
     other = torch.randint(masking.vocab_size, input_ids.shape, generator=generator).to(input_ids.device)
     spoiled = input_ids.masked_fill(chosen & (kind < masking.masked), masking.mask_id)
     swapped = chosen & (kind >= masking.masked) & (kind < masking.masked + masking.random)
-    return {"input_ids": torch.where(swapped, other, spoiled), "labels": labels}
+    return torch.where(swapped, other, spoiled)
 
 
 def replaced_tokens(input_ids: Tensor, special: Tensor, masking: Masking, generator: Generator) -> dict[str, Tensor]:
     """For ELECTRA's two models at once: chosen tokens are masked, and the labels say what stood there. The generator
     fills them, and what the discriminator must find follows from its answers (see the recipe electra-joint).
 
-    As in the authors' code each row has `rate` of its tokens chosen, to the nearest number, of which 85% are masked and
-    the others stay, to be said again; if none did, the generator would take thousands of steps to look at neighbours at
-    all. Where rows have equally many, `gaps` [B, n] says where they are.
+    As in the authors' code each row has `rate` of its tokens chosen, to the nearest number. The generator is shown what
+    BERT would be: most of them masked, some replaced by chance, some as they are (the authors' masks 85% and leaves the
+    rest, which our small generators learned to copy, and nothing else). Where rows have equally many, `gaps` [B, n]
+    says where they are.
     """
     drawn = torch.rand(input_ids.shape, generator=generator).to(input_ids.device).masked_fill(special, 2.0)
     order = drawn.argsort(dim=1)
     many = ((~special).sum(dim=1) * masking.rate).round().long()
     chosen = (order.argsort(dim=1) < many.unsqueeze(1)) & ~special
-    hidden = torch.rand(input_ids.shape, generator=generator).to(input_ids.device) < HIDDEN
-    spoiled = input_ids.masked_fill(chosen & hidden, masking.mask_id)
-    batch = {"input_ids": spoiled, "labels": input_ids.masked_fill(~chosen, IGNORED)}
+    batch = {
+        "input_ids": _spoil(input_ids, chosen, masking, generator),
+        "labels": input_ids.masked_fill(~chosen, IGNORED),
+    }
     same = len(many) > 0 and bool((many == many[0]).all())
     return {**batch, "gaps": order[:, : int(many[0])].contiguous()} if same else batch
 

@@ -159,10 +159,10 @@ class Tokens:
             return dataclasses.replace(self, x=x, summands=None)  # which the compiler knows how to follow
         other = object.__new__(Tokens)
         other.__dict__.update(self.__dict__)
-        other.__dict__["x"] = x
+        other.__dict__["x"], other.__dict__["summands"] = x, None
         return other
 
-    def sum(self, x: Tensor, y: Tensor) -> Tokens:
+    def with_sum(self, x: Tensor, y: Tensor) -> Tokens:
         """The same tokens with x + y for vectors."""
         tokens = self.replace(x + y)
         return dataclasses.replace(tokens, summands=(x, y)) if torch.compiler.is_compiling() else tokens

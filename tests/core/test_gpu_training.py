@@ -5,11 +5,14 @@ Triton's interpreter, where that is asked for: TRITON_INTERPRET=1.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._inductor.compile_fx import compile_fx
 
 pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -17,6 +20,7 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 
 import anyformer as af
 from anyformer.core import gpu_training, linear, norms
+from anyformer.core.linear import GELUS
 from anyformer.heads import entropy
 from anyformer.heads.base import IGNORED
 from anyformer.tasks.text import token_loss
@@ -71,12 +75,42 @@ def test_cross_entropy_of_words_that_cannot_come() -> None:
     assert gpu_training.summed_entropy(logits, labels, 0.0).item() == pytest.approx(theirs.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("activation", gpu_training.GELUS)
+def test_labels_that_are_no_words() -> None:
+    logits = torch.randn(4, 33, device=DEVICE).to(HALF)
+    for label in (-1, 33, 40):
+        labels = torch.tensor([0, 1, 2, label], device=DEVICE)
+        assert gpu_training.summed_entropy(logits, labels, 0.0).isnan()
+
+
+def test_logits_among_others() -> None:
+    """As an output of more words than there are leaves them: rows further apart than they are long."""
+    room = (3 * torch.randn(5, 64, device=DEVICE)).to(HALF)
+    labels = torch.tensor([0, 49, 3, -100, 5], device=DEVICE)
+    logits = room[:, :50].detach().requires_grad_()
+    gpu_training.summed_entropy(logits, labels, 0.0).backward()
+    wide = room[:, :50].double().requires_grad_()
+    F.cross_entropy(wide, labels, reduction="sum").backward()
+    assert logits.grad is not None and wide.grad is not None
+    close(logits.grad, wide.grad)
+
+
+def test_what_is_frozen_learns_nothing() -> None:
+    x, weight, bias = normal(6, 16, dtype=HALF), normal(20, 16, dtype=HALF), normal(20)
+    frozen = weight.detach()
+    for ours in (
+        gpu_training.linear_gelu(x, frozen, bias, False),
+        *gpu_training.linear_parts(x, frozen, bias, [12, 8]),
+    ):
+        found = torch.autograd.grad(ours.float().sum(), [x, bias], retain_graph=True)
+        assert all(one.abs().sum() > 0 for one in found)
+
+
+@pytest.mark.parametrize("activation", GELUS)
 @pytest.mark.parametrize(("rows", "width", "n"), [(3, 16, 20), (300, 64, 130)])
 def test_a_product_and_gelu(rows: int, width: int, n: int, activation: str) -> None:
     x, weight, bias = normal(rows, width, dtype=HALF), normal(n, width, dtype=HALF), normal(n)
     above = torch.randn(rows, n, device=DEVICE)
-    ours = gpu_training.linear_gelu(x, weight, bias, activation)
+    ours = gpu_training.linear_gelu(x, weight, bias, GELUS[activation])
     assert ours.dtype == HALF
     wide = [one.detach().double().requires_grad_() for one in (x, weight, bias)]
     given = F.linear(*wide)
@@ -102,11 +136,11 @@ def test_a_product_in_parts(widths: list[int]) -> None:
         close(our, their, 2)
 
 
-@pytest.mark.parametrize("activation", gpu_training.GELUS)
+@pytest.mark.parametrize("activation", GELUS)
 def test_gelu_far_from_nought(activation: str) -> None:
     x = torch.linspace(-30, 30, 4001, device=DEVICE).to(HALF)
     theirs = F.gelu(x.double(), approximate="tanh" if activation == "gelu_tanh" else "none")
-    ours = gpu_training.bend(x, gpu_training.GELUS[activation]).double()
+    ours = gpu_training.bend(x, GELUS[activation]).double()
     spacing = torch.finfo(HALF).eps * theirs.abs() + 1e-6
     assert ((ours - theirs).abs() <= spacing).all()
 
@@ -137,33 +171,48 @@ def test_a_sum_and_its_norm(rows: int, width: int, stream: torch.dtype, kind: st
         close(our, their, 2)
 
 
+def test_a_sum_of_rows_among_others() -> None:
+    """The first tokens of every row, as the last block of a classifier reads them; and a table that all rows share."""
+    norm = nn.LayerNorm(48).to(DEVICE)
+    tokens, more = normal(5, 7, 48), normal(5, 1, 48, dtype=HALF)
+    total, normed = gpu_training.sum_norm(tokens[:, :1], more, norm)
+    close(total, tokens[:, :1] + more, 0.01)
+    close(normed, norm(tokens[:, :1] + more))
+    shared = normal(1, 7, 48)
+    total, _ = gpu_training.sum_norm(tokens, shared, norm)
+    assert torch.equal(total, tokens + shared)
+    (gradient,) = torch.autograd.grad(total.sum(), shared)
+    assert torch.equal(gradient, torch.full_like(shared, 5.0))
+
+
 @needs_gpu
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["gpt2-tiny", "llama-tiny", "bert-tiny"])
+@pytest.mark.parametrize("recipe", ["gpt2-tiny", "llama-tiny", "bert-tiny", "vit-tiny"])
 def test_a_compiled_step_learns_the_same_with_them(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the same step without them, about as closely as that does when it is not compiled."""
+    """As the same step without them, about as closely as that does when it is not compiled; and they are taken."""
     torch.manual_seed(0)
     quiet = dict.fromkeys(("dropout", "embedding_dropout", "attention_dropout"), 0.0)
     known = af.build(recipe).config.names()
     more = {"head": "masked"} if recipe == "bert-tiny" else {}
     model = af.build(recipe, **more, **{k: v for k, v in quiet.items() if k in known}).to("cuda").train()
-    ids = torch.randint(5, 200, (8, 64), device="cuda")
+    model.sparing = True  # as while training: the last block may do no more than is read
+    taken: set[str] = set()
 
     def learn(compiled: bool, kernels: bool) -> tuple[float, dict[str, Tensor]]:
-        def loss() -> Tensor:
-            with torch.autocast("cuda", torch.bfloat16):
-                total, count = token_loss(model(input_ids=ids).logits, ids.roll(-1, 1))
-            return total / count
-
         for module in (linear, norms, entropy):
             monkeypatch.setattr(module, "HAS_TRITON", kernels)
         model.zero_grad()
         torch._dynamo.reset()
-        value = (torch.compile(loss, fullgraph=True) if compiled else loss)()
+        step = torch.compile(loss_of, backend=noting(taken), fullgraph=True) if compiled else loss_of
+        value = step(model)
         value.backward()
         return value.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
-    ours, plain, eager = learn(True, True), learn(True, False), learn(False, False)
+    plain, eager = learn(True, False), learn(False, False)
+    assert not taken
+    ours = learn(True, True)
+    some = {"bert-tiny": {"entropy", "bend", "join"}, "vit-tiny": {"entropy", "bend", "join", "sum_norm"}}
+    assert taken >= some.get(recipe, {"entropy", "sum_norm"} | ({"bend", "join"} if recipe == "gpt2-tiny" else set()))
     assert ours[0] == pytest.approx(plain[0], rel=1e-3)
     assert ours[1].keys() == plain[1].keys()
 
@@ -172,3 +221,50 @@ def test_a_compiled_step_learns_the_same_with_them(recipe: str, monkeypatch: pyt
 
     usual, found = apart(eager[1], plain[1]), apart(ours[1], plain[1])
     assert {name: value for name, value in found.items() if value > 2 * max(usual[name], 4e-3)} == {}
+
+
+def loss_of(model: af.Model) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(0)
+    with torch.autocast("cuda", torch.bfloat16):
+        if "pixel_values" in model.names:
+            labels = torch.arange(6, device="cuda") % model.config.n_labels
+            pictures = torch.randn(6, 3, *model.config.image_size, device="cuda", generator=generator)
+            total, count = token_loss(model(pixel_values=pictures).logits, labels)
+        else:
+            ids = torch.randint(5, 200, (8, 64), device="cuda", generator=generator)
+            total, count = token_loss(model(input_ids=ids).logits, ids.roll(-1, 1))
+    return total / count
+
+
+def noting(found: set[str]) -> Callable[..., Any]:
+    """The usual compiler, which notes the operations of ours in what it is given."""
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        for part in graph.modules():
+            if isinstance(part, torch.fx.GraphModule):
+                names = [str(node.target) for node in part.graph.nodes if node.op == "call_function"]
+                found.update(name.split(".")[1] for name in names if name.startswith("anyformer."))
+        return compile_fx(graph, inputs)
+
+    return compiler
+
+
+@needs_gpu
+@pytest.mark.slow
+def test_rows_in_any_number_are_compiled_once() -> None:
+    torch._dynamo.reset()
+    weight, bias = normal(60, 32, dtype=HALF), normal(60)
+    norm = nn.LayerNorm(60).to(DEVICE)
+
+    @torch.compile(dynamic=True)
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        bent = gpu_training.linear_gelu(x, weight, bias, False)
+        first, second = gpu_training.linear_parts(x, weight, bias, [40, 20])
+        _, normed = gpu_training.sum_norm(bent, torch.cat([first, second], dim=-1), norm)
+        return gpu_training.summed_entropy(normed.to(HALF), labels, 0.0)
+
+    counts = []
+    for rows in (40, 56, 72, 88):
+        step(normal(rows, 32, dtype=HALF), torch.randint(0, 60, (rows,), device=DEVICE)).backward()
+        counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert counts[-1] == counts[1]

@@ -385,7 +385,12 @@ def same(notes: Notes, usual: Notes) -> None:
 @needs_gpu
 @pytest.mark.parametrize(
     "changes",
-    [{"precision": "float32"}, {"precision": "bf16"}, {"optimizer": "muon", "lr": 1e-3, "precision": "float32"}],
+    [
+        {"precision": "float32"},
+        {"precision": "bf16"},
+        {"optimizer": "muon", "lr": 1e-3, "precision": "float32"},
+        {"optimizer": "muon", "lr": 1e-3, "precision": "bf16"},
+    ],
 )
 @pytest.mark.parametrize("kind", [Even, EvenPictures])
 def test_on_a_gpu_a_recorded_run_is_the_run(
@@ -397,6 +402,8 @@ def test_on_a_gpu_a_recorded_run_is_the_run(
     notes, usual, one, other = both(kind, **changes)
     assert len(replays) > 25 and "Steps are recorded from here on." in notes.said
     same(notes, usual)
+    if changes["precision"] == "bf16" and "optimizer" in changes:
+        return  # turning a gradient makes its noise as large as what it says
     started = kind().model.state_dict()
     for name, a in one.model.state_dict().items():
         b = other.model.state_dict()[name]

@@ -192,7 +192,7 @@ class Sublayer(nn.Module):
         tokens, read = self.read(tokens)
         made = self.branch(tokens, read, memory, state, first)
         before = tokens.x if first is None else tokens.x[:, :first]
-        after = made.sum(before, made.x) if self.config.residual else made
+        after = made.with_sum(before, made.x) if self.config.residual else made
         after = after if self.config.scale == 1.0 else after.replace(after.x * self.config.scale)
         if self.config.order == "post" and self.norm is not None:
             return after.replace(normalise(self.norm, after.x, after.mask))

@@ -1,4 +1,5 @@
-"""Kernels of our own for training in half precision on a GPU: what stands between the products of a compiled step.
+"""Kernels of our own for training in half precision on a GPU: what stands between the products of a compiled step, and
+the loss over many words, compiled or not.
 
 The products themselves run near the card's limit. Around them a step of GPT-2 spends a third of its time moving
 numbers, more often than it must: a bias's gradient reads again what the activation's gradient has just written, the
@@ -20,12 +21,12 @@ from torch.library import triton_op, wrap_triton
 from triton.runtime.jit import JITFunction
 
 from anyformer.core.gpu import NORMS
+from anyformer.core.linear import HALVES, MOST_PARTS
 
 IGNORED = tl.constexpr(-100)  # a label that does not count
 ROWS = 16  # that a program goes down, where it sums columns
 PROGRAMS = 1056  # that share the rows of a norm's gradient: eight for each processor of an H200
 WIDEST_NORM = 4096  # features of a token that a program holds
-MOST_PARTS = 3  # of a product, whose gradients are joined
 
 
 def _launcher(kernel: Any) -> Any:
@@ -57,7 +58,8 @@ def _entropy(
             if SMOOTHING > 0:
                 everything += tl.sum(tl.where(n < V, x, 0.0))
         norm = tl.log(total) + top
-        said = tl.load(logits + row * stride + wanted).to(tl.float32)
+        known = (wanted >= 0) & (wanted < V)  # else the loss is no number
+        said = tl.load(logits + row * stride + wanted, mask=known, other=float("nan")).to(tl.float32)
         loss = norm - (1.0 - SMOOTHING) * said
         if SMOOTHING > 0:
             loss -= SMOOTHING * everything / V
@@ -92,8 +94,9 @@ def _entropy_back(
 @triton_op("anyformer::entropy", mutates_args={})
 def entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Of each row of logits [N, words]: its loss (0 where the label is -100), and the log of its exponentials' sum."""
-    losses, norms = (torch.empty(len(labels), device=logits.device, dtype=torch.float32) for _ in range(2))
-    _launcher(_entropy)[(len(labels),)](
+    rows = labels.shape[0]  # not len(), by which a compiled graph would hold for this number alone
+    losses, norms = (torch.empty(rows, device=logits.device, dtype=torch.float32) for _ in range(2))
+    _launcher(_entropy)[(rows,)](
         logits, labels, losses, norms, logits.stride(0), logits.shape[1], SMOOTHING=smoothing, BLOCK=2048, num_warps=2
     )  # fmt: skip
     return losses, norms
@@ -218,12 +221,9 @@ class _LinearGELU(torch.autograd.Function):
         return below, learned, sums.sum(dim=0).to(ctx.dtype), None
 
 
-GELUS = {"gelu": False, "gelu_tanh": True}
-
-
 def pays(x: Tensor) -> bool:
     """In a compiled training step, in half precision or on the way to it."""
-    half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.float16, torch.bfloat16)
+    half = x.dtype in HALVES or (x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"))
     return torch.compiler.is_compiling() and x.is_cuda and torch.is_grad_enabled() and half
 
 
@@ -232,11 +232,11 @@ def _half(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
-def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """GELU(weight x + bias), of which the bias learns without reading its gradient once more."""
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+    """GELU(weight x + bias), exact or with tanh, of which the bias learns without reading its gradient once more."""
     dtype = _half(x)
     flat = x.to(dtype).reshape(-1, x.shape[-1])
-    y = cast("Tensor", _LinearGELU.apply(flat, weight.to(dtype), bias, GELUS[activation]))
+    y = cast("Tensor", _LinearGELU.apply(flat, weight.to(dtype), bias, tanh))
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
@@ -268,15 +268,16 @@ def _join(
 @triton_op("anyformer::join", mutates_args={})
 def join(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     """One to three parts [rows, width] side by side, and sums of them over some rows each."""
-    rows, widths = len(parts[0]), [part.shape[1] for part in parts]
+    rows, widths = parts[0].shape[0], [part.shape[1] for part in parts]
     some, widest = triton.cdiv(rows, ROWS), max(widths)
     joined = torch.empty(rows, sum(widths), device=parts[0].device, dtype=parts[0].dtype)
     sums = torch.empty(some, sum(widths), device=parts[0].device, dtype=torch.float32)
     block = min(1024, triton.next_power_of_2(widest))
-    three, wide = [*parts, *parts[-1:] * (3 - len(parts))], [*widths, *[0] * (3 - len(parts))]
+    missing = MOST_PARTS - len(parts)
+    all_parts, (first, second, third) = [*parts, *parts[-1:] * missing], [*widths, *[0] * missing]
     _launcher(_join)[(some, triton.cdiv(widest, block), len(parts))](
-        *three, joined, sums, rows, sum(widths), *[part.stride(0) for part in three], W0=wide[0], W1=wide[1],
-        W2=wide[2], EACH=ROWS, BW=block, num_warps=max(1, block // 256),
+        *all_parts, joined, sums, rows, sum(widths), *[part.stride(0) for part in all_parts], W0=first, W1=second,
+        W2=third, EACH=ROWS, BW=block, num_warps=max(1, block // 256),
     )  # fmt: skip
     return joined, sums
 
@@ -335,7 +336,7 @@ def _sum_norm(
 
 @triton.jit
 def _sum_norm_back(
-    total, means, scales, gain, above, around, wide, narrow, sums, R, K: tl.constexpr, NORM: tl.constexpr,
+    total, means, scales, gain, above, around, of_x, of_y, sums, R, K: tl.constexpr, NORM: tl.constexpr,
     BK: tl.constexpr,
 ):  # fmt: skip
     """`above`: of the norm; `around`: of the sum. Each program has every so many rows, and keeps what gain and shift
@@ -361,14 +362,14 @@ def _sum_norm_back(
         if NORM == 1:
             g -= tl.sum(g) / K
         g = (g - value * along) * scale + past
-        tl.store(wide + at, g.to(wide.dtype.element_ty), mask=inside)
-        tl.store(narrow + at, g.to(narrow.dtype.element_ty), mask=inside)
+        tl.store(of_x + at, g.to(of_x.dtype.element_ty), mask=inside)
+        tl.store(of_y + at, g.to(of_y.dtype.element_ty), mask=inside)
     tl.store(sums + tl.program_id(0) * 2 * K + k, gains, mask=inside)
     tl.store(sums + tl.program_id(0) * 2 * K + K + k, shifts, mask=inside)
 
 
 @triton_op("anyformer::sum_norm", mutates_args={})
-def sum_norm_forward(
+def sum_norm_op(
     x: Tensor, y: Tensor, gain: Tensor, shift: Tensor | None, eps: float, kind: int, out: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x + y, the norm of it, and what the norm found: means and one over the deviations."""
@@ -388,12 +389,12 @@ def sum_norm_forward(
 @triton_op("anyformer::sum_norm_back", mutates_args={})
 def sum_norm_back(
     total: Tensor, means: Tensor, scales: Tensor, gain: Tensor, above: Tensor, around: Tensor, kind: int,
-    wide: torch.dtype, narrow: torch.dtype,
+    of_x: torch.dtype, of_y: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradient of both summands, in the precision of each, and sums [some, 2, width] for gain and shift."""
     rows, width = total.shape
-    first = torch.empty(rows, width, device=total.device, dtype=wide)
-    second = torch.empty(rows, width, device=total.device, dtype=narrow)
+    first = torch.empty(rows, width, device=total.device, dtype=of_x)
+    second = torch.empty(rows, width, device=total.device, dtype=of_y)
     sums = torch.empty(PROGRAMS, 2, width, device=total.device, dtype=torch.float32)
     block = triton.next_power_of_2(width)
     _launcher(_sum_norm_back)[(PROGRAMS,)](
@@ -408,7 +409,7 @@ class _SumNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, y: Tensor, gain: Tensor, shift: Tensor | None, eps: float, kind: int, out: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        total, normed, means, scales = sum_norm_forward(x, y, gain, shift, eps, kind, out)
+        total, normed, means, scales = sum_norm_op(x, y, gain, shift, eps, kind, out)
         ctx.save_for_backward(total, means, scales, gain)
         ctx.kind, ctx.dtypes, ctx.shifts = kind, (x.dtype, y.dtype), shift is not None
         return total, normed
@@ -417,10 +418,10 @@ class _SumNorm(torch.autograd.Function):
     def backward(ctx: Any, *above: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None, None]:
         total, means, scales, gain = ctx.saved_tensors
         around, of_norm = (one.contiguous() for one in above)
-        wide, narrow, sums = sum_norm_back(total, means, scales, gain, of_norm, around, ctx.kind, *ctx.dtypes)
+        of_x, of_y, sums = sum_norm_back(total, means, scales, gain, of_norm, around, ctx.kind, *ctx.dtypes)
         learned = sums.sum(dim=0)
         shift = learned[1].to(gain.dtype) if ctx.shifts else None
-        return wide, narrow, learned[0].to(gain.dtype), shift, None, None, None
+        return of_x, of_y, learned[0].to(gain.dtype), shift, None, None, None
 
 
 def can_sum_norm(x: Tensor, norm: nn.Module) -> bool:
@@ -434,6 +435,6 @@ def sum_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     kind, eps = NORMS[type(norm).__name__], float(cast("float", norm.eps))
     gain, shift = cast("Tensor", norm.weight), cast("Tensor | None", getattr(norm, "bias", None))
     x, y = torch.broadcast_tensors(x, y)
-    flat = [one.reshape(-1, width) for one in (x, y)]
+    flat = [one.reshape(-1, width).contiguous() for one in (x, y)]
     total, normed = _SumNorm.apply(*flat, gain, shift, eps, kind, _half(x))
     return total.view(x.shape), normed.view(x.shape)

@@ -18,6 +18,9 @@ HALVES = (torch.float16, torch.bfloat16)
 SMALL = 2**20  # numbers of a matrix below which one row alone is multiplied faster as it lies than packed
 EPILOGUES = ("relu", "gelu_tanh")  # activations that products of a GPU can end with
 
+GELUS = {"gelu": False, "gelu_tanh": True}  # whether it is the one by tanh
+MOST_PARTS = 3  # of a product, whose gradients can be joined
+
 HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 
 
@@ -49,14 +52,13 @@ class Linear(nn.Module):
         return y if add is None else add + y
 
     def _bent(self, x: Tensor, activation: str | None) -> Tensor | None:
-        """Product and activation as one kernel, where there is one."""
+        """Product and activation together, where there are kernels for that."""
         if self.packed and activation in products.EPILOGUES and self._takes_packed(x):
             return cast("Packed", self._packed)(x, self.bias, activation)
-        if HAS_TRITON and torch.compiler.is_compiling() and self.bias is not None and self._int8 is None:
-            from anyformer.core import gpu_training
+        if self.bias is not None and activation in GELUS and self._learns_compiled(x):
+            from anyformer.core.gpu_training import linear_gelu
 
-            if activation in gpu_training.GELUS and gpu_training.pays(x):
-                return gpu_training.linear_gelu(x, self.weight, self.bias, activation)
+            return linear_gelu(x, self.weight, self.bias, GELUS[activation])
         if self.bias is None or activation not in EPILOGUES or not self._halves(x):
             return None
         flat = x.reshape(-1, x.shape[-1])
@@ -74,6 +76,13 @@ class Linear(nn.Module):
         if self.weight.shape[0] % ALIGNED and self._halves(x):
             return _aligned(x, self.weight, bias)
         return F.linear(x, self.weight, bias)
+
+    def _learns_compiled(self, x: Tensor) -> bool:
+        if not HAS_TRITON or not torch.compiler.is_compiling() or self._int8 is not None:
+            return False
+        from anyformer.core.gpu_training import pays
+
+        return pays(x)
 
     def _halves(self, x: Tensor) -> bool:
         """Both sides in half precision on a GPU, without gradients; under autocast the weights are not."""
@@ -144,12 +153,10 @@ class Fused(Linear):
         self._widths = list(roles.values())
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> tuple[Tensor, ...]:  # type: ignore[override]
-        if HAS_TRITON and torch.compiler.is_compiling() and self.bias is not None and self._int8 is None:
-            from anyformer.core import gpu_training
+        if self.bias is not None and len(self._widths) <= MOST_PARTS and self._learns_compiled(x):
+            from anyformer.core.gpu_training import linear_parts
 
-            if gpu_training.pays(x) and len(self._widths) <= gpu_training.MOST_PARTS:
-                x = x if norm is None else norm(x)
-                return gpu_training.linear_parts(x, self.weight, self.bias, self._widths)
+            return linear_parts(x if norm is None else norm(x), self.weight, self.bias, self._widths)
         return super().forward(x, norm).split_with_sizes(self._widths, dim=-1)
 
     def slice(self, role: str) -> slice:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.config import Settings
 from anyformer.core.block import Block, BlockConfig
-from anyformer.core.norms import BatchNorm, NormConfig, make_norm, summed_and_normed
+from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
 from anyformer.core.steady import Steady
@@ -89,7 +89,7 @@ class Stack(nn.Module):
         # A state has moved on by the time that gradients are computed.
         again = self.recompute and self.training and torch.is_grad_enabled() and state is None
         made: Tokens = (
-            checkpoint(block, tokens, memory, state, first, use_reentrant=False)
+            checkpoint(block, tokens.replace(tokens.x), memory, state, first, use_reentrant=False)
             if again
             else block(tokens, memory, state, first)
         )
@@ -104,4 +104,4 @@ class Stack(nn.Module):
     def _norm(self, tokens: Tokens) -> Tokens:
         if self.final_norm is None:
             return tokens
-        return tokens.replace(summed_and_normed(tokens, self.final_norm)[1])
+        return tokens.replace(normalise(self.final_norm, tokens.x, tokens.mask))

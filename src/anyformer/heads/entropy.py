@@ -25,7 +25,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0)
         from anyformer.core.gpu_training import summed_entropy
 
         return summed_entropy(logits, labels.contiguous(), smoothing)
-    if logits.numel() <= ALL_AT_ONCE or torch.compiler.is_compiling():  # which fuses what would be a copy
+    if torch.compiler.is_compiling() or logits.numel() <= ALL_AT_ONCE:  # which fuses what would be a copy
         wide = logits.float() if logits.dtype in HALVES else logits
         return F.cross_entropy(wide, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
     total: Tensor = _Piecewise.apply(logits, labels, smoothing)
@@ -35,7 +35,9 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0)
 def _has_kernel(logits: Tensor) -> bool:
     if not (HAS_TRITON and logits.is_cuda and logits.dtype in HALVES and logits.stride(1) == 1):
         return False
-    return logits.numel() > ALL_AT_ONCE or torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():
+        return True
+    return logits.numel() > ALL_AT_ONCE and logits.device.index == torch.cuda.current_device()
 
 
 class _Piecewise(torch.autograd.Function):

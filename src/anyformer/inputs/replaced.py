@@ -1,4 +1,4 @@
-"""A text in which another model has filled the masked places (ELECTRA's discriminator reads its generator)."""
+"""A text in which another model has put words at the chosen places (ELECTRA's discriminator reads its generator)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Scorer(Protocol):
 
 
 class ReplacedInput(Input):
-    """Where `labels` says which word was masked (elsewhere they are below 0), a word drawn from the scores that `words`
+    """Where `labels` says which word was chosen (elsewhere they are below 0), a word drawn from the scores that `words`
     gives the tokens of the stage `source`. No gradient goes through the draw. `noise` [B, T, vocabulary], uniform in
-    0…1, makes it repeatable. `gaps` [B, n] may say where the masked words are, if rows have equally many: then nothing
+    0…1, makes it repeatable. `gaps` [B, n] may say where the chosen words are, if rows have equally many: then nothing
     is looked for. The heads find the scores, the words wanted and what was replaced in the run's extras.
     """
 

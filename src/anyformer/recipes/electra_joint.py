@@ -1,12 +1,13 @@
 """ELECTRA's training (Clark et al. 2020, §3): as ELECTRA, except that generator and discriminator are two stages of one
-model with one set of word, position and type vectors. The generator fills the masked places (by maximum likelihood, not
+model with one set of word, position and type vectors. The generator says the chosen words (by maximum likelihood, not
 against the discriminator), a word is drawn from its answer for each, and the discriminator says which tokens of the
 result differ from the original: a word drawn right counts as real. Loss: masked words + 50 · replaced tokens.
 
 Give `input_ids` with the masked tokens and `labels` with the words that stood there, -100 elsewhere.
 
-Two models of one size may share everything but their heads (§3.2): then the discriminator knows what the generator has
-learned, where by itself it may never get beyond saying "not replaced" (§3.3).
+Two models of one size may share everything but their heads (§3.2), or the discriminator may begin as the generator is
+(§3.3, `task.from_generator`); by itself it may never get beyond saying "not replaced". Small models learn to look at
+neighbours in short windows first (data.max_length 16, then longer ones; docs/results.md).
 
 Published: generators of a quarter to a half of the discriminator's size work best (figure 3 of the paper).
 """
@@ -46,8 +47,12 @@ class JointELECTRA(Settings):
         for name in ("width", "vocab_size", "max_length", "n_types"):
             ours, theirs = getattr(self.generator, name), getattr(self.discriminator, name)
             self.require(ours == theirs, f"generator and discriminator share word vectors; their {name} differs.")
-        alike = self.generator.replace(head=self.discriminator.head) == self.discriminator
-        self.require(self.tied == "vectors" or alike, 'tied "all" wants a generator of the discriminator\'s size.')
+        self.require(self.tied == "vectors" or self.alike, 'tied "all" wants a generator of the discriminator\'s size.')
+
+    @property
+    def alike(self) -> bool:
+        """Whether the two differ in their heads alone."""
+        return self.generator.replace(head=self.discriminator.head) == self.discriminator
 
 
 def _tie(one: TextInput, other: TextInput) -> None:

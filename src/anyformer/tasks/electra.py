@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -17,7 +17,8 @@ from anyformer.config import Settings
 from anyformer.data.read import Rows
 from anyformer.errors import ConfigError, FolderError
 from anyformer.model import Model
-from anyformer.tasks.base import Batch, Figures, Loss, Progress, Source, Total, answering
+from anyformer.tasks import build
+from anyformer.tasks.base import AS_USUAL, Batch, Figures, Loss, Progress, Setup, Source, Total, answering
 from anyformer.tasks.fill_mask import FillMask, MaskOptions
 from anyformer.tasks.objectives import replaced_tokens, special_tokens
 from anyformer.tasks.text import several, text_of
@@ -55,6 +56,14 @@ class Electra(FillMask):
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
         return config
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+        if getattr(setup.task, "from_generator", False) and not build.is_folder(source):
+            raise ConfigError(
+                "task.from_generator is for a folder that is taken further; a recipe has learned nothing."
+            )
+        return super().begin(source, rows, valid, setup)
 
     @classmethod
     def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
@@ -127,9 +136,8 @@ class Electra(FillMask):
 
 def copy_generator(model: Model) -> None:
     """Make the discriminator's layers those of the generator; their heads stay apart."""
-    one, other = (cast("Any", model.stages[name]) for name in ("generator", "discriminator"))
-    sizes = [[tuple(p.shape) for p in stage.stack.parameters()] for stage in (one, other)]
-    if sizes[0] != sizes[1]:
+    if not cast("Any", model.config).alike:
         raise ConfigError("task.from_generator wants a generator of the discriminator's size.")
+    one, other = (cast("Any", model.stages[name]) for name in ("generator", "discriminator"))
     other.stack.load_state_dict(one.stack.state_dict())
     other.inputs.text.load_state_dict(one.inputs.state_dict())

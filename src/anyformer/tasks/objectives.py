@@ -88,13 +88,12 @@ def _spoil(input_ids: Tensor, chosen: Tensor, masking: Masking, generator: Gener
 
 
 def replaced_tokens(input_ids: Tensor, special: Tensor, masking: Masking, generator: Generator) -> dict[str, Tensor]:
-    """For ELECTRA's two models at once: chosen tokens are masked, and the labels say what stood there. The generator
-    fills them, and what the discriminator must find follows from its answers (see the recipe electra-joint).
+    """For ELECTRA's two models at once: the labels say what stood at the chosen tokens. The generator says it too, and
+    what the discriminator must find follows from its answers (see the recipe electra-joint).
 
     As in the authors' code each row has `rate` of its tokens chosen, to the nearest number. The generator is shown what
-    BERT would be: most of them masked, some replaced by chance, some as they are (the authors' masks 85% and leaves the
-    rest, which our small generators learned to copy, and nothing else). Where rows have equally many, `gaps` [B, n]
-    says where they are.
+    BERT would be: most of them masked, some replaced by chance, some as they are (that code masks 85% and leaves the
+    rest). Where rows have equally many, `gaps` [B, n] says where they are.
     """
     drawn = torch.rand(input_ids.shape, generator=generator).to(input_ids.device).masked_fill(special, 2.0)
     order = drawn.argsort(dim=1)

@@ -29,6 +29,12 @@ PROGRAMS = 1056  # that share the rows of a norm's gradient: eight for each proc
 WIDEST_NORM = 4096  # features of a token that a program holds
 
 
+def pays(x: Tensor) -> bool:
+    """In a compiled training step, in half precision or on the way to it."""
+    half = x.dtype in HALVES or (x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"))
+    return torch.compiler.is_compiling() and x.is_cuda and torch.is_grad_enabled() and half
+
+
 def _launcher(kernel: Any) -> Any:
     """The kernel as compiled graphs know it; in Triton's interpreter, for tests, it is what it is."""
     return wrap_triton(kernel) if isinstance(kernel, JITFunction) else kernel
@@ -38,9 +44,7 @@ def _launcher(kernel: Any) -> Any:
 
 
 @triton.jit
-def _entropy(
-    logits, labels, losses, norms, stride, V, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _entropy(logits, labels, losses, norms, stride, V, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
     wanted = tl.load(labels + row)
@@ -71,9 +75,7 @@ def _entropy(
 
 
 @triton.jit
-def _entropy_back(
-    logits, labels, norms, above, gradient, stride, V, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _entropy_back(logits, labels, norms, above, gradient, stride, V, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     start = tl.program_id(1) * BLOCK
     n = start + tl.arange(0, BLOCK)
@@ -98,7 +100,7 @@ def entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, T
     losses, norms = (torch.empty(rows, device=logits.device, dtype=torch.float32) for _ in range(2))
     _launcher(_entropy)[(rows,)](
         logits, labels, losses, norms, logits.stride(0), logits.shape[1], SMOOTHING=smoothing, BLOCK=2048, num_warps=2
-    )  # fmt: skip
+    )
     return losses, norms
 
 
@@ -130,6 +132,32 @@ class _SummedEntropy(torch.autograd.Function):
 def summed_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """As heads.entropy.summed_cross_entropy, for logits in half precision whose rows have no gaps."""
     return cast("Tensor", _SummedEntropy.apply(logits, labels, smoothing))
+
+
+# Products, whose biases learn from sums that are there already.
+
+
+def _half(x: Tensor) -> torch.dtype:
+    """The precision in which products are made."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+
+
+def _factors(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and matrix in that precision."""
+    dtype = _half(x)
+    return x.to(dtype).reshape(-1, x.shape[-1]), weight.to(dtype)
+
+
+def _product(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    ctx.dtype = bias.dtype
+    return torch.addmm(bias.to(x.dtype), x, weight.t())
+
+
+def _learned(ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor, sums: Tensor) -> tuple[Any, ...]:
+    """What x, weight and bias learn of a product's gradient and of its sums over some rows each."""
+    below = gradient @ weight if ctx.needs_input_grad[0] else None
+    learned = gradient.t() @ x if ctx.needs_input_grad[1] else None
+    return below, learned, sums.sum(dim=0).to(ctx.dtype)
 
 
 # A product and GELU after it.
@@ -207,37 +235,21 @@ def unbend(given: Tensor, above: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
 class _LinearGELU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, tanh: bool) -> Tensor:
-        given = torch.addmm(bias.to(x.dtype), x, weight.t())
+        given = _product(ctx, x, weight, bias)
         ctx.save_for_backward(x, weight, given)
-        ctx.tanh, ctx.dtype = tanh, bias.dtype
+        ctx.tanh = tanh
         return bend(given, tanh)
 
     @staticmethod
-    def backward(ctx: Any, *above: Any) -> tuple[Tensor | None, Tensor | None, Tensor, None]:
+    def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
         x, weight, given = ctx.saved_tensors
-        gradient, sums = unbend(given, above[0].contiguous(), ctx.tanh)
-        below = gradient @ weight if ctx.needs_input_grad[0] else None
-        learned = gradient.t() @ x if ctx.needs_input_grad[1] else None
-        return below, learned, sums.sum(dim=0).to(ctx.dtype), None
-
-
-def pays(x: Tensor) -> bool:
-    """In a compiled training step, in half precision or on the way to it."""
-    half = x.dtype in HALVES or (x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"))
-    return torch.compiler.is_compiling() and x.is_cuda and torch.is_grad_enabled() and half
-
-
-def _half(x: Tensor) -> torch.dtype:
-    """The precision in which products are made."""
-    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        return *_learned(ctx, x, weight, *unbend(given, above[0].contiguous(), ctx.tanh)), None
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """GELU(weight x + bias), exact or with tanh, of which the bias learns without reading its gradient once more."""
-    dtype = _half(x)
-    flat = x.to(dtype).reshape(-1, x.shape[-1])
-    y = cast("Tensor", _LinearGELU.apply(flat, weight.to(dtype), bias, tanh))
-    return y.view(*x.shape[:-1], y.shape[-1])
+    y = cast("Tensor", _LinearGELU.apply(*_factors(x, weight), bias, tanh))
+    return y.unflatten(0, x.shape[:-1])
 
 
 # A product whose result is used in parts.
@@ -286,22 +298,17 @@ class _LinearParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, weight)
-        ctx.dtype = bias.dtype
-        return torch.addmm(bias.to(x.dtype), x, weight.t()).split_with_sizes(widths, dim=-1)
+        return _product(ctx, x, weight, bias).split_with_sizes(widths, dim=-1)
 
     @staticmethod
-    def backward(ctx: Any, *above: Any) -> tuple[Tensor | None, Tensor | None, Tensor, None]:
-        x, weight = ctx.saved_tensors
-        gradient, sums = join([one if one.stride(1) == 1 else one.contiguous() for one in above])
-        below = gradient @ weight if ctx.needs_input_grad[0] else None
-        learned = gradient.t() @ x if ctx.needs_input_grad[1] else None
-        return below, learned, sums.sum(dim=0).to(ctx.dtype), None
+    def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
+        parts = [one if one.stride(1) == 1 else one.contiguous() for one in above]
+        return *_learned(ctx, *ctx.saved_tensors, *join(parts)), None
 
 
 def linear_parts(x: Tensor, weight: Tensor, bias: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
     """weight x + bias in parts, whose gradients are joined and summed for the bias at once."""
-    dtype = _half(x)
-    parts = _LinearParts.apply(x.to(dtype).reshape(-1, x.shape[-1]), weight.to(dtype), bias, widths)
+    parts = _LinearParts.apply(*_factors(x, weight), bias, widths)
     return tuple(part.unflatten(0, x.shape[:-1]) for part in parts)
 
 

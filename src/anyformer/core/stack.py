@@ -89,7 +89,7 @@ class Stack(nn.Module):
         # A state has moved on by the time that gradients are computed.
         again = self.recompute and self.training and torch.is_grad_enabled() and state is None
         made: Tokens = (
-            checkpoint(block, tokens.replace(tokens.x), memory, state, first, use_reentrant=False)
+            checkpoint(block, tokens.replace(tokens.x), memory, state, first, use_reentrant=False)  # without summands
             if again
             else block(tokens, memory, state, first)
         )

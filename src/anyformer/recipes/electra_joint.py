@@ -15,7 +15,7 @@ Published: generators of a quarter to a half of the discriminator's size work be
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 from torch import nn
 
@@ -25,6 +25,7 @@ from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Table
 from anyformer.core.stack import Stack, StackConfig
+from anyformer.errors import ConfigError
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.tag import JointHead
 from anyformer.inputs.replaced import ReplacedInput
@@ -105,6 +106,15 @@ def build(config: JointELECTRA) -> Model:
 
 def init(config: JointELECTRA) -> InitConfig:
     return usual_init(config.discriminator)
+
+
+def copy_generator(model: Model) -> None:
+    """Make the discriminator's layers those of the generator; their heads stay apart."""
+    if not cast("JointELECTRA", model.config).alike:
+        raise ConfigError("task.from_generator wants a generator of the discriminator's size.")
+    one, other = (cast("Any", model.stages[name]) for name in ("generator", "discriminator"))
+    other.stack.load_state_dict(one.stack.state_dict())
+    other.inputs.text.load_state_dict(one.inputs.state_dict())
 
 
 def discriminator(model: Model) -> Model:

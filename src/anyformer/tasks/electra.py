@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
@@ -17,6 +17,7 @@ from anyformer.config import Settings
 from anyformer.data.read import Rows
 from anyformer.errors import ConfigError, FolderError
 from anyformer.model import Model
+from anyformer.recipes.electra_joint import copy_generator
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Figures, Loss, Progress, Setup, Source, Total, answering
 from anyformer.tasks.fill_mask import FillMask, MaskOptions
@@ -132,12 +133,3 @@ class Electra(FillMask):
         return Doubts(
             tuple(self.tokenizer.pieces([ids[i] for i in inner])), tuple(logits[inner].float().sigmoid().tolist())
         )
-
-
-def copy_generator(model: Model) -> None:
-    """Make the discriminator's layers those of the generator; their heads stay apart."""
-    if not cast("Any", model.config).alike:
-        raise ConfigError("task.from_generator wants a generator of the discriminator's size.")
-    one, other = (cast("Any", model.stages[name]) for name in ("generator", "discriminator"))
-    other.stack.load_state_dict(one.stack.state_dict())
-    other.inputs.text.load_state_dict(one.inputs.state_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -122,6 +123,24 @@ def _runs(marks: Tensor) -> list[int]:
     return (edges.eq(-1).nonzero() - edges.eq(1).nonzero()).flatten().tolist()
 
 
+@pytest.mark.parametrize("length", [2, 3, 5, 17, 100])
+def test_infilling_leaves_the_rest_in_place(length: int) -> None:
+    """What is not a mark stands in the text in that order, between marks side by side; any place may be missing."""
+    ids, mark = torch.arange(length) + 10, 3
+    missing = torch.zeros(length)
+    for seed in range(400):
+        left = objectives.infilling(ids, mark, seeded(seed)).tolist()
+        kept = [token - 10 for token in left if token != mark]
+        assert kept == sorted(set(kept)) and (mark, mark) not in pairwise(left)
+        assert length - len(kept) == min(max(round(length * 0.3), 1), length - 1)
+        gaps = {place for place in range(length) if place not in kept}
+        assert left.count(mark) == len([place for place in gaps if place - 1 not in gaps])
+        missing[list(gaps)] += 1
+    share = float(missing.sum()) / (400 * length)
+    assert float(missing.min()) > 0.6 * 400 * share and float(missing.max()) < 1.4 * 400 * share
+    assert objectives.infilling(ids[:1], mark, seeded()).tolist() == [10]
+
+
 def test_too_few_sentinels() -> None:
     with pytest.raises(af.InputError, match="sentinels"):
         objectives.span_corruption(torch.arange(200), [500, 501], 1, seeded())
@@ -193,8 +212,9 @@ DOCUMENTS = [[str(10 * d + s) for s in range(6)] for d in range(6)]
         lambda g: objectives.replaced_tokens(IDS, SPECIAL, MASKING, g),
         lambda g: objectives.sentence_pairs(DOCUMENTS, g),
         lambda g: objectives.span_corruption(IDS[0], range(2000, 2050), 1, g),
+        lambda g: objectives.infilling(IDS[0], MASK, g),
     ],
-    ids=["masked", "whole words", "replaced", "pairs", "spans"],
+    ids=["masked", "whole words", "replaced", "pairs", "spans", "gaps"],
 )
 def test_same_seed_same_result(make: Callable[[Generator], object]) -> None:
     """And another seed another one; the global seed plays no part."""

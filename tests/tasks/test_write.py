@@ -199,3 +199,84 @@ def test_sources_of_several_kinds_are_joined(tmp_path: Path) -> None:
     both = find("translate").read([str(tmp_path / "a.en"), str(tmp_path / "a.de")])
     assert [row["source"] for row in both] == ["a cat", "a dog"]
     assert len({rows.fingerprint, both.fingerprint, find("translate").read([table, side]).fingerprint}) == 3
+
+
+SAYINGS = ("the early bird catches the worm", "a rolling stone gathers no moss", "still waters run deep in spring")
+
+
+RAIN = {"source": "it rains", "target": "es regnet den ganzen Tag"}
+
+
+def with_gaps(**options: Any) -> Any:
+    """Texts beside themselves, and one pair."""
+    rows = listed(*({"source": text, "target": text} for text in SAYINGS), RAIN)
+    return begin("translate", "transformer-tiny", rows, {"gaps": 0.3, **options}, vocab_size=300), rows
+
+
+def test_gaps_are_in_texts_that_stand_on_both_sides() -> None:
+    task, rows = with_gaps()
+    examples = task.prepare(rows)
+    chosen = task.gather(examples, range(4))
+
+    def sources(seed: int) -> list[list[int]]:
+        batch = task.collate(chosen, torch.Generator().manual_seed(seed))
+        assert [row[row >= 0].tolist() for row in batch["labels"]] == [list(one["labels"]) for one in chosen]
+        whole = zip(batch["input_ids"], batch["attention_mask"], strict=True)
+        return [ids[mask.bool()].tolist() for ids, mask in whole]
+
+    first = sources(0)
+    assert sources(0) == first != sources(1)
+    for example, source in zip(chosen, first, strict=True):
+        before = list(example["input_ids"])
+        assert source[-1] == before[-1] == task.end
+        if list(example["labels"]) == before:
+            body = source[:-1]
+            assert task.mark in body and [i for i in body if i != task.mark] != before[:-1]
+            rest = iter(before)
+            assert all(token in rest for token in body if token != task.mark)  # what is left, in order
+        else:
+            assert source == before
+    assert sum(source == list(example["input_ids"]) for source, example in zip(first, chosen, strict=True)) == 1
+
+
+@pytest.mark.parametrize(("longest", "most"), [(12, 128), (256, 6), (12, 6)])
+def test_gaps_are_found_where_a_side_was_cut(longest: int, most: int) -> None:
+    text = " ".join(SAYINGS)
+    rows = listed({"source": text, "target": text}, {"source": text, "target": "es regnet heute nicht"})
+    task = begin("translate", "transformer-tiny", rows, {"gaps": 0.3, "max_target": most}, max_length=longest)
+    batch = task.collate(task.gather(task.prepare(rows), range(2)), torch.Generator().manual_seed(0))
+    assert [bool((row == task.mark).any()) for row in batch["input_ids"]] == [True, False]
+
+
+def test_texts_with_gaps_are_measured_by_their_loss() -> None:
+    """Writing a text again says nothing; pairs beside them are written as ever."""
+    pytest.importorskip("sacrebleu")
+    task, rows = with_gaps(num_beams=1)
+    assert (task.metric, task.larger_is_better) == ("loss", False)
+    assert set(task.evaluate(rows[:3])) == {"loss", "perplexity"}
+    assert task.evaluate(rows[:3]) == task.evaluate(rows[:3])
+    written: list[str] = []
+    task.write = lambda texts, *given, **more: written.extend(texts) or [RAIN["target"]] * len(texts)
+    assert task.evaluate(rows)["bleu"] == pytest.approx(100) and written == ["it rains"]
+    summarize = begin("summarize", "transformer-tiny", rows, {"gaps": 0.3}, vocab_size=300)
+    assert summarize.metric == "loss" and "rougeL" not in summarize.evaluate(rows[:3])
+
+
+def test_a_gap_is_filled(tmp_path: Path) -> None:
+    """Learned by heart; the folder then learns another task without gaps."""
+    rows = listed(*({"source": text, "target": text} for text in SAYINGS))
+    task = begin("translate", "transformer-tiny", rows, {"gaps": 0.3, "num_beams": 1}, vocab_size=300)
+    learn(task, rows, 400, batch=BATCH)
+    task.save(tmp_path / "x")
+    fill = af.task("translate", tmp_path / "x")
+    assert str(fill("the early <unk> the worm")) == SAYINGS[0]
+    assert str(fill("<unk> run deep in spring")) == SAYINGS[2]
+    further = begin("summarize", tmp_path / "x", ROWS)
+    assert not further.settings.gaps and further.metric == "rougeL"
+
+
+def test_what_gaps_cannot_be() -> None:
+    with pytest.raises(af.ConfigError, match=r"gaps is 1\.0; it must be from 0 to below 1"):
+        with_gaps(gaps=1.0)
+    with pytest.raises(af.ConfigError, match="has no prefix"):
+        with_gaps(prefix="summarize: ")

@@ -166,6 +166,18 @@ def corrupt(ids: Tensor, noise: Tensor, sentinels: Sequence[int], end: int) -> t
     return torch.cat([source, close]), torch.cat([*pieces, marks[n : n + 1], close])
 
 
+def infilling(ids: Tensor, mark: int, generator: Generator, rate: float = 0.3, mean: float = 3.0) -> Tensor:
+    """BART's noise for one text [T] without its end (Lewis et al. 2020, §2.2): a mark for each span, however long, so
+    that how many tokens are missing must be found out too.   a b c d e -> a <mask> d e
+    """
+    if len(ids) < 2:
+        return ids
+    shift = int(torch.randint(len(ids), (), generator=generator))
+    noise = spans(len(ids), generator, rate, mean).roll(shift)  # T5's never begin a text, and always end it
+    starts = noise & ~F.pad(noise[:-1], (1, 0))
+    return ids.masked_fill(starts, mark)[~noise | starts]
+
+
 def restore(source: Tensor, target: Tensor, sentinels: Sequence[int]) -> Tensor:
     """Undo `corrupt`: the text without its end."""
     spoken: dict[int, list[int]] = {}

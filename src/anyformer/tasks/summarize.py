@@ -31,7 +31,8 @@ class Summarize(Translate):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self.metric, self.larger_is_better = "rougeL", True
+        if not self.settings.gaps:
+            self.metric, self.larger_is_better = "rougeL", True
 
     def figures(self, said: list[str], wanted: list[str]) -> Figures:
         return rouge(said, wanted, stem=self.settings.stem)

@@ -13,7 +13,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from torch import Generator
+import torch
+from torch import Generator, Tensor
 
 from anyformer import registry
 from anyformer.config import Settings
@@ -27,6 +28,7 @@ from anyformer.metrics.language import perplexity
 from anyformer.metrics.writing import bleu, by_length, has_sacrebleu
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
+from anyformer.tasks.objectives import infilling
 from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, texts_of, token_loss
 from anyformer.text.batch import pad
 from anyformer.text.sentences import cut
@@ -57,8 +59,13 @@ class WriteOptions(Options):
     # Whether the model learned from single sentences: a text to answer is cut into lines and sentences, each of which
     # is read by itself. Rows to learn from and to evaluate on are read as they stand.
     sentences: bool = False
+    # Of a text that stands on both sides: the share of its tokens that are left out of the source, in runs of about
+    # three, anew each time. So a model learns the language before a task that has few rows (BART's pre-training).
+    gaps: float = 0.0
 
     def check(self) -> None:
+        self.require(0 <= self.gaps < 1, f"gaps is {self.gaps}; it must be from 0 to below 1.")
+        self.require(not (self.gaps and self.prefix), "a text with gaps has no prefix; give one of the two.")
         self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
         self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
 
@@ -93,6 +100,18 @@ class Translate(WritingTask):
         self.larger_is_better = self.metric != "loss"
         self.end = self.tokenizer.end_id if self.tokenizer.end_id is not None else self.tokenizer.separator_id
         self.max_target = min(self.settings.max_target, self.max_length)
+        if self.settings.gaps:
+            self.metric, self.larger_is_better = "loss", False
+            self.mark = self._find_mark()
+
+    def _find_mark(self) -> int:
+        """What stands where tokens were left out."""
+        tok = self.tokenizer
+        mark = tok.mask_id if tok.mask_id is not None else tok.unknown_id
+        if mark is None or tok.target is not tok:
+            missing = "a token for what is not known" if mark is None else "one vocabulary for both sides"
+            raise InputError(f"Texts with gaps need {missing}, which this tokenizer does not have.")
+        return mark
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -125,12 +144,33 @@ class Translate(WritingTask):
         return [[*ids, *ends][: self.max_target] for ids in rows]
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
+        if self.settings.gaps:
+            examples = [self._with_gaps(example, generator) for example in examples]
         batch = self.pad(examples)
         if "labels" in examples[0]:
             rows = [example["labels"] for example in examples]
             batch["labels"] = pad_labels(rows)
             batch["decoder_attention_mask"] = pad(rows, 0)["attention_mask"]
         return batch
+
+    def _with_gaps(self, example: Example, generator: Generator) -> Example:
+        """Where source and target are one text, as far as both go (either may have been cut)."""
+        if "labels" not in example:
+            return example
+        read, said = (torch.tensor(example[name]) for name in self.sequences)
+        first, last = self._inner(read)
+        text, wanted = read[first:last], said[slice(*self._inner(said))]
+        cut = len(read) == self.max_length or len(said) == self.max_target
+        n = min(len(text), len(wanted))
+        if not (cut or len(text) == len(wanted)) or not torch.equal(text[:n], wanted[:n]):
+            return example
+        left = infilling(text, self.mark, generator, self.settings.gaps)
+        return {**example, "input_ids": torch.cat([read[:first], left, read[last:]]).numpy()}
+
+    def _inner(self, ids: Tensor) -> tuple[int, int]:
+        """Where a text begins and ends within its frame."""
+        first = int(len(ids) > 0 and int(ids[0]) == self.tokenizer.start_id)
+        return first, len(ids) - int(len(ids) > first and int(ids[-1]) == self.end)
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch, self.smoothing)
@@ -148,10 +188,11 @@ class Translate(WritingTask):
         with answering(self.model):
             for _, batch in self.batches_of(self.prepared(rows)):
                 total.add(self._loss(batch, 0.0))
-        texts = texts_of(rows, "source")
+        pairs = zip(texts_of(rows, "source"), texts_of(rows, "target"), strict=True)
+        asked = [(source, target) for source, target in pairs if not self.settings.gaps or source != target]
+        texts, wanted = [source for source, _ in asked], [target for _, target in asked]
         said = [str(answer) for answer in self.write(texts, progress=progress)]
-        wanted = texts_of(rows, "target")
-        figures = self.figures(said, wanted)
+        figures = self.figures(said, wanted) if asked else {}
         if self.detailed and "bleu" in figures and len(texts) >= ENOUGH:
 
             def some(chosen: Sequence[int]) -> float:

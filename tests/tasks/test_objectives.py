@@ -123,22 +123,30 @@ def _runs(marks: Tensor) -> list[int]:
     return (edges.eq(-1).nonzero() - edges.eq(1).nonzero()).flatten().tolist()
 
 
-@pytest.mark.parametrize("length", [2, 3, 5, 17, 100])
-def test_infilling_leaves_the_rest_in_place(length: int) -> None:
-    """What is not a mark stands in the text in that order, between marks side by side; any place may be missing."""
-    ids, mark = torch.arange(length) + 10, 3
-    missing = torch.zeros(length)
-    for seed in range(400):
-        left = objectives.infilling(ids, mark, seeded(seed)).tolist()
+def test_infilling_leaves_the_rest_in_place() -> None:
+    """Row by row, in plain Python: what is gone has one mark for each run, the rest is in order, special ones stay."""
+    mark, padding, rows, length = 3, 0, 400, 60
+    ids = torch.arange(length).expand(rows, -1) + 10
+    special = torch.zeros_like(ids, dtype=torch.bool)
+    special[:, 0], special[:, 50:], special[0] = True, True, True
+    out, origin = objectives.infilling(ids, special, mark, padding, seeded(), 0.3)
+    assert torch.equal(out[0], ids[0]) and torch.equal(origin[0], torch.arange(length))
+    missing, runs = torch.zeros(length), []
+    for row, places in zip(out[1:].tolist(), origin[1:].tolist(), strict=True):
+        left = [token for token in row if token != padding]
+        assert row == left + [padding] * (length - len(left)) and (mark, mark) not in pairwise(left)
         kept = [token - 10 for token in left if token != mark]
-        assert kept == sorted(set(kept)) and (mark, mark) not in pairwise(left)
-        assert length - len(kept) == min(max(round(length * 0.3), 1), length - 1)
-        gaps = {place for place in range(length) if place not in kept}
-        assert left.count(mark) == len([place for place in gaps if place - 1 not in gaps])
-        missing[list(gaps)] += 1
-    share = float(missing.sum()) / (400 * length)
-    assert float(missing.min()) > 0.6 * 400 * share and float(missing.max()) < 1.4 * 400 * share
-    assert objectives.infilling(ids[:1], mark, seeded()).tolist() == [10]
+        assert kept == sorted(set(kept)) and {0, *range(50, 60)} <= set(kept)
+        gone = [place for place in range(length) if place not in kept]
+        begins = [place for place in gone if place - 1 not in gone]
+        assert places == [*sorted([*kept, *begins]), *[-1] * (length - len(left))]
+        assert [token == mark for token in left] == [place in begins for place in places[: len(left)]]
+        missing[gone] += 1
+        ends = [place for place in gone if place + 1 not in gone]
+        runs += [end - begin + 1 for begin, end in zip(begins, ends, strict=True)]
+    share = missing[10:50] / (rows - 1)  # further in front fewer runs can have begun
+    assert abs(float(share.mean()) - 0.3) < 0.02 and float(share.min()) > 0.2 and float(share.max()) < 0.4
+    assert {1, 2, 3, 4, 5, 6, 7} <= set(runs) and 3.0 < sum(runs) / len(runs) < 4.0  # some of them touch
 
 
 def test_too_few_sentinels() -> None:
@@ -212,7 +220,7 @@ DOCUMENTS = [[str(10 * d + s) for s in range(6)] for d in range(6)]
         lambda g: objectives.replaced_tokens(IDS, SPECIAL, MASKING, g),
         lambda g: objectives.sentence_pairs(DOCUMENTS, g),
         lambda g: objectives.span_corruption(IDS[0], range(2000, 2050), 1, g),
-        lambda g: objectives.infilling(IDS[0], MASK, g),
+        lambda g: objectives.infilling(IDS, SPECIAL, MASK, PAD, g, 0.3)[0],
     ],
     ids=["masked", "whole words", "replaced", "pairs", "spans", "gaps"],
 )

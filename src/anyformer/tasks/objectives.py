@@ -6,6 +6,7 @@ Each is a pure function of a batch and a seeded `torch.Generator`, so that the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -166,16 +167,35 @@ def corrupt(ids: Tensor, noise: Tensor, sentinels: Sequence[int], end: int) -> t
     return torch.cat([source, close]), torch.cat([*pieces, marks[n : n + 1], close])
 
 
-def infilling(ids: Tensor, mark: int, generator: Generator, rate: float = 0.3, mean: float = 3.0) -> Tensor:
-    """BART's noise for one text [T] without its end (Lewis et al. 2020, §2.2): a mark for each span, however long, so
-    that how many tokens are missing must be found out too.   a b c d e -> a <mask> d e
+def infilling(
+    input_ids: Tensor,
+    special: Tensor,
+    mark: int,
+    padding: int,
+    generator: Generator,
+    rate: float = 0.3,
+    mean: float = 3.0,
+) -> tuple[Tensor, Tensor]:
+    """BART's noise (Lewis et al. 2020, §2.2): of the tokens [B, T] about `rate` are left out, in runs of `mean` on
+    average, with one mark for each run, so that how many are missing must be found out too. The rest moves together;
+    where nothing is left at the end of a row, it is `padding`.   a b c d e -> a <mask> d e
+
+    The second result says for each place of the first which one of the input stands there, or -1.
     """
-    if len(ids) < 2:
-        return ids
-    shift = int(torch.randint(len(ids), (), generator=generator))
-    noise = spans(len(ids), generator, rate, mean).roll(shift)  # T5's never begin a text, and always end it
-    starts = noise & ~F.pad(noise[:-1], (1, 0))
-    return ids.masked_fill(starts, mark)[~noise | starts]
+    length = input_ids.shape[1]
+    places = torch.arange(length).expand(input_ids.shape)
+    starts = torch.rand(input_ids.shape, generator=generator) < -math.log(1 - rate) / mean
+    chance = torch.rand(input_ids.shape, generator=generator)
+    long = 1 + (chance.clamp(min=1e-9).log() / math.log(1 - 1 / mean)).long()  # geometric: 1 or more
+    until = torch.where(starts, places + long, 0).cummax(dim=1).values
+    gone = (places < until).to(special.device) & ~special
+    marks = gone & ~F.pad(gone[:, :-1], (1, 0))
+    kept = ~gone | marks
+    to = torch.where(kept, kept.long().cumsum(dim=1) - 1, length)
+    spoiled, origin = (torch.full((len(input_ids), length + 1), fill).to(input_ids) for fill in (padding, -1))
+    spoiled.scatter_(1, to, input_ids.masked_fill(marks, mark))
+    origin.scatter_(1, to, places.to(origin))
+    return spoiled[:, :length], origin[:, :length]
 
 
 def restore(source: Tensor, target: Tensor, sentinels: Sequence[int]) -> Tensor:

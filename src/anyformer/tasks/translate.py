@@ -6,7 +6,9 @@ print(translate("A man rides a bicycle."))
 
 from __future__ import annotations
 
+import random
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -28,11 +30,13 @@ from anyformer.metrics.language import perplexity
 from anyformer.metrics.writing import bleu, by_length, has_sacrebleu
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
-from anyformer.tasks.objectives import infilling
+from anyformer.tasks.objectives import infilling, special_tokens
 from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, texts_of, token_loss
 from anyformer.text.batch import pad
-from anyformer.text.sentences import cut
+from anyformer.text.sentences import cut, pieces
 
+SPOILED = "spoiled"  # whether an example is a text that is read with gaps
+PIECES = (4, 12, 24, 48, 96)  # words of its pieces, at most: each of these as often
 AT_ONCE = 64  # texts that are written together
 ENOUGH = 100  # of them, to look at lengths one by one
 
@@ -60,7 +64,8 @@ class WriteOptions(Options):
     # is read by itself. Rows to learn from and to evaluate on are read as they stand.
     sentences: bool = False
     # Of a text that stands on both sides: the share of its tokens that are left out of the source, in runs of about
-    # three, anew each time. So a model learns the language before a task that has few rows (BART's pre-training).
+    # three, anew each time. So a model learns the language before a task that has few rows (BART's pre-training). Such
+    # a text is cut into pieces, most of them short: in long ones attention takes long to find its way.
     gaps: float = 0.0
 
     def check(self) -> None:
@@ -128,10 +133,22 @@ class Translate(WritingTask):
     # Rows to loss.
 
     def examples(self, rows: list[Row]) -> Sequence[Example]:
-        sources = self._encode(texts_of(rows, "source"), self.max_length)
         if "target" not in rows[0]:
-            return [{"input_ids": ids} for ids in sources]
-        targets = self.targets(texts_of(rows, "target"))
+            return [{"input_ids": ids} for ids in self._encode(texts_of(rows, "source"), self.max_length)]
+        pairs = list(zip(texts_of(rows, "source"), texts_of(rows, "target"), strict=True))
+        if not self.settings.gaps:
+            return self._pairs(pairs)
+        parts = [[(piece, piece) for piece in some_pieces(a)] if a == b else [(a, b)] for a, b in pairs]
+        flat = [(row, *pair) for row, some in enumerate(parts) for pair in some]
+        examples = self._pairs([pair for _, *pair in flat])
+        return [
+            {"row": row, **example, SPOILED: int(source == target)}
+            for (row, source, target), example in zip(flat, examples, strict=True)
+        ]
+
+    def _pairs(self, pairs: Sequence[Sequence[str]]) -> list[Example]:
+        sources = self._encode([source for source, _ in pairs], self.max_length)
+        targets = self.targets([target for _, target in pairs])
         return [{"input_ids": a, "labels": b} for a, b in zip(sources, targets, strict=True)]
 
     def _encode(self, sources: list[str], max_length: int | None = None) -> list[list[int]]:
@@ -144,33 +161,25 @@ class Translate(WritingTask):
         return [[*ids, *ends][: self.max_target] for ids in rows]
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
-        if self.settings.gaps:
-            examples = [self._with_gaps(example, generator) for example in examples]
         batch = self.pad(examples)
+        if SPOILED in examples[0]:
+            batch |= self._spoil(batch, torch.tensor([bool(example[SPOILED]) for example in examples]), generator)
         if "labels" in examples[0]:
             rows = [example["labels"] for example in examples]
             batch["labels"] = pad_labels(rows)
             batch["decoder_attention_mask"] = pad(rows, 0)["attention_mask"]
         return batch
 
-    def _with_gaps(self, example: Example, generator: Generator) -> Example:
-        """Where source and target are one text, as far as both go (either may have been cut)."""
-        if "labels" not in example:
-            return example
-        read, said = (torch.tensor(example[name]) for name in self.sequences)
-        first, last = self._inner(read)
-        text, wanted = read[first:last], said[slice(*self._inner(said))]
-        cut = len(read) == self.max_length or len(said) == self.max_target
-        n = min(len(text), len(wanted))
-        if not (cut or len(text) == len(wanted)) or not torch.equal(text[:n], wanted[:n]):
-            return example
-        left = infilling(text, self.mark, generator, self.settings.gaps)
-        return {**example, "input_ids": torch.cat([read[:first], left, read[last:]]).numpy()}
-
-    def _inner(self, ids: Tensor) -> tuple[int, int]:
-        """Where a text begins and ends within its frame."""
-        first = int(len(ids) > 0 and int(ids[0]) == self.tokenizer.start_id)
-        return first, len(ids) - int(len(ids) > first and int(ids[-1]) == self.end)
+    def _spoil(self, batch: Batch, chosen: Tensor, generator: Generator) -> Batch:
+        """The chosen rows with gaps."""
+        ids, tok = batch["input_ids"], self.tokenizer
+        framing = [i for i in (tok.start_id, tok.separator_id, self.end) if i is not None]
+        real = batch["attention_mask"] > 0
+        special = ~real | special_tokens(ids, framing) | ~chosen.unsqueeze(1)
+        spoiled, origin = infilling(ids, special, self.mark, tok.pad_id or 0, generator, self.settings.gaps)
+        mask = real.gather(1, origin.clamp(min=0)) & (origin >= 0)
+        longest = int(mask.sum(dim=1).max())
+        return {"input_ids": spoiled[:, :longest], "attention_mask": mask[:, :longest].to(batch["attention_mask"])}
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch, self.smoothing)
@@ -285,3 +294,9 @@ class Translate(WritingTask):
             return {"batch_tokens": 4096, "lr": 1e-4, "schedule": "linear", "warmup": 200, "label_smoothing": 0.1}
         more = {"optimizer": "adam", "schedule": "inverse_sqrt", "warmup": 2000, "label_smoothing": 0.1}
         return {"batch_tokens": 4096, "lr": 7e-4, **more}
+
+
+def some_pieces(text: str) -> list[str]:
+    """The same every time, for a text."""
+    chance = random.Random(zlib.crc32(text.encode()))
+    return pieces(text, iter(lambda: chance.choice(PIECES), None))

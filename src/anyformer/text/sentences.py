@@ -6,6 +6,7 @@ cut("It rains. Mr. Hill stays.\\n\\nGood night!") -> [["It rains.", "Mr. Hill st
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 # What ends a sentence, marks that close, white space; and the letter or digit that comes next, marks before it or not.
 STOP = re.compile(r"(?<![.!?…])([.!?…]+)[\"'”’»)\]]*\s+(?=[^\w\s]*(\w))")
@@ -17,6 +18,21 @@ LETTERS = re.compile(r"[A-HJ-Z]|[A-Za-z](\.[A-Za-z])+")  # J. Smith, U.S., e.g.;
 def cut(text: str) -> list[list[str]]:
     """The sentences of each line; a blank line has none."""
     return [sentences(line) for line in text.strip().splitlines()]
+
+
+def pieces(text: str, limits: Iterator[int]) -> list[str]:
+    """Neighbouring sentences together, as many as have no more words than the next of the `limits`, or one alone."""
+    found: list[str] = []
+    held, words, limit = "", 0, next(limits)
+    for line in cut(text):
+        for n, sentence in enumerate(line):
+            more = len(sentence.split())
+            if held and words + more > limit:
+                found.append(held)
+                held, words, limit = "", 0, next(limits)
+            held = f"{held}{' ' if n else chr(10)}{sentence}" if held else sentence
+            words += more
+    return [*found, held] if held else found
 
 
 def sentences(line: str) -> list[str]:

@@ -171,6 +171,9 @@ def train(
           --set train.lr=3e-3                                      a linear layer on what a model knows already
       anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
                                                                    another tokenizer; shared words keep their vectors
+      anyformer train summarize --recipe transformer-small --data texts.txt,texts.txt --out first/ --set task.gaps=0.3
+                                                                   the language first, from texts with gaps: then
+                                                                   --recipe first/ learns from few rows
       anyformer train generate --recipe gpt2/ … --set train.lora=8   small adapters learn, the weights stay
       anyformer train generate … --resume                          the same command, where it was cut off
       torchrun --nproc-per-node 4 -m anyformer train …             on several GPUs

@@ -123,30 +123,45 @@ def _runs(marks: Tensor) -> list[int]:
     return (edges.eq(-1).nonzero() - edges.eq(1).nonzero()).flatten().tolist()
 
 
-def test_infilling_leaves_the_rest_in_place() -> None:
-    """Row by row, in plain Python: what is gone has one mark for each run, the rest is in order, special ones stay."""
-    mark, padding, rows, length = 3, 0, 400, 60
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.5, 0.75])
+def test_infilling_leaves_the_rest_in_place(rate: float) -> None:
+    """Row by row, in plain Python: what is gone has one mark for each run, the rest is in order, special ones stay.
+    Every place is as likely to go, and runs are three long on average."""
+    mark, rows, length = 3, 1000, 60
     ids = torch.arange(length).expand(rows, -1) + 10
+    mask = torch.ones_like(ids)
     special = torch.zeros_like(ids, dtype=torch.bool)
-    special[:, 0], special[:, 50:], special[0] = True, True, True
-    out, origin = objectives.infilling(ids, special, mark, padding, seeded(), 0.3)
-    assert torch.equal(out[0], ids[0]) and torch.equal(origin[0], torch.arange(length))
+    special[:, 50:], special[0] = True, True
+    mask[:, 55:] = 0
+    out = objectives.infilling({"input_ids": ids, "attention_mask": mask}, special, mark, seeded(), rate)
+    assert out["input_ids"].shape == out["attention_mask"].shape == (rows, 55)
+    assert torch.equal(out["input_ids"][0], ids[0, :55]) and bool(out["attention_mask"][0].all())
     missing, runs = torch.zeros(length), []
-    for row, places in zip(out[1:].tolist(), origin[1:].tolist(), strict=True):
-        left = [token for token in row if token != padding]
-        assert row == left + [padding] * (length - len(left)) and (mark, mark) not in pairwise(left)
+    for row, real in list(zip(out["input_ids"].tolist(), out["attention_mask"].tolist(), strict=True))[1:]:
+        left = [token for token, counts in zip(row, real, strict=True) if counts]
+        assert real == [1] * len(left) + [0] * (55 - len(left)) and (mark, mark) not in pairwise(left)
         kept = [token - 10 for token in left if token != mark]
-        assert kept == sorted(set(kept)) and {0, *range(50, 60)} <= set(kept)
-        gone = [place for place in range(length) if place not in kept]
+        assert kept == sorted(set(kept)) and kept[-5:] == [50, 51, 52, 53, 54]
+        gone = [place for place in range(50) if place not in kept]
         begins = [place for place in gone if place - 1 not in gone]
-        assert places == [*sorted([*kept, *begins]), *[-1] * (length - len(left))]
-        assert [token == mark for token in left] == [place in begins for place in places[: len(left)]]
+        in_order = sorted([*kept, *begins])
+        assert [token == mark for token in left] == [place in begins for place in in_order]
         missing[gone] += 1
         ends = [place for place in gone if place + 1 not in gone]
-        runs += [end - begin + 1 for begin, end in zip(begins, ends, strict=True)]
-    share = missing[10:50] / (rows - 1)  # further in front fewer runs can have begun
-    assert abs(float(share.mean()) - 0.3) < 0.02 and float(share.min()) > 0.2 and float(share.max()) < 0.4
-    assert {1, 2, 3, 4, 5, 6, 7} <= set(runs) and 3.0 < sum(runs) / len(runs) < 4.0  # some of them touch
+        whole = zip(begins, ends, strict=True)
+        runs += [end - begin + 1 for begin, end in whole if begin > 0 and end < 30]  # those that end are short
+    share = missing[:50] / (rows - 1)
+    assert abs(float(share.mean()) - rate) < 0.02 and float((share - rate).abs().max()) < 0.07
+    assert {1, 2, 3, 4, 5, 6, 7} <= set(runs) and 2.6 < sum(runs) / len(runs) < 3.1
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8])
+def test_short_texts_lose_as_much(length: int) -> None:
+    ids = torch.arange(length).expand(4000, -1) + 10
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    out = objectives.infilling(batch, torch.zeros_like(ids, dtype=torch.bool), 3, seeded(), 0.3)
+    kept = int(((out["input_ids"] != 3) & (out["attention_mask"] > 0)).sum())
+    assert 1 - kept / ids.numel() == pytest.approx(0.3, abs=0.02)
 
 
 def test_too_few_sentinels() -> None:
@@ -220,7 +235,7 @@ DOCUMENTS = [[str(10 * d + s) for s in range(6)] for d in range(6)]
         lambda g: objectives.replaced_tokens(IDS, SPECIAL, MASKING, g),
         lambda g: objectives.sentence_pairs(DOCUMENTS, g),
         lambda g: objectives.span_corruption(IDS[0], range(2000, 2050), 1, g),
-        lambda g: objectives.infilling(IDS, SPECIAL, MASK, PAD, g, 0.3)[0],
+        lambda g: objectives.infilling({"input_ids": IDS, "attention_mask": (~SPECIAL).long()}, SPECIAL, MASK, g, 0.3),
     ],
     ids=["masked", "whole words", "replaced", "pairs", "spans", "gaps"],
 )

@@ -6,8 +6,8 @@ result differ from the original: a word drawn right counts as real. Loss: masked
 Give `input_ids` with the masked tokens and `labels` with the words that stood there, -100 elsewhere.
 
 Two models of one size may share everything but their heads (§3.2), or the discriminator may begin as the generator is
-(§3.3, `task.from_generator`). Small models learn to look at neighbours in short windows first (data.max_length 16, then
-longer ones), and are better to begin from when they share and the discriminator weighs 10 (docs/results.md).
+(§3.3, `task.from_generator`, of two that share their vectors alone). Small models learn to look at neighbours in short
+windows first (data.max_length 16, then longer ones; docs/results.md).
 
 Published: generators of a quarter to a half of the discriminator's size work best (figure 3 of the paper).
 """
@@ -110,7 +110,10 @@ def init(config: JointELECTRA) -> InitConfig:
 
 def copy_generator(model: Model) -> None:
     """Make the discriminator's layers those of the generator; their heads stay apart."""
-    if not cast("JointELECTRA", model.config).alike:
+    config = cast("JointELECTRA", model.config)
+    if config.tied == "all":
+        raise ConfigError("task.from_generator: the two share everything already; build them with model.tied=vectors.")
+    if not config.alike:
         raise ConfigError("task.from_generator wants a generator of the discriminator's size.")
     one, other = (cast("Any", model.stages[name]) for name in ("generator", "discriminator"))
     other.stack.load_state_dict(one.stack.state_dict())

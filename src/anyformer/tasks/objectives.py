@@ -167,35 +167,41 @@ def corrupt(ids: Tensor, noise: Tensor, sentinels: Sequence[int], end: int) -> t
     return torch.cat([source, close]), torch.cat([*pieces, marks[n : n + 1], close])
 
 
-def infilling(
-    input_ids: Tensor,
-    special: Tensor,
-    mark: int,
-    padding: int,
-    generator: Generator,
-    rate: float = 0.3,
-    mean: float = 3.0,
-) -> tuple[Tensor, Tensor]:
-    """BART's noise (Lewis et al. 2020, §2.2): of the tokens [B, T] about `rate` are left out, in runs of `mean` on
-    average, with one mark for each run, so that how many are missing must be found out too. The rest moves together;
-    where nothing is left at the end of a row, it is `padding`.   a b c d e -> a <mask> d e
+MOST_GONE = 0.75  # the share of tokens that runs of three can take where one token at least lies between them
 
-    The second result says for each place of the first which one of the input stands there, or -1.
+
+def infilling(
+    batch: dict[str, Tensor], special: Tensor, mark: int, generator: Generator, rate: float, mean: float = 3.0
+) -> dict[str, Tensor]:
+    """BART's noise (Lewis et al. 2020, §2.2): of `input_ids` [B, T] `rate` are left out, in runs of `mean` on average,
+    with one mark for each run, so that how many are missing must be found out too. What is left moves together, and
+    `attention_mask` with it.   a b c d e -> a <mask> d e
     """
-    length = input_ids.shape[1]
-    places = torch.arange(length).expand(input_ids.shape)
-    starts = torch.rand(input_ids.shape, generator=generator) < -math.log(1 - rate) / mean
-    chance = torch.rand(input_ids.shape, generator=generator)
-    long = 1 + (chance.clamp(min=1e-9).log() / math.log(1 - 1 / mean)).long()  # geometric: 1 or more
-    until = torch.where(starts, places + long, 0).cummax(dim=1).values
-    gone = (places < until).to(special.device) & ~special
-    marks = gone & ~F.pad(gone[:, :-1], (1, 0))
-    kept = ~gone | marks
-    to = torch.where(kept, kept.long().cumsum(dim=1) - 1, length)
-    spoiled, origin = (torch.full((len(input_ids), length + 1), fill).to(input_ids) for fill in (padding, -1))
-    spoiled.scatter_(1, to, input_ids.masked_fill(marks, mark))
-    origin.scatter_(1, to, places.to(origin))
-    return spoiled[:, :length], origin[:, :length]
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    gone = _runs(ids.shape, rate, mean, generator).to(ids.device) & ~special
+    starts = gone & ~F.pad(gone[:, :-1], (1, 0))
+    kept = ~gone | starts
+    order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
+    mask = (mask * kept).gather(1, order)
+    longest = max(int(mask.sum(dim=1).max()), 1)
+    return {
+        "input_ids": ids.masked_fill(starts, mark).gather(1, order)[:, :longest],
+        "attention_mask": mask[:, :longest],
+    }
+
+
+def _runs(shape: torch.Size, rate: float, mean: float, generator: Generator) -> Tensor:
+    """Where runs are [B, T], `mean` long on average, with `rate` of all places in them. Runs, and what lies between
+    them, end with an even chance everywhere; so a row may begin in the middle of one, and all places are as likely."""
+    ends = [rate / ((1 - rate) * mean), 1 / mean]  # the chance that text ends, and that a run does
+    rows, length = shape
+    draws = torch.rand(rows, length, 2, generator=generator).clamp(min=1e-9).log()
+    sizes = [1 + (draws[..., i] / math.log1p(-min(end, 1 - 1e-9))).long() for i, end in enumerate(ends)]
+    inside = torch.rand(rows, 1, generator=generator) < rate  # whether a row begins in one
+    pairs = torch.where(inside[..., None], torch.stack(sizes[::-1], dim=2), torch.stack(sizes, dim=2))
+    borders = pairs.flatten(1).cumsum(dim=1)
+    number = torch.searchsorted(borders, torch.arange(length).expand(rows, -1).contiguous(), right=True)
+    return (number % 2 == 1) ^ inside
 
 
 def restore(source: Tensor, target: Tensor, sentinels: Sequence[int]) -> Tensor:

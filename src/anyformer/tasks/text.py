@@ -168,6 +168,8 @@ class TextTask(Task):
         return pad([example["input_ids"] for example in examples], self.tokenizer.pad_id or 0, "right", more)
 
     def lengths(self, examples: Examples) -> Any:
+        if not len(examples):  # rows of blank lines, say: there is no field to ask
+            return np.zeros((0, len(self.sequences)), dtype=np.int64)
         return np.stack([examples.sizes(name) for name in self.sequences], axis=1)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Generator, Tensor
@@ -24,19 +24,32 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
-from anyformer.errors import FolderError, InputError
+from anyformer.errors import ConfigError, DataError, FolderError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.language import perplexity
 from anyformer.metrics.writing import bleu, by_length, has_sacrebleu
 from anyformer.model import Model
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Progress, Source, Total, answering
-from anyformer.tasks.objectives import infilling, special_tokens
+from anyformer.tasks.base import (
+    AS_USUAL,
+    Batch,
+    Column,
+    Figures,
+    Loss,
+    Options,
+    Progress,
+    Setup,
+    Source,
+    Total,
+    answering,
+)
+from anyformer.tasks.objectives import MOST_GONE, infilling, special_tokens
+from anyformer.tasks.stream import BREAK
 from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, texts_of, token_loss
 from anyformer.text.batch import pad
 from anyformer.text.sentences import cut, pieces
 
 SPOILED = "spoiled"  # whether an example is a text that is read with gaps
-PIECES = (4, 12, 24, 48, 96)  # words of its pieces, at most: each of these as often
+PIECES = (4, 8, 16, 32, 64)  # words of its pieces, each of these as often; a sentence alone may have up to the last
 AT_ONCE = 64  # texts that are written together
 ENOUGH = 100  # of them, to look at lengths one by one
 
@@ -64,13 +77,14 @@ class WriteOptions(Options):
     # is read by itself. Rows to learn from and to evaluate on are read as they stand.
     sentences: bool = False
     # Of a text that stands on both sides: the share of its tokens that are left out of the source, in runs of about
-    # three, anew each time. So a model learns the language before a task that has few rows (BART's pre-training). Such
-    # a text is cut into pieces, most of them short: in long ones attention takes long to find its way.
+    # three with one mark each (the tokenizer's mask, else its unknown word), anew each time. So a model learns the
+    # language before a task that has few rows (BART's pre-training). Such a text is cut into pieces, most of them
+    # short: in long ones attention takes long to find its way.
     gaps: float = 0.0
 
     def check(self) -> None:
-        self.require(0 <= self.gaps < 1, f"gaps is {self.gaps}; it must be from 0 to below 1.")
-        self.require(not (self.gaps and self.prefix), "a text with gaps has no prefix; give one of the two.")
+        most = MOST_GONE
+        self.require(0 <= self.gaps <= most, f"gaps is {self.gaps}; it must be from 0 to {most}.")
         self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
         self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
 
@@ -117,6 +131,21 @@ class Translate(WritingTask):
             missing = "a token for what is not known" if mark is None else "one vocabulary for both sides"
             raise InputError(f"Texts with gaps need {missing}, which this tokenizer does not have.")
         return mark
+
+    @classmethod
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+        if getattr(setup.task, "gaps", 0.0):
+            if getattr(setup.task, "prefix", ""):
+                raise ConfigError("task.gaps and task.prefix: a text with gaps has no prefix. Give one of the two.")
+            if not any(row["source"] == row["target"] for row in rows):
+                raise DataError(
+                    f"task.gaps is for texts that stand on both sides, and {rows.path} has none. Give a text file twice"
+                    f' (--data texts.txt,texts.txt), or one column for both (data.columns="source=text,target=text").'
+                )
+        return super().begin(source, rows, valid, setup)
+
+    def key(self) -> str:
+        return f"{super().key()}|{PIECES}" if self.settings.gaps else super().key()
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -171,15 +200,10 @@ class Translate(WritingTask):
         return batch
 
     def _spoil(self, batch: Batch, chosen: Tensor, generator: Generator) -> Batch:
-        """The chosen rows with gaps."""
         ids, tok = batch["input_ids"], self.tokenizer
-        framing = [i for i in (tok.start_id, tok.separator_id, self.end) if i is not None]
-        real = batch["attention_mask"] > 0
-        special = ~real | special_tokens(ids, framing) | ~chosen.unsqueeze(1)
-        spoiled, origin = infilling(ids, special, self.mark, tok.pad_id or 0, generator, self.settings.gaps)
-        mask = real.gather(1, origin.clamp(min=0)) & (origin >= 0)
-        longest = int(mask.sum(dim=1).max())
-        return {"input_ids": spoiled[:, :longest], "attention_mask": mask[:, :longest].to(batch["attention_mask"])}
+        framing = [i for i in (tok.pad_id, tok.start_id, tok.separator_id, self.end) if i is not None]
+        special = special_tokens(ids, framing) | (batch["attention_mask"] == 0) | ~chosen.unsqueeze(1)
+        return infilling(batch, special, self.mark, generator, self.settings.gaps)
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch, self.smoothing)
@@ -202,6 +226,8 @@ class Translate(WritingTask):
         texts, wanted = [source for source, _ in asked], [target for _, target in asked]
         said = [str(answer) for answer in self.write(texts, progress=progress)]
         figures = self.figures(said, wanted) if asked else {}
+        if asked and len(asked) < len(rows):
+            figures["written"] = len(asked)  # the others have their loss alone
         if self.detailed and "bleu" in figures and len(texts) >= ENOUGH:
 
             def some(chosen: Sequence[int]) -> float:
@@ -298,5 +324,7 @@ class Translate(WritingTask):
 
 def some_pieces(text: str) -> list[str]:
     """The same every time, for a text."""
+    if text.strip() == BREAK:
+        return []
     chance = random.Random(zlib.crc32(text.encode()))
-    return pieces(text, iter(lambda: chance.choice(PIECES), None))
+    return pieces(text, iter(lambda: chance.choice(PIECES), None), max(PIECES))

@@ -20,18 +20,21 @@ def cut(text: str) -> list[list[str]]:
     return [sentences(line) for line in text.strip().splitlines()]
 
 
-def pieces(text: str, limits: Iterator[int]) -> list[str]:
-    """Neighbouring sentences together, as many as have no more words than the next of the `limits`, or one alone."""
+def pieces(text: str, limits: Iterator[int], most: int) -> list[str]:
+    """Neighbouring sentences together, as many as have no more words than the next of the `limits`, or one alone; one
+    of more than `most` words is cut. Blank lines are left out."""
     found: list[str] = []
     held, words, limit = "", 0, next(limits)
     for line in cut(text):
         for n, sentence in enumerate(line):
-            more = len(sentence.split())
-            if held and words + more > limit:
-                found.append(held)
-                held, words, limit = "", 0, next(limits)
-            held = f"{held}{' ' if n else chr(10)}{sentence}" if held else sentence
-            words += more
+            single = sentence.split(" ")
+            for start in range(0, len(single), most):
+                part = single[start : start + most]
+                if held and words + len(part) > limit:
+                    found.append(held)
+                    held, words, limit = "", 0, next(limits)
+                held = f"{held}{' ' if n or start else chr(10)}{' '.join(part)}" if held else " ".join(part)
+                words += len(part)
     return [*found, held] if held else found
 
 

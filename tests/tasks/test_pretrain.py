@@ -286,5 +286,5 @@ def test_a_discriminator_that_begins_as_the_generator(rows: Rows, tmp_path: Path
         begin("electra", tmp_path / "y", rows, {"from_generator": True})
     shared = model.replace(tied="all", weight=50.0)
     begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32, model=shared).save(tmp_path / "z")
-    with pytest.raises(af.ConfigError, match="share everything already; build them with model.tied=vectors"):
+    with pytest.raises(af.ConfigError, match=r"share everything already; build them with model\.tied=vectors"):
         begin("electra", tmp_path / "z", rows, {"from_generator": True})

@@ -177,6 +177,24 @@ def test_summaries(tmp_path: Path) -> None:
     assert str(af.task("summarize", tmp_path / "x")(rows[0]["source"])) == "Ann baked cookies."
 
 
+def test_a_summary_does_not_say_the_same_for_ever() -> None:
+    """Unless it is allowed to, or the folder has settings of its own for generation."""
+    song = "la di " * 8
+    rows = listed({"source": "sing", "target": song.strip()}, {"source": "stop", "target": "no"})
+    task = begin("summarize", "transformer-tiny", rows, {"num_beams": 1, "no_repeat": 0}, vocab_size=300)
+    learn(task, rows, 120, batch=BATCH)
+    assert str(task("sing")) == song.strip()
+    careful = type(task)(task.model, task.tokenizer, task.settings.replace(no_repeat=None))
+    ids = careful("sing").ids
+    runs = [ids[i : i + 4] for i in range(len(ids) - 3)]
+    assert len(ids) >= 4 and len(set(runs)) == len(runs)
+    assert str(careful("sing", no_repeat_ngram_size=0)) == song.strip()
+    task.model.origin.generation = {"num_beams": 1}
+    assert str(careful("sing")) == song.strip()
+    with pytest.raises(af.ConfigError, match="no_repeat is -1; it must be 0 or more"):
+        task.settings.replace(no_repeat=-1)
+
+
 def test_wrong_models(tmp_path: Path) -> None:
     with pytest.raises(
         af.ConfigError, match=r"does not fit this task, which wants an encoder-decoder, such as bahdanau"

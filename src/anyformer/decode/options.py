@@ -199,7 +199,7 @@ def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f'generate takes no "{name}".{nearest(name, known)} It takes: {", ".join(known)}.')
     options = {name: as_python(value) if name in (*OPTIONS, *PLAIN) else value for name, value in options.items()}
     check_options(model, options)
-    file = model.origin.generation or said_in_config(model)
+    file = own_settings(model)
     heard_of = SPEECH if hears(model) else ()
     check_file({name: value for name, value in file.items() if name not in (*options, *heard_of)})
     heard = {name: value for name, value in file.items() if value is not None and not outranked(name, options)}
@@ -227,10 +227,10 @@ def own_ids(model: Model) -> dict[str, Any]:
     return own
 
 
-def said_in_config(model: Model) -> dict[str, Any]:
-    """Old folders have no generation config and say such things in config.json."""
+def own_settings(model: Model) -> dict[str, Any]:
+    """What the model's folder says; old ones have no generation config and say such things in config.json."""
     theirs = model.origin.hf_config
-    return {name: theirs[name] for name in (*OPTIONS, *PLAIN) if name in theirs}
+    return model.origin.generation or {name: theirs[name] for name in (*OPTIONS, *PLAIN) if name in theirs}
 
 
 def outranked(name: str, options: Mapping[str, Any]) -> bool:

@@ -6,17 +6,30 @@ print(summarize("Amanda: I baked cookies. Do you want some?\\nJerry: Sure!"))
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anyformer.decode.options import own_settings
 from anyformer.metrics.writing import rouge
 from anyformer.tasks.base import Column, Figures
 from anyformer.tasks.translate import Translate, WriteOptions
+
+NO_REPEAT = 4  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizeOptions(WriteOptions):
     stem: bool = False  # whether ROUGE counts stems of words (Porter's) instead of words
+    # No run of so many tokens is written twice, since small models fall into saying one thing for ever; 0: any may be.
+    # None: as the folder's settings for generation are, or where it has none four, so that names in pieces may recur.
+    no_repeat: int | None = None
+
+    def check(self) -> None:
+        super().check()
+        self.require(
+            self.no_repeat is None or self.no_repeat >= 0, f"no_repeat is {self.no_repeat}; it must be 0 or more."
+        )
 
 
 class Summarize(Translate):
@@ -33,6 +46,12 @@ class Summarize(Translate):
         super().__init__(*given, **more)
         if not self.settings.gaps:
             self.metric, self.larger_is_better = "rougeL", True
+
+    @property
+    def manners(self) -> Mapping[str, Any]:
+        if self.settings.no_repeat is not None:
+            return {"no_repeat_ngram_size": self.settings.no_repeat}
+        return {} if own_settings(self.model) else {"no_repeat_ngram_size": NO_REPEAT}
 
     def figures(self, said: list[str], wanted: list[str]) -> Figures:
         return rouge(said, wanted, stem=self.settings.stem)

@@ -292,6 +292,11 @@ class Translate(WritingTask):
                 progress(min(start + AT_ONCE, len(order)), len(order))
         return [found[i] for i in range(len(texts))]
 
+    @property
+    def manners(self) -> Mapping[str, Any]:
+        """More that `model.generate` is told, where the call says nothing else."""
+        return {}
+
     def _generate(self, rows: list[list[int]], options: Mapping[str, Any]) -> list[list[int]]:
         if not all(rows):
             raise InputError("A text is empty: there is nothing to read.")
@@ -300,6 +305,7 @@ class Translate(WritingTask):
             "num_beams": self.settings.num_beams,
             "length_penalty": self.settings.length_penalty,
             "max_new_tokens": self.max_target,
+            **self.manners,
             **self.writing,
             **options,
         }

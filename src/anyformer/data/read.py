@@ -251,7 +251,8 @@ def read(
             given = "one was" if len(groups) == 1 else f"{len(groups)} were"
             raise DataError(
                 f"Plain text is read side by side here, one file for each of {', '.join(sides)}, and {given} given:"
-                f' say "{",".join(f"file.{side}" for side in sides)}", or give a TSV with a column for each.'
+                f' say "{",".join(f"file.{side}" for side in sides)}" (the same file twice where both are one text), or'
+                " give a TSV with a column for each."
             )
         texts = {side: _rows(group, "text", default, asked) for side, group in zip(sides, groups, strict=True)}
         rows: Rows = Parallel(texts)

@@ -133,12 +133,13 @@ def test_infilling_leaves_the_rest_in_place(rate: float) -> None:
     special = torch.zeros_like(ids, dtype=torch.bool)
     special[:, 50:], special[0] = True, True
     mask[:, 55:] = 0
-    out = objectives.infilling({"input_ids": ids, "attention_mask": mask}, special, mark, seeded(), rate)
+    out = objectives.infilling({"input_ids": ids, "attention_mask": mask}, special, mark, 0, seeded(), rate)
     assert out["input_ids"].shape == out["attention_mask"].shape == (rows, 55)
     assert torch.equal(out["input_ids"][0], ids[0, :55]) and bool(out["attention_mask"][0].all())
     missing, runs = torch.zeros(length), []
     for row, real in list(zip(out["input_ids"].tolist(), out["attention_mask"].tolist(), strict=True))[1:]:
         left = [token for token, counts in zip(row, real, strict=True) if counts]
+        assert row == left + [0] * (55 - len(left))
         assert real == [1] * len(left) + [0] * (55 - len(left)) and (mark, mark) not in pairwise(left)
         kept = [token - 10 for token in left if token != mark]
         assert kept == sorted(set(kept)) and kept[-5:] == [50, 51, 52, 53, 54]
@@ -159,7 +160,7 @@ def test_infilling_leaves_the_rest_in_place(rate: float) -> None:
 def test_short_texts_lose_as_much(length: int) -> None:
     ids = torch.arange(length).expand(4000, -1) + 10
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    out = objectives.infilling(batch, torch.zeros_like(ids, dtype=torch.bool), 3, seeded(), 0.3)
+    out = objectives.infilling(batch, torch.zeros_like(ids, dtype=torch.bool), 3, 0, seeded(), 0.3)
     kept = int(((out["input_ids"] != 3) & (out["attention_mask"] > 0)).sum())
     assert 1 - kept / ids.numel() == pytest.approx(0.3, abs=0.02)
 
@@ -235,7 +236,9 @@ DOCUMENTS = [[str(10 * d + s) for s in range(6)] for d in range(6)]
         lambda g: objectives.replaced_tokens(IDS, SPECIAL, MASKING, g),
         lambda g: objectives.sentence_pairs(DOCUMENTS, g),
         lambda g: objectives.span_corruption(IDS[0], range(2000, 2050), 1, g),
-        lambda g: objectives.infilling({"input_ids": IDS, "attention_mask": (~SPECIAL).long()}, SPECIAL, MASK, g, 0.3),
+        lambda g: objectives.infilling(
+            {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, SPECIAL, MASK, PAD, g, 0.3
+        ),
     ],
     ids=["masked", "whole words", "replaced", "pairs", "spans", "gaps"],
 )

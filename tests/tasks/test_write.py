@@ -221,8 +221,6 @@ def test_sources_of_several_kinds_are_joined(tmp_path: Path) -> None:
 
 
 SAYINGS = ("the early bird catches the worm", "a rolling stone gathers no moss", "still waters run deep in spring")
-
-
 RAIN = {"source": "it rains", "target": "es regnet den ganzen Tag"}
 
 

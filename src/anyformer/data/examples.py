@@ -60,6 +60,8 @@ class Examples(Sequence[dict[str, Any]]):
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         """How many numbers each example has in a field."""
+        if not len(self):  # where no row gave one (blank lines, say) nobody knows the fields
+            return np.zeros(0, dtype=np.int64)
         offsets = self.fields[name].offsets
         return np.ones(len(self), dtype=np.int64) if offsets is None else np.diff(offsets)
 

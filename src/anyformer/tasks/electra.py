@@ -83,7 +83,7 @@ class Electra(FillMask):
         return self.fits(self.model.config)
 
     def spoil(self, ids: Tensor, generator: Generator) -> Batch:
-        return replaced_tokens(ids, special_tokens(ids, self.never), self.masking, generator)
+        return replaced_tokens(ids, special_tokens(ids, self.framing), self.masking, generator)
 
     def loss(self, batch: Batch) -> Loss:
         """The paper's sum, in a form that adds up over batches: each token bears its share of both losses, where the
@@ -129,7 +129,8 @@ class Electra(FillMask):
         ids = self.tokenizer.encode(text, max_length=self.max_length)
         with answering(self.model):
             logits = self.model(input_ids=torch.tensor([ids], device=self.model.device)).logits[0]
-        inner = [i for i, token in enumerate(ids) if token not in self.never]
+        framing = self.framing
+        inner = [i for i, token in enumerate(ids) if token not in framing]
         return Doubts(
             tuple(self.tokenizer.pieces([ids[i] for i in inner])), tuple(logits[inner].float().sigmoid().tolist())
         )

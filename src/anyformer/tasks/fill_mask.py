@@ -69,10 +69,8 @@ class FillMask(StreamTask):
         if tok.mask_id is None:
             raise InputError("The tokenizer has no token for a gap ([MASK]), so there is nothing to fill.")
         self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.rate)
-        framing = (tok.pad_id, tok.start_id, tok.separator_id, tok.end_id)
         if self.settings.next_sentence:  # pairs are of uneven lengths
             self.steady, self.fills = False, MappingProxyType({**TEXT, "labels": IGNORED})
-        self.never = [i for i in framing if i is not None]
         self._cut: tuple[Examples, Pieces] | None = None
 
     @classmethod
@@ -137,7 +135,7 @@ class FillMask(StreamTask):
         return self.spoil(torch.cat([before, middle, after], dim=1), generator)
 
     def spoil(self, ids: Tensor, generator: Generator) -> Batch:
-        return masked_words(ids, special_tokens(ids, self.never), self.masking, generator)
+        return masked_words(ids, special_tokens(ids, self.framing), self.masking, generator)
 
     def _collate_pairs(self, examples: Sequence[Example], generator: Generator) -> Batch:
         rows, types, follows = join_pairs(examples, self.frame, self.max_length - 3, generator)

@@ -171,7 +171,13 @@ MOST_GONE = 0.75  # the share of tokens that runs of three can take where one to
 
 
 def infilling(
-    batch: dict[str, Tensor], special: Tensor, mark: int, generator: Generator, rate: float, mean: float = 3.0
+    batch: dict[str, Tensor],
+    special: Tensor,
+    mark: int,
+    padding: int,
+    generator: Generator,
+    rate: float,
+    mean: float = 3.0,
 ) -> dict[str, Tensor]:
     """BART's noise (Lewis et al. 2020, §2.2): of `input_ids` [B, T] `rate` are left out, in runs of `mean` on average,
     with one mark for each run, so that how many are missing must be found out too. What is left moves together, and
@@ -183,11 +189,9 @@ def infilling(
     kept = ~gone | starts
     order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
     mask = (mask * kept).gather(1, order)
-    longest = max(int(mask.sum(dim=1).max()), 1)
-    return {
-        "input_ids": ids.masked_fill(starts, mark).gather(1, order)[:, :longest],
-        "attention_mask": mask[:, :longest],
-    }
+    ids = ids.masked_fill(starts, mark).gather(1, order).masked_fill(mask == 0, padding)
+    longest = int(mask.sum(dim=1).max())
+    return {"input_ids": ids[:, :longest], "attention_mask": mask[:, :longest]}
 
 
 def _runs(shape: torch.Size, rate: float, mean: float, generator: Generator) -> Tensor:

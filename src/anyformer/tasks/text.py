@@ -151,6 +151,12 @@ class TextTask(Task):
 
     # Ids in, tensors out.
 
+    @property
+    def framing(self) -> list[int]:
+        """What stands around a text, and is no part of it."""
+        tok = self.tokenizer
+        return [i for i in (tok.pad_id, tok.start_id, tok.separator_id, tok.end_id) if i is not None]
+
     def encode(self, texts: list[str], pairs: list[str] | None = None) -> list[dict[str, Any]]:
         """input_ids of each text or pair, cut to fit, with token_type_ids where the model takes them."""
         rows = self.tokenizer.encodings(texts, pairs, max_length=self.max_length)
@@ -168,8 +174,6 @@ class TextTask(Task):
         return pad([example["input_ids"] for example in examples], self.tokenizer.pad_id or 0, "right", more)
 
     def lengths(self, examples: Examples) -> Any:
-        if not len(examples):  # rows of blank lines, say: there is no field to ask
-            return np.zeros((0, len(self.sequences)), dtype=np.int64)
         return np.stack([examples.sizes(name) for name in self.sequences], axis=1)
 
 

@@ -83,8 +83,7 @@ class WriteOptions(Options):
     gaps: float = 0.0
 
     def check(self) -> None:
-        most = MOST_GONE
-        self.require(0 <= self.gaps <= most, f"gaps is {self.gaps}; it must be from 0 to {most}.")
+        self.require(0 <= self.gaps <= MOST_GONE, f"gaps is {self.gaps}; it must be from 0 to {MOST_GONE}.")
         self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
         self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
 
@@ -200,10 +199,9 @@ class Translate(WritingTask):
         return batch
 
     def _spoil(self, batch: Batch, chosen: Tensor, generator: Generator) -> Batch:
-        ids, tok = batch["input_ids"], self.tokenizer
-        framing = [i for i in (tok.pad_id, tok.start_id, tok.separator_id, self.end) if i is not None]
-        special = special_tokens(ids, framing) | (batch["attention_mask"] == 0) | ~chosen.unsqueeze(1)
-        return infilling(batch, special, self.mark, generator, self.settings.gaps)
+        framing = special_tokens(batch["input_ids"], self.framing)
+        special = framing | (batch["attention_mask"] == 0) | ~chosen.unsqueeze(1)
+        return infilling(batch, special, self.mark, self.tokenizer.pad_id or 0, generator, self.settings.gaps)
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch, self.smoothing)

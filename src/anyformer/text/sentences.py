@@ -23,18 +23,20 @@ def cut(text: str) -> list[list[str]]:
 def pieces(text: str, limits: Iterator[int], most: int) -> list[str]:
     """Neighbouring sentences together, as many as have no more words than the next of the `limits`, or one alone; one
     of more than `most` words is cut. Blank lines are left out."""
+    parts = [
+        (" " if n or start else "\n", words[start : start + most])
+        for line in cut(text)
+        for n, words in enumerate(sentence.split(" ") for sentence in line)
+        for start in range(0, len(words), most)
+    ]
     found: list[str] = []
-    held, words, limit = "", 0, next(limits)
-    for line in cut(text):
-        for n, sentence in enumerate(line):
-            single = sentence.split(" ")
-            for start in range(0, len(single), most):
-                part = single[start : start + most]
-                if held and words + len(part) > limit:
-                    found.append(held)
-                    held, words, limit = "", 0, next(limits)
-                held = f"{held}{' ' if n or start else chr(10)}{' '.join(part)}" if held else " ".join(part)
-                words += len(part)
+    held, many, limit = "", 0, next(limits)
+    for joint, part in parts:
+        if held and many + len(part) > limit:
+            found.append(held)
+            held, many, limit = "", 0, next(limits)
+        held += (joint if held else "") + " ".join(part)
+        many += len(part)
     return [*found, held] if held else found
 
 

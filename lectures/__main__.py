@@ -1,0 +1,80 @@
+"""python -m lectures [DECK | SECTION | ITEM] [--page OUT] [--all]"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from .item import DECKS, Item
+from .page import write_page
+from .run import Shown, by_deck, choose, counts, run
+
+SIGNS = {"works": "✓", "partly": "~", "missing": "–", "unavailable": "–", "failed": "✗", "skipped": "…"}
+
+
+def overview() -> None:
+    """The decks and their items, with counts by status."""
+    for deck, items in by_deck():
+        said = ", ".join(f"{n} {status}" for status, n in counts(items).items())
+        print(f"\n{deck}  {DECKS[deck]}: {len(items)} items ({said})")
+        for one in items:
+            print(f"  {SIGNS[one.status]} {one.id:<12} {one.kind:<10} {one.cost:<9} {one.title}")
+
+
+def tell(shown: Shown, pictures: Path) -> None:
+    """Print an item; save its figures."""
+    one = shown.item
+    print(f"\n{SIGNS[shown.verdict]} {one.id}  {one.title}  [{one.kind}, {shown.verdict}, {shown.seconds:.1f} s]")
+    if one.about:
+        print(one.about)
+    if one.note:
+        print(f"  {one.status}: {one.note}")
+    if shown.error:
+        print(f"  {shown.verdict}: {shown.error}")
+    for i, thing in enumerate(shown.things):
+        if hasattr(thing, "savefig"):
+            pictures.mkdir(parents=True, exist_ok=True)
+            path = pictures / f"{one.id}{f'-{i}' if i else ''}.png"
+            thing.savefig(path, bbox_inches="tight", dpi=120)
+            print(f"  picture: {path}")
+        else:
+            print("\n".join(f"  {line}" for line in str(thing).splitlines()))
+
+
+def wanted_costs(all_of_them: bool, items: list[Item]) -> set[str]:
+    """Fast and slow items; trainings too if asked for, or if one item is named; those for a GPU where there is one."""
+    more = {"training", *(["gpu"] if torch.cuda.is_available() else [])}
+    return {"fast", "slow"} | (more if all_of_them or len(items) == 1 else set())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lectures", description="Five lectures on transformers, executed")
+    parser.add_argument("what", nargs="?", help="a deck (003), a section (003-12) or an item (003-12-01)")
+    parser.add_argument("--page", type=Path, metavar="OUT", help="write one HTML page for each deck into this folder")
+    parser.add_argument("--all", action="store_true", help="run the items that train a model, too")
+    parser.add_argument("--pictures", type=Path, default=Path("out/lectures"), help="folder for figures")
+    given = parser.parse_args(arguments)
+    if given.what is None and given.page is None:
+        overview()
+        return 0
+    items = choose(given.what)
+    if not items:
+        parser.error(f"there is no deck, section or item {given.what}; python -m lectures lists them")
+    costs = wanted_costs(given.all, items)
+    found = []
+    for one in items:
+        skipped = Shown(one, "skipped", error="needs a GPU" if one.cost == "gpu" else "--all runs it")
+        shown = run(one) if one.show is None or one.cost in costs else skipped
+        tell(shown, given.pictures)
+        found.append(shown)
+    if given.page is not None:
+        for path in write_page(found, given.page):
+            print(f"page: {path}")
+    return 1 if any(shown.verdict == "failed" for shown in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

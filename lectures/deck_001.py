@@ -1,0 +1,819 @@
+"""Deck 001, "Transformers" (CS-433). Items in page order.
+
+The deck's letters: T_in and T_out tokens, D features, D_K and D_V widths of keys and values, H heads, weights P,
+outputs Z.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import anyformer as af
+
+from .item import Table, item, missing, section
+from .show import documented, figure, heatmap, refusal, shipped
+
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+
+
+def _normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+section("001-1", "Sequences everywhere")
+
+
+@item("001-1-01", kind="claim")
+def sequence_to_sequence() -> Table:
+    """Many problems map one sequence to another: words, images, sounds, points.
+
+    Each recipe below takes another kind of input and turns it into a sequence of vectors.
+    """
+    kinds = {
+        "text": "bert-tiny",
+        "text to text": "transformer-tiny",
+        "image": "vit-tiny",
+        "sound": "ast-tiny",
+        "video": "timesformer-tiny",
+        "set of points": "set-transformer-tiny",
+        "table": "ft-transformer-tiny",
+        "image to text": "git-tiny",
+        "image and text": "clip-tiny",
+    }
+    known = set(af.recipes())
+    assert set(kinds.values()) <= known
+    return Table(["input", "recipe"], list(kinds.items()))
+
+
+@item("001-1-02", kind="example", cost="slow", partly="SmolLM2-135M is small, and its answers are often wrong")
+def chatbot() -> str:
+    """A chatbot: the conversation so far goes in, framed as turns, and the answer comes out token by token."""
+    generate = shipped("generate", "smollm2")
+    question = "What is the capital of France?"
+    framed = generate.tokenizer.chat([{"role": "user", "content": question}])
+    assert question in framed and framed.rstrip().endswith("assistant")  # the model goes on as the assistant
+    answer = str(generate(question, max_new_tokens=12, do_sample=False))
+    assert "Paris" in answer
+    return f"{framed}{answer}"
+
+
+@item("001-1-03", kind="figure")
+def images_as_sequences() -> Table:
+    """An image is a sequence of patches: 224 x 224 pixels are 14 x 14 patches of 16 x 16, and a class token."""
+    model = af.build("vit-b16", n_layers=1).eval()
+    with af.look(model, "encoder.input") as seen, torch.no_grad():
+        model(pixel_values=torch.zeros(1, 3, 224, 224))
+    assert seen["encoder.input"].shape == (1, 14 * 14 + 1, 768)
+    return Table(["what", "number"], [["patches", 14 * 14], ["class token", 1], ["features of a token", 768]])
+
+
+@item("001-1-04", kind="figure", partly="no shipped model answers questions about an image yet")
+def image_then_text() -> Any:
+    """A multimodal sequence: the tokens of an image, then those of a text, in one causal decoder.
+
+    Tokens of the text see the image and the text before them.
+    """
+    model = af.build("git-tiny").eval()
+    batch = {"input_ids": torch.tensor([[1, 5, 6, 7]]), "pixel_values": torch.randn(1, 3, 32, 32)}
+    with af.look(model, "*.self.weights") as seen, torch.no_grad():
+        model(**batch)
+    weights = next(w for name, w in seen.items() if name.startswith("decoder"))[0].mean(0)  # [tokens, tokens]
+    text = weights[-4:]  # the four tokens of the text
+    assert bool((text[:, :-4].sum(-1) > 0).all())  # each sees the image
+    assert bool((text[:, -4:].triu(1) == 0).all())  # none sees the text after it
+    return heatmap([weights], ["image tokens, then 4 of text"], size=3.2)
+
+
+section("001-2", "The parts of a transformer")
+
+
+@item("001-2-04", kind="mechanism", wrong={"heads": ("classify", "classify", "classify")})
+def output_transformation(heads: tuple[str, str, str] = ("classify", "tag", "masked")) -> Table:
+    """The output transformation decides the task: one class, a class for each token, or a token of the vocabulary."""
+    shapes = [list(af.build("bert-tiny", head=head).eval()(input_ids=IDS).logits.shape) for head in heads]
+    assert [len(shape) for shape in shapes] == [2, 3, 3]
+    assert shapes[1][:2] == [1, 5] and shapes[2] == [1, 5, 256]
+    return Table(["head", "shape of the logits"], list(zip(heads, shapes, strict=True)))
+
+
+@item("001-2-05", kind="figure", also=("003-23-03",))
+def pre_norm_block() -> Table:
+    """A block: normalize, attend, add; normalize, feed forward, add.
+
+    With the norm at the start of each branch, the sum is never normalized: it grows from block to block.
+    """
+    model = af.build("gpt2-tiny", n_layers=6).eval()
+    order = [point for point in model.points if "blocks.0." in point]
+    assert order.index("decoder.blocks.0.self.weights") < order.index("decoder.blocks.0.feedforward.hidden")
+    outputs = [f"decoder.blocks.{i}.output" for i in range(6)]
+    with af.look(model, *outputs) as seen, torch.no_grad():
+        model(input_ids=torch.randint(5, 250, (4, 32)))
+    sizes = [float(seen[name].pow(2).mean().sqrt()) for name in outputs]
+    assert sizes == sorted(sizes)
+    return Table(["block", "root mean square of its output"], list(enumerate(sizes)))
+
+
+section("001-3", "Tokens and embeddings")
+
+
+@item(
+    "001-3-01",
+    kind="example",
+    cost="slow",
+    partly="the slide's ids are invented, with an id 0 although it counts from 1",
+)
+def slide_sentence_in_pieces() -> Table:
+    """A tokenizer cuts "Transformers are awesome!" into pieces, and each piece is an id of its vocabulary.
+
+    Another vocabulary cuts elsewhere. Joined, the pieces give the text back.
+    """
+    tokenizer = shipped("generate", "smollm2").tokenizer
+    text = "Transformers are awesome!"
+    ids = tokenizer.encode(text)
+    pieces = [tokenizer.decode([one]) for one in ids]
+    assert "".join(pieces) == tokenizer.decode(ids) == text
+    return Table(["piece", "id"], list(zip(pieces, ids, strict=True)))
+
+
+@item("001-3-02", kind="mechanism", cost="fast", wrong={"retrain_on": "quite another text, zebras and xylophones"})
+def tokenizer_is_fixed(retrain_on: str = "") -> Table:
+    """A tokenizer is a fixed procedure: no gradient changes it, and the model has no parameters of it."""
+    tokenizer = af.Tokenizer.train(iter(TEXTS * 20), kind="bpe", vocab_size=280, progress=False)
+    before = tokenizer.encode(TEXTS[0])
+    model = af.build("gpt2-tiny", vocab_size=len(tokenizer))
+    model(input_ids=torch.tensor([before]), labels=torch.tensor([before])).loss.backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    if retrain_on:
+        tokenizer = af.Tokenizer.train(iter([retrain_on] * 20), kind="bpe", vocab_size=280, progress=False)
+    assert tokenizer.encode(TEXTS[0]) == before
+    assert not [name for name in model.state_dict() if "tokenizer" in name]
+    return Table(["text", "ids before and after a step"], [[TEXTS[0], before]])
+
+
+TEXTS = ["transformers are awesome", "attention is all you need"]
+
+
+@item("001-3-03", kind="formula", wrong={"first": 1})
+def one_vector_an_id(first: int = 0) -> Table:
+    """A token's id picks a row w of the embedding table, with D features.
+
+    The slide counts ids from 1; every implementation counts from 0.
+    """
+    table = nn.Embedding(4, 3)  # N_vocab = 4, D = 3
+    ids = torch.arange(first, first + 4)
+    assert int(ids.min()) == 0 and int(ids.max()) == table.num_embeddings - 1
+    assert torch.equal(table(ids), table.weight)
+    model = af.build("gpt2-tiny")
+    assert model.config.vocab_size == 256 and model(input_ids=torch.tensor([[0, 255]])).logits.shape == (1, 2, 256)
+    return Table(["id", "w"], [[i, row] for i, row in enumerate(table.weight.detach().round(decimals=2).tolist())])
+
+
+@item("001-3-05", kind="claim")
+def embeddings_are_learned() -> Table:
+    """The embedding table is learned with everything else: rows of tokens that occur get a gradient, others none."""
+    table, head = nn.Embedding(10, 8), nn.Linear(8, 10)
+    ids = torch.tensor([2, 5, 5])
+    F.cross_entropy(head(table(ids)), torch.tensor([1, 2, 3])).backward()
+    assert table.weight.grad is not None
+    touched = table.weight.grad.abs().sum(1).nonzero().flatten().tolist()
+    assert touched == [2, 5]
+    return Table(["ids that occurred", "rows with a gradient"], [[sorted(set(ids.tolist())), touched]])
+
+
+@item("001-3-07", kind="formula", also=("001-3-08",), wrong={"transposed": True})
+def patches_are_one_matrix(transposed: bool = False) -> Table:
+    """A patch of 16 x 16 pixels in 3 colors is a vector of 768 numbers; one matrix W maps every patch to D features.
+
+    It is the same as a convolution whose stride is the size of the patch.
+    """
+    image, weight = _normal(1, 3, 64, 64), _normal(8, 3, 16, 16)  # D = 8
+    patches = F.unfold(image, 16, stride=16).transpose(1, 2)  # [1, 16 patches, 768]
+    if transposed:
+        patches = F.unfold(image.transpose(2, 3), 16, stride=16).transpose(1, 2)
+    by_matrix = patches @ weight.flatten(1).T  # [1, 16, D]
+    by_convolution = F.conv2d(image, weight, stride=16).flatten(2).transpose(1, 2)
+    assert torch.allclose(by_matrix, by_convolution, atol=1e-9)
+    return Table(["what", "shape"], [["a patch", 16 * 16 * 3], ["W", "768 x D"], ["tokens", list(by_matrix.shape)]])
+
+
+section("001-4", "Attention")
+
+
+@item("001-4-01", kind="formula", also=("002-7-05",), wrong={"axis": -2})
+def weighted_mean(axis: int = -1) -> Table:
+    """z_i = Σ_j p_ij v_j: each output is a weighted mean of the values; the rows of P are distributions."""
+    query, key, value = _normal(1, 1, 3, 4), _normal(1, 1, 5, 4), _normal(1, 1, 5, 2)  # T_out = 3, T_in = 5, D_V = 2
+    weights = af.attention_weights(query, key)
+    assert torch.allclose(weights.sum(axis), torch.ones((), dtype=torch.float64), atol=1e-12)
+    assert float(weights.min()) >= 0 and float(weights.max()) <= 1
+    assert torch.allclose(af.attend(query, key, value), weights @ value, atol=1e-12)
+    return Table([f"p_i{j + 1}" for j in range(5)], weights[0, 0].tolist(), "P, a row for each query")
+
+
+@item("001-4-02", kind="formula", also=("002-7-04", "004-6-06"), wrong={"scale": 1.0})
+def softmax_of_scaled_products(scale: float = 0.5) -> Table:
+    """P = softmax(QKᵀ / √D_K), row by row: p_ij = exp(q_i·k_j / √D_K) / Σ_j' exp(q_i·k_j' / √D_K)."""
+    query, key = _normal(1, 1, 3, 4), _normal(1, 1, 5, 4)  # D_K = 4, √D_K = 2
+    weights = af.attention_weights(query, key, scale=scale)[0, 0]
+    for i in range(3):
+        scores = [math.exp(float(query[0, 0, i] @ key[0, 0, j]) / 2) for j in range(5)]
+        assert torch.allclose(weights[i], torch.tensor(scores).double() / sum(scores), atol=1e-6)
+    return Table([f"key {j}" for j in range(5)], weights.tolist(), "P")
+
+
+@item("001-4-03", kind="claim", also=("003-7-03",), see=("experiments/01_scale.py",))
+def unscaled_is_sharp() -> Any:
+    """Without the scale, the weights of a fresh model are sharp: nearly all on one key, more so for wide heads.
+
+    Drawn: entropy of the weights as a fraction of the largest possible, over 64 keys.
+    """
+    widths = [4, 16, 64, 256, 1024]
+    fractions: dict[str, list[float]] = {"scaled": [], "unscaled": []}
+    for width in widths:
+        query, key = torch.randn(1, 1, 64, width), torch.randn(1, 1, 64, width)
+        for name, scale in (("scaled", None), ("unscaled", 1.0)):
+            weights = af.attention_weights(query, key, scale=scale)
+            entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean()
+            fractions[name].append(float(entropy) / math.log(64))
+    assert fractions["scaled"][-1] > 0.8 and fractions["unscaled"][-1] < 0.1
+    drawn, axes = figure(5, 2.8)
+    for name, values in fractions.items():
+        axes.semilogx(widths, values, marker="o", label=name)
+    axes.set(xlabel="d_k", ylabel="entropy / log 64", ylim=(0, 1.05), title="how even the weights of a fresh layer are")
+    axes.legend()
+    return drawn
+
+
+@item("001-4-04", kind="claim", cost="training", see=("experiments/01_scale.py",))
+def unscaled_learns_slowly() -> str:
+    """Sharp weights have small gradients, so an unscaled layer takes long to leave where it begins (documented run)."""
+    return _verdict("01-scale")
+
+
+@item("001-4-05", kind="claim", cost="training", see=("experiments/01_scale.py",))
+def scale_keeps_gradients() -> str:
+    """The scale keeps the weights near even at the start, so that gradients reach all keys (documented run)."""
+    return _verdict("01-scale")
+
+
+def _verdict(page: str) -> str:
+    """The verdict of an experiment's page."""
+    return " ".join(documented(f"experiments/{page}.md", r"\*\*Verdict: ([\s\S]*?)\n\n")[0].replace("**", "").split())
+
+
+@item(
+    "001-4-06", kind="formula", also=("002-7-02", "003-8-02", "003-9-01", "004-6-05"), wrong={"value_from_keys": True}
+)
+def three_projections(value_from_keys: bool = False) -> Table:
+    """Queries, keys and values are three linear maps of the same tokens: Q = X W_Q, K = X W_K, V = X W_V."""
+    x = _normal(1, 5, 8)  # T = 5, D = 8
+    w_q, w_k, w_v = _normal(8, 4), _normal(8, 4), _normal(8, 8)  # D x D_K, D x D_K, D x D
+    query, key, value = x @ w_q, x @ w_k, (x @ w_k if value_from_keys else x @ w_v)
+    assert query.shape == key.shape == (1, 5, 4) and value.shape == (1, 5, 8)
+    out = af.attend(query[:, None], key[:, None], value[:, None])
+    assert out.shape == (1, 1, 5, 8)
+    return Table(["matrix", "shape"], [["W_Q", "D x D_K = 8 x 4"], ["W_K", "8 x 4"], ["W_V", "D x D = 8 x 8"]])
+
+
+@item("001-4-07", kind="formula", wrong={"scale": 0.25})
+def self_attention_in_one_line(scale: float = 0.5) -> str:
+    """Z = softmax(X W_Q W_Kᵀ Xᵀ / √D_K) X W_V: self-attention in one line."""
+    x, w_q, w_k, w_v = _normal(1, 5, 8), _normal(8, 4), _normal(8, 4), _normal(8, 8)
+    line = torch.softmax(x @ w_q @ w_k.T @ x.transpose(1, 2) / 4**0.5, dim=-1) @ x @ w_v
+    ours = af.attend((x @ w_q)[:, None], (x @ w_k)[:, None], (x @ w_v)[:, None], scale=scale)[:, 0]
+    assert torch.allclose(ours, line, atol=1e-9)
+    return f"largest difference {float((ours - line).abs().max()):.0e}"
+
+
+QUERY, KEYS = torch.tensor([[[[102.0, 99.0, 0.0]]]]), torch.tensor([[[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]])  # D_K = 3
+
+
+@item("001-4-08", kind="example")
+def worked_scores() -> Table:
+    """The worked example, steps 1 and 2: the query of the first word meets both keys with scores of 102 and 99."""
+    scores = (QUERY @ KEYS.transpose(-1, -2)).flatten().tolist()
+    assert scores == [102, 99]
+    return Table(["word", "q_1 · k"], list(zip(["first", "second"], scores, strict=True)))
+
+
+@item("001-4-09", kind="example")
+def worked_division() -> Table:
+    """Step 3: divided by √D_K they are 58.9 and 57.2, which holds for D_K = 3 alone.
+
+    The figure this was drawn after has D_K = 64, and 12.75 and 12.375.
+    """
+    rows = [[d_k, 102 / d_k**0.5, 99 / d_k**0.5] for d_k in (3, 64)]
+    assert [round(x, 1) for x in rows[0][1:]] == [58.9, 57.2] and rows[1][1:] == [12.75, 12.375]
+    return Table(["D_K", "first", "second"], rows)
+
+
+@item("001-4-10", kind="example")
+def worked_softmax() -> Table:
+    """Step 4: the softmax of them is 0.85 and 0.15; with D_K = 64 it would be 0.59 and 0.41."""
+    for_3, for_64 = (af.attention_weights(QUERY, KEYS, scale=d_k**-0.5).flatten().tolist() for d_k in (3, 64))
+    assert [round(x, 2) for x in for_3] == [0.85, 0.15] and [round(x, 2) for x in for_64] == [0.59, 0.41]
+    return Table(["D_K", "first", "second"], [[3, *for_3], [64, *for_64]])
+
+
+@item("001-4-11", kind="example")
+def worked_sum() -> Table:
+    """Steps 5 and 6: each value is weighted, and the sum is the output, z_1 = 0.85 v_1 + 0.15 v_2."""
+    values = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])  # two values that can be told apart
+    z = af.attend(QUERY, KEYS, values).flatten()
+    assert torch.allclose(z, torch.tensor([0.85, 0.15]), atol=5e-3)
+    return Table(["part of v_1", "part of v_2"], [z.tolist()])
+
+
+section("001-5", "Several heads")
+
+
+@item(
+    "001-5-01",
+    kind="claim",
+    cost="training",
+    also=("003-13-01",),
+    see=("experiments/02_equalities.py", "experiments/06_training.py"),
+)
+def heads_like_filters() -> str:
+    """Several heads give several patterns in one layer, as several filters do in a convolution (documented runs).
+
+    Nine heads that are set by hand equal a 3 x 3 convolution.
+    """
+    return _verdict("02-equalities")
+
+
+@item("001-5-03", kind="formula", also=("003-8-04",), wrong={"d_v": 4})
+def widths_of_heads(d_v: int = 6) -> Table:
+    """Each head has matrices of its own: W_Q and W_K are D x D_K, W_V is D x D_V, and D_V need not be D_K."""
+    x, heads, d_k = _normal(1, 5, 12), 2, 4
+    w_q, w_k, w_v = _normal(heads, 12, d_k), _normal(heads, 12, d_k), _normal(heads, 12, d_v)
+    out = af.attend(*(torch.einsum("btd,hdk->bhtk", x, w) for w in (w_q, w_k, w_v)))
+    assert out.shape == (1, heads, 5, 6)
+    return Table(["tensor", "shape"], [["Q, K", [1, 2, 5, 4]], ["V", [1, 2, 5, d_v]], ["output", list(out.shape)]])
+
+
+section("001-6", "Positions")
+
+
+@item("001-6-02", kind="example", also=("003-9-04",))
+def cats_and_dogs() -> Table:
+    """Without positions "She prefers cats to dogs" and "She prefers dogs to cats" are one set of words.
+
+    Attention gives each word the same vector in both; with positions it does not.
+    """
+    words = {"She": 0, "prefers": 1, "cats": 2, "to": 3, "dogs": 4}
+    first, second = [list(words.values()), [0, 1, 4, 3, 2]]
+    vectors, places = _normal(5, 8), af.positions.sinusoids(torch.arange(5), 8).double()
+    rows = []
+    for name, added in (("without positions", 0 * places), ("with sinusoidal positions", places)):
+        a, b = (af.attend(x, x, x)[0, 0] for x in ((vectors[ids] + added)[None, None] for ids in (first, second)))
+        rows.append([name, float((a[2] - b[4]).abs().max())])  # "cats" in both
+    assert rows[0][1] < 1e-12 and rows[1][1] > 0.01
+    return Table(["", 'largest difference of "cats" between the two sentences'], rows)
+
+
+@item("001-6-04", kind="mechanism", also=("003-11-07",), wrong={"length": 128})
+def learned_positions(length: int = 5) -> Table:
+    """Learned positions: a table with a row for each position is added to the embeddings, and learned like them.
+
+    Rows of positions that never occur get no gradient. The table is T x D here; the slide writes D x T.
+    """
+    model = af.build("bert-tiny", head="base", d_hidden=96)
+    sizes = [p for p in model.parameters() if p.shape == (128, 64)]  # 128 positions, 64 features
+    assert len(sizes) == 1
+    model(input_ids=torch.randint(5, 250, (1, length))).last_hidden_state.square().sum().backward()
+    touched = sizes[0].grad.abs().sum(1).nonzero().flatten().tolist()  # type: ignore[union-attr]
+    assert touched == [0, 1, 2, 3, 4]
+    return Table(["table", "tokens", "rows with a gradient"], [["128 x 64", length, touched]])
+
+
+@item(
+    "001-6-05",
+    kind="claim",
+    cost="training",
+    partly="a position encoding is chosen by family, not yet for every recipe",
+    see=("experiments/03_positions.py",),
+)
+def many_encodings() -> Table:
+    """Many hand-made encodings exist; they differ most beyond the length of training (documented run)."""
+    row = r"\| {} \| ([\d.]+) .*?\| [\d.]+ .*?\| ([\d.]+) "
+    names = ["rotary", "Transformer-XL's", "T5's buckets", "ALiBi", "sinusoidal", "learned table"]
+    found = [[name, *map(float, documented("experiments/03-positions.md", row.format(name)))] for name in names]
+    beyond = {name: value for name, _, value in found}
+    assert beyond["rotary"] > 0.9 > beyond["T5's buckets"] > beyond["sinusoidal"]
+    return Table(["encoding", "right within 32 positions", "right beyond"], found)
+
+
+section("001-7", "The MLP")
+
+
+@item("001-7-02", kind="formula", wrong={"times": 1})
+def mlp_widens(times: int = 4) -> Table:
+    """The MLP of a block has two matrices: the slide makes them D x D, GPT-2 widens to 4 D between them."""
+    model = af.build("gpt2-tiny").eval()
+    with af.look(model, "decoder.blocks.0.feedforward.hidden") as seen, torch.no_grad():
+        model(input_ids=IDS)
+    width = seen["decoder.blocks.0.feedforward.hidden"].shape[-1]
+    assert width == times * model.config.d_model
+    return Table(["D", "width of the MLP"], [[model.config.d_model, width]])
+
+
+@item("001-7-03", kind="claim")
+def relu_or_gelu() -> Any:
+    """The activation between the two matrices is ReLU or GELU, or another; GELU is smooth around zero."""
+    x = torch.linspace(-3, 3, 121)
+    curves = {"ReLU": F.relu(x), "GELU": F.gelu(x), "SiLU": F.silu(x)}
+    assert torch.allclose(curves["GELU"], x * 0.5 * (1 + torch.erf(x / 2**0.5)), atol=1e-6)
+    assert float((curves["GELU"] - curves["ReLU"]).abs().max()) < 0.2
+    for activation in ("relu", "gelu", "silu"):
+        af.build("transformer-tiny", activation=activation)
+    drawn, axes = figure(4.5, 2.8)
+    for name, y in curves.items():
+        axes.plot(x, y, label=name)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    return drawn
+
+
+section("001-8", "From vectors to answers")
+
+
+@item("001-8-01", kind="mechanism", wrong={"ways": ("class", "class")})
+def pooling(ways: tuple[str, str] = ("class", "mean")) -> Table:
+    """One output for a sequence: from a special token, or from the mean of all tokens."""
+    logits = []
+    for way in ways:
+        torch.manual_seed(0)
+        logits.append(af.build("vit-tiny", pooling=way).eval()(pixel_values=torch.ones(2, 3, 32, 32)).logits)
+    assert logits[0].shape == logits[1].shape
+    assert not torch.allclose(*logits, atol=1e-4)
+    return Table(
+        ["pooling", "shape of the logits"], [[way, list(x.shape)] for way, x in zip(ways, logits, strict=True)]
+    )
+
+
+@item("001-8-02", kind="mechanism", wrong={"shuffle": True})
+def same_map_for_each_token(shuffle: bool = False) -> Table:
+    """Several outputs: the same linear map on each token, so a token's logits depend on its own vector alone."""
+    model = af.build("bert-tiny", head="tag").eval()
+    with af.look(model, "encoder.output") as seen, torch.no_grad():
+        logits = model(input_ids=torch.randint(5, 250, (4, 50))).logits.flatten(0, 1)  # [200 tokens, labels]
+    vectors = torch.cat([seen["encoder.output"].flatten(0, 1), torch.ones(200, 1)], dim=-1)  # ones for the bias
+    if shuffle:
+        logits = logits.flip(0)
+    one_map = torch.linalg.lstsq(vectors, logits).solution  # [features + 1, labels]
+    assert torch.allclose(vectors @ one_map, logits, atol=1e-3)
+    return Table(["tokens", "shape of the one map"], [[200, list(one_map.shape)]])
+
+
+@item("001-8-03", kind="claim", cost="slow")
+def heads_are_small() -> Table:
+    """The output map is linear or a small MLP: a fraction of the parameters."""
+    with torch.device("meta"):
+        whole, bare = (
+            sum(p.numel() for p in af.build("bert-base", head=head).parameters()) for head in ("classify", "base")
+        )
+    assert 0 < whole - bare < 0.01 * whole
+    return Table(
+        ["", "parameters"], [["bert-base with a classifier", whole], ["of these, the classifier", whole - bare]]
+    )
+
+
+section("001-9", "Vision transformers")
+
+
+@item("001-9-01", kind="figure", cost="slow", also=("002-17-01", "003-21-01"))
+def vit() -> Table:
+    """ViT: patches, a class token, positions, L blocks; the answer is read from the class token after the last norm."""
+    with torch.device("meta"):
+        count = sum(p.numel() for p in af.build("vit-b16").parameters())
+    assert round(count / 1e6, 1) == 86.6
+    model = af.build("vit-tiny").eval()
+    with af.look(model, "encoder.output") as seen, torch.no_grad():
+        model(pixel_values=torch.randn(1, 3, 32, 32))
+    y = seen["encoder.output"][0, 0]  # LN(z_L) of the class token
+    assert abs(float(y.mean())) < 1e-5 and abs(float(y.var(unbiased=False)) - 1) < 1e-3
+    return Table(["recipe", "parameters"], [["vit-b16", f"{count:,}"]])
+
+
+@item("001-9-02", kind="claim")
+def one_width() -> Table:
+    """D is constant in all layers: a ViT has no pooling and no strides after its patches."""
+    out = af.build("vit-tiny").eval()(pixel_values=torch.zeros(1, 3, 32, 32), output_hidden_states=True)
+    shapes = {tuple(x.shape) for x in out.hidden_states}
+    assert len(shapes) == 1
+    return Table(["layers", "shape"], [[len(out.hidden_states), list(shapes.pop())]])
+
+
+@item("001-9-03", kind="claim", see=("experiments/02_equalities.py",))
+def attention_as_convolution() -> Table:
+    """Self-attention is more general than convolution: heads that look at fixed offsets are a convolution.
+
+    Three heads, each with all its weight on one neighbor, equal a convolution of width 3.
+    """
+    x, kernel = _normal(1, 7, 4), _normal(5, 4, 3)  # 7 tokens of 4 features; 5 filters of width 3
+    out = torch.zeros(1, 7, 5, dtype=torch.float64)
+    for tap, offset in enumerate((-1, 0, 1)):
+        place = (torch.arange(7)[:, None] + offset == torch.arange(7)).double()  # where this head looks
+        inside = place.sum(-1, keepdim=True)
+        weights = af.attention_weights(1e4 * place[None, None], torch.eye(7).double()[None, None])  # all on one key
+        out += (weights[0, 0] * inside) @ x @ kernel[:, :, tap].T
+    wanted = F.conv1d(x.transpose(1, 2), kernel, padding=1).transpose(1, 2)
+    assert torch.allclose(out, wanted, atol=1e-9)
+    return Table(["head", "looks at"], [[1, "the token before"], [2, "itself"], [3, "the token after"]])
+
+
+@item("001-9-04", kind="claim", also=("004-25-02",), see=("experiments/10_pictures.py",))
+def receptive_field() -> Any:
+    """After one layer of attention a patch depends on the whole image; after a 3 x 3 convolution, on nine pixels."""
+    pixels = torch.randn(1, 3, 32, 32, requires_grad=True)
+    vit = af.build("vit-tiny", n_layers=1).eval()
+    with af.look(vit, "encoder.blocks.0.output") as seen:
+        vit(pixel_values=pixels)
+    (by_vit,) = torch.autograd.grad(seen["encoder.blocks.0.output"][0, 5].square().sum(), pixels)
+    convolved = F.conv2d(pixels, torch.randn(1, 3, 3, 3), padding=1)[0, 0, 16, 16]
+    (by_cnn,) = torch.autograd.grad(convolved, pixels)
+    maps = [(grad[0].abs().sum(0) > 0).float() for grad in (by_vit, by_cnn)]
+    assert float(maps[0].mean()) == 1 and int(maps[1].sum()) == 9
+    return heatmap(maps, ["a layer of attention", "a 3 x 3 convolution"], ("x", "y"))
+
+
+@item(
+    "001-9-05",
+    kind="claim",
+    cost="training",
+    partly="holds at 1% of the labels; longer runs leave it open",
+    see=("experiments/10_pictures.py",),
+)
+def vit_needs_data() -> str:
+    """ViTs need more data than CNNs: with few labels a ResNet is ahead (documented run)."""
+    return _verdict("10-pictures")
+
+
+@item(
+    "001-9-06",
+    kind="claim",
+    cost="training",
+    partly="shown at small scale; accuracy against compute for several sizes is missing",
+)
+def vit_after_pretraining() -> Table:
+    """After pre-training a ViT is competitive: from 10% of CIFAR-10's labels (documented run)."""
+    with_it, without = documented("results.md", r"reaches ([\d.]+)%, the same network from nothing ([\d.]+)%")
+    assert float(with_it) > float(without) + 10
+    return Table(["", "accuracy, %"], [["after MAE", with_it], ["from scratch", without]])
+
+
+@item("001-9-07", kind="figure", cost="slow")
+def patch_filters() -> Any:
+    """The principal components of a trained patch embedding look like edges and colors."""
+    model = shipped("classify-image", "cifar10").model
+    weight = next(p for p in model.parameters() if p.dim() >= 2 and p[0].numel() == 48).detach()  # D x 4*4*3
+    _, values, components = torch.linalg.svd(weight.flatten(1), full_matrices=False)
+    kept = float(values[:28].square().sum() / values.square().sum())
+    assert kept > 0.95
+    drawn, axes = figure(7, 2.2, columns=7, rows=2)
+    for one, component in zip(axes.flat, components, strict=False):
+        one.imshow((component - component.min()).div(component.max() - component.min()).view(4, 4, 3))
+        one.set_axis_off()
+    return [f"28 components hold {kept:.3f} of the variance", drawn]
+
+
+@item("001-9-08", kind="figure", cost="slow")
+def position_similarity() -> Any:
+    """Positions that a trained ViT has learned: those of one row or column are more alike than others."""
+    model = shipped("classify-image", "cifar10").model
+    with af.look(model, "encoder.input") as seen, torch.no_grad():
+        model(pixel_values=torch.zeros(1, 3, 32, 32))
+    vectors = seen["encoder.input"][0][-64:]  # a gray image: patches differ by their positions alone
+    alike = F.cosine_similarity(vectors[:, None], vectors[None], dim=-1).view(8, 8, 8, 8)
+    near = alike[3, 3, 3, [2, 4]].mean() + alike[3, 3, [2, 4], 3].mean()
+    far = alike[3, 3, 7, 7] + alike[3, 3, 7, 6]
+    assert float(near) > float(far)
+    return heatmap([alike[3, 3].clamp(min=0)], ["similarity to position (3, 3)"], ("column", "row"), size=3.2)
+
+
+@item("001-9-09", kind="formula", wrong={"keep": 0.0})
+def rollout(keep: float = 0.5) -> Any:
+    """Attention rollout: heads averaged, half of each layer's map mixed with the identity, and the layers multiplied.
+
+    The slide leaves out the half for the residual connection: the plain product forgets that tokens keep their own.
+    """
+    maps = [torch.softmax(_normal(4, 6, 6), -1).mean(0) for _ in range(3)]  # three layers, heads averaged
+    product = torch.eye(6).double()
+    for layer in maps:
+        product = (keep * torch.eye(6) + (1 - keep) * layer) @ product
+    raw = maps[2] @ maps[1] @ maps[0]
+    assert torch.allclose(product.sum(-1), torch.ones(6).double())
+    assert float(product.diagonal().mean()) > float(raw.diagonal().mean()) + 0.1  # a token still knows itself
+    return heatmap([product, raw], ["rollout", "plain product"])
+
+
+missing(
+    "001-9-10", "The model attends to regions that matter for the class", kind="claim", cost="slow",
+    needs="rollout mass inside labelled objects divided by their share of the area, averaged over images with masks",
+)  # fmt: skip
+
+section("001-10", "Encoders and decoders")
+
+
+@item("001-10-01", kind="claim")
+def one_output_a_token() -> Table:
+    """An encoder sees all inputs at once and gives one output for each; a fixed size is the work of the head."""
+    model = af.build("bert-tiny", head="base").eval()
+    lengths = (3, 9, 20)
+    shapes = [model(input_ids=torch.ones(1, n, dtype=torch.long)).last_hidden_state.shape for n in lengths]
+    assert [shape[1] for shape in shapes] == list(lengths)
+    return Table(["tokens in", "vectors out"], [[n, shape[1]] for n, shape in zip(lengths, shapes, strict=True)])
+
+
+@item("001-10-02", kind="formula", also=("004-14-03",), wrong={"temperature": 3.0})
+def next_token(temperature: float = 1.0) -> Table:
+    """A decoder draws x_(t+1) from softmax(f(x_1 … x_t)), appends it, and goes on."""
+    model = af.build("gpt2-tiny", vocab_size=5).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4)
+        ids = torch.tensor([[0, 1, 2]])
+        wanted = model(input_ids=ids).logits[0, -1].softmax(-1)
+        drawn = model.generate(
+            input_ids=ids.expand(4000, 3),
+            max_new_tokens=1,
+            do_sample=True,
+            temperature=temperature,
+            top_k=0,
+            eos_token_id=None,
+        )
+    found = drawn[:, -1].bincount(minlength=5) / 4000
+    assert float((found - wanted).abs().max()) < 0.03
+    return Table(
+        ["token", "softmax", "drawn of 4,000"],
+        [[i, float(a), float(b)] for i, (a, b) in enumerate(zip(wanted, found, strict=True))],
+    )
+
+
+@item("001-10-03", kind="claim")
+def any_length() -> str:
+    """A decoder's answer has any length: it ends with the end token. A learned table of positions bounds it."""
+    model = af.build("gpt2-tiny").eval()  # 128 positions
+    ids = model.generate(input_ids=IDS, max_new_tokens=50, eos_token_id=None)
+    assert ids.shape == (1, 55)
+    stop = int(ids[0, 7])
+    ended = model.generate(input_ids=IDS, max_new_tokens=50, eos_token_id=stop)
+    assert ended.shape[1] <= 8 and int(ended[0, -1]) == stop
+    return refusal(lambda: model.generate(input_ids=IDS, max_new_tokens=200, eos_token_id=None))
+
+
+@item("001-10-04", kind="mechanism", also=("002-5-01", "002-6-04"), wrong={"per_token": 1})
+def encode_once(per_token: int = 0) -> Table:
+    """An encoder-decoder encodes the input once, then decodes token by token against the same memory."""
+    model = af.build("transformer-tiny").eval()
+    passes: list[str] = []
+    for stage in ("encoder", "decoder"):
+        model.stages[stage].register_forward_hook(lambda *_, stage=stage: passes.append(stage))
+    with torch.no_grad():
+        model.generate(input_ids=IDS, max_new_tokens=6, eos_token_id=None)
+    assert passes.count("encoder") == 1 + 6 * per_token and passes.count("decoder") == 6
+    return Table(["stage", "passes for 6 tokens"], [[stage, passes.count(stage)] for stage in ("encoder", "decoder")])
+
+
+section("001-11", "What transformers are used for")
+
+
+@item("001-11-01", kind="claim")
+def everything_is_a_token() -> Table:
+    """Everything can be a token: words, patches, moments of a sound, pieces of a clip, points, columns of a table."""
+    inputs: dict[str, dict[str, Tensor]] = {
+        "bert-tiny": {"input_ids": IDS},
+        "vit-tiny": {"pixel_values": torch.zeros(1, 3, 32, 32)},
+        "ast-tiny": {"input_values": torch.zeros(1, 48, 32)},
+        "timesformer-tiny": {"pixel_values": torch.zeros(1, 4, 3, 32, 32)},
+        "set-transformer-tiny": {"items": torch.zeros(1, 6, 2)},
+        "ft-transformer-tiny": {"numbers": torch.zeros(1, 3), "categories": torch.zeros(1, 2, dtype=torch.long)},
+    }
+    rows = []
+    for name, batch in inputs.items():
+        with torch.no_grad():
+            logits = af.build(name, **({"head": "tag"} if name == "bert-tiny" else {})).eval()(**batch).logits
+        assert bool(logits.isfinite().all())
+        rows.append([name, ", ".join(f"{key} {list(x.shape)}" for key, x in batch.items()), list(logits.shape)])
+    return Table(["recipe", "input", "logits"], rows)
+
+
+missing(
+    "001-11-02", "Transformers keep track over long ranges; GPT-4 takes 128,000 tokens, about 300 pages", kind="claim",
+    needs="passkey retrieval by length; convolution against attention over distance is in experiments/05_paths.py",
+)  # fmt: skip
+
+
+@item("001-11-03", kind="claim", cost="training", also=("003-23-04",))
+def preferred_for_text() -> Table:
+    """Transformers are preferred for text and vision: BLEU on Multi30k of five translators (documented runs)."""
+    names = ["transformer-small", "convs2s-small", "bytenet-small", "sutskever-small"]
+    row = r"\n\| `{}`[^|]*\| [\d.]+M \| \**([\d.]+)"
+    found = {name: float(documented("results.md", row.format(name))[0]) for name in names}
+    assert max(found, key=lambda name: found[name]) == "transformer-small"
+    return Table(["recipe", "BLEU, English to German"], list(found.items()))
+
+
+missing(
+    "001-11-05", "Highly parallelizable over GPUs and nodes", kind="claim", cost="gpu",
+    needs="a run on several GPUs; two processes on CPUs give the single-process loss (tests/train/test_distributed.py)",
+)  # fmt: skip
+missing(
+    "001-11-06", "Emergent abilities at scale: few-shot learning", kind="claim", cost="gpu",
+    needs="accuracy by shots for several model sizes; one size is measured (experiments/12_limits.py)",
+)  # fmt: skip
+missing(
+    "001-11-06a", "Abilities that appear with size only", kind="claim", cost="gpu",
+    needs="one task scored for a ladder of model sizes, whose weights cannot be had offline",
+)  # fmt: skip
+
+
+@item("001-11-07", kind="claim", cost="slow", see=("experiments/12_limits.py",))
+def zero_shot() -> Table:
+    """A language model judges without training on the task: it scores the possible continuations of a text."""
+    stories = shipped("generate", "stories")
+    prompt, choices = "Once upon a", (" time", " table")
+    encode = stories.tokenizer.encode
+    scores = stories.model.score(torch.tensor([encode(prompt)]), continuations=[encode(one) for one in choices]).totals
+    assert float(scores[0]) > float(scores[1])
+    return Table(
+        ["continuation", "log-probability"],
+        [[f"{prompt}{one}", float(x)] for one, x in zip(choices, scores, strict=True)],
+    )
+
+
+section("001-12", "Summary")
+
+
+@item("001-12-01", kind="claim", also=("003-18-02", "004-9-01"))
+def mixing_between_and_within() -> Table:
+    """Attention mixes between tokens, the MLP within each token.
+
+    With attention silenced, changing one token changes that token alone.
+    """
+    rows = []
+    for silenced in ((), (".out.",), (".down.",)):
+        torch.manual_seed(0)
+        model = af.build("bert-tiny", head="base").eval()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "blocks" in name and any(part in name for part in silenced):
+                    weight.zero_()
+            a, b = (model(input_ids=torch.tensor([[5, 6, last]])).last_hidden_state[0] for last in (7, 8))
+        rows.append(
+            [
+                {(): "none", (".out.",): "attention", (".down.",): "MLP"}[silenced],
+                bool((a[0] - b[0]).abs().max() > 1e-6),
+            ]
+        )
+    assert rows == [["none", True], ["attention", False], ["MLP", True]]
+    return Table(["silenced", "the first token depends on the last"], rows)
+
+
+@item("001-12-02", kind="claim", cost="slow")
+def decoder_only_or_both() -> Table:
+    """Chatbots are decoder-only; translation uses an encoder and a decoder."""
+    rows = [
+        [name, ", ".join(shipped(task, name).model.stages)]
+        for task, name in (("generate", "smollm2"), ("translate", "en-de"))
+    ]
+    assert rows == [["smollm2", "decoder"], ["en-de", "encoder, decoder"]]
+    return Table(["model", "stages"], rows)
+
+
+@item("001-12-03", kind="reference", also=("001-12-05",), partly="scores by location and by cosine do not exist")
+def kinds_of_scores() -> Table:
+    """Scores of attention in the literature: dot, scaled dot, general and additive (Weng's survey).
+
+    Each becomes a distribution by the same softmax.
+    """
+    query, key = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 5, 8)
+    rows = []
+    for name, formula, score in (
+        ("dot", "qᵀk", af.scores.Dot(scaled=False)),
+        ("general", "qᵀWk", af.scores.General(8, 8)),
+        ("additive", "vᵀ tanh(W [q; k])", af.scores.Additive(8, 8, 8)),
+    ):
+        for p in score.parameters():
+            nn.init.normal_(p)
+        weights = af.attention_weights(query, key, score=score)
+        assert torch.allclose(weights.sum(-1), torch.ones(1, 1, 3), atol=1e-5)
+        rows.append([name, formula, str([round(float(x), 2) for x in weights[0, 0, 0]])])
+    assert torch.allclose(
+        af.attention_weights(query, key, score=af.scores.Dot(scaled=False)),
+        torch.softmax(query @ key.transpose(-1, -2), -1),
+        atol=1e-6,
+    )
+    return Table(["score", "formula", "weights of a query"], rows)
+
+
+@item("001-12-04", kind="system", cost="training")
+def nanogpt() -> str:
+    """nanoGPT's character model of Shakespeare, with its settings and below its loss (documented run)."""
+    return documented("results.md", r"(.*tinyshakespeare.*)")[0]

@@ -1,0 +1,3 @@
+"""Deck 004. Items in page order."""
+
+from __future__ import annotations

@@ -1,0 +1,121 @@
+"""What an item is: an id, a function that shows it and asserts it, and what is known of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Kind = Literal["system", "mechanism", "formula", "figure", "table", "claim", "example", "reference"]
+Cost = Literal["fast", "slow", "training", "gpu"]
+Status = Literal["works", "partly", "missing", "unavailable"]
+DECKS = {
+    "000": "Transformers, from text to images to anything",
+    "001": "Transformers (CS-433)",
+    "002": "Transformers: encoder, decoder, BERT, MAE, DETR, ViT",
+    "003": "Lecture 7: attention and Transformers",
+    "004": "Theory: Transformers",
+}
+ID = re.compile(r"\d{3}-[\w.]+-\w+")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to look at; cells are shown as `str` or, for floats, with four significant digits."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    title: str = ""
+
+    def cells(self) -> list[list[str]]:
+        return [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in self.rows]
+
+    def __str__(self) -> str:
+        cells = [list(self.head), *self.cells()]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.head))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        ]
+        return "\n".join([*([self.title] if self.title else []), lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a deck. `show` returns a text, a `Table`, a matplotlib figure, or a list of these."""
+
+    id: str
+    title: str  # the first line of the docstring
+    about: str  # the rest of it
+    kind: Kind
+    cost: Cost = "fast"
+    also: tuple[str, ...] = ()  # items of other decks (or of this one) that say the same
+    status: Status = "works"
+    note: str = ""  # what is missing, or why data cannot be had
+    wrong: Mapping[str, Any] = field(default_factory=dict)  # arguments that must break the assertions
+    see: tuple[str, ...] = ()  # an experiment ("experiments/05_paths.py") or a stop of the explorer's lecture
+    show: Callable[..., Any] | None = None
+
+    @property
+    def deck(self) -> str:
+        return self.id[:3]
+
+
+ITEMS: dict[str, Item] = {}  # in page order
+SECTIONS: dict[str, str] = {}  # "003-5" -> its title
+
+
+def section(id: str, title: str) -> None:
+    """Give a section of a deck a title."""
+    SECTIONS[id] = title
+
+
+def item(
+    id: str,
+    *,
+    kind: Kind,
+    cost: Cost = "fast",
+    also: Sequence[str] = (),
+    partly: str = "",
+    wrong: Mapping[str, Any] | None = None,
+    see: Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function as an item. `partly` says what is missing of it."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        title, _, about = (function.__doc__ or "").strip().partition("\n")
+        status: Status = "partly" if partly else "works"
+        _enter(
+            Item(
+                id, title, _unindent(about), kind, cost, tuple(also), status, partly, wrong or {}, tuple(see), function
+            )
+        )
+        return function
+
+    return enter
+
+
+def missing(id: str, title: str, *, kind: Kind, needs: str, also: Sequence[str] = (), cost: Cost = "training") -> None:
+    """Enter an item that is not built yet, with one line on what it needs."""
+    _enter(Item(id, title, "", kind, cost, tuple(also), "missing", needs))
+
+
+def unavailable(id: str, title: str, *, kind: Kind, why: str, also: Sequence[str] = (), cost: Cost = "gpu") -> None:
+    """Enter an item whose data cannot be had, with the reason."""
+    _enter(Item(id, title, "", kind, cost, tuple(also), "unavailable", why))
+
+
+def _enter(one: Item) -> None:
+    known = {name for other in ITEMS.values() for name in (other.id, *other.also)}
+    twice = [name for name in (one.id, *one.also) if name in known]
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is entered twice.")
+    odd = [name for name in (one.id, *one.also) if not ID.fullmatch(name)]
+    if odd or one.kind not in get_args(Kind) or one.cost not in get_args(Cost) or not one.title:
+        raise ValueError(f"The item {one.id} needs an id like 003-5-02, a known kind and cost, and a docstring.")
+    ITEMS[one.id] = one
+
+
+def _unindent(text: str) -> str:
+    lines = [line.removeprefix("    ") for line in text.strip("\n").splitlines()]
+    return "\n".join(lines).strip()

@@ -1,0 +1,95 @@
+"""Running items: what one shows, whether its assertions hold, how long it took."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .item import DECKS, ITEMS, Item
+
+ROOT = Path(__file__).parents[1]
+
+
+class NeedsError(Exception):
+    """Something that an item needs is not on this machine: data, a model or a GPU. The message says what."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The outcome of an item. `verdict`: its status, "failed", or "skipped" if something it needs is not here."""
+
+    item: Item
+    verdict: str
+    seconds: float = 0.0
+    things: Sequence[Any] = ()  # texts, tables, figures
+    error: str = ""
+
+
+def load_decks() -> dict[str, Item]:
+    """All items, in page order."""
+    for deck in DECKS:
+        importlib.import_module(f"lectures.deck_{deck}")
+    return ITEMS
+
+
+def choose(wanted: str | None) -> list[Item]:
+    """The items of a deck ("003"), a section ("003-12") or one item ("003-12-01", also by another deck's id for it)."""
+    items = list(load_decks().values())
+    if wanted is None:
+        return items
+    exact = [one for one in items if wanted in (one.id, *one.also)]
+    return exact or [one for one in items if any(_inside(name, wanted) for name in (one.id, *one.also))]
+
+
+def _inside(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith(f"{wanted}-")
+
+
+def run(one: Item) -> Shown:
+    """Show an item; its assertions decide."""
+    if one.show is None:
+        return Shown(one, one.status)
+    torch.manual_seed(0)
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = one.show()
+    except NeedsError as error:
+        return Shown(one, "skipped", time.perf_counter() - started, error=str(error))
+    except AssertionError as error:
+        return Shown(one, "failed", time.perf_counter() - started, error=str(error) or "an assertion does not hold")
+    except Exception as error:  # one item that ends in an error does not end the deck
+        return Shown(one, "failed", time.perf_counter() - started, error=f"{type(error).__name__}: {error}")
+    things = list(found) if isinstance(found, (list, tuple)) else [] if found is None else [found]
+    return Shown(one, one.status, time.perf_counter() - started, things)
+
+
+def data(*path: str) -> Path:
+    """A file of the data sets (ANYFORMER_DATA)."""
+    home = os.environ.get("ANYFORMER_DATA")
+    found = Path(home or "/nowhere", *path)
+    if not found.exists():
+        raise NeedsError(f"needs the data {'/'.join(path)}; set ANYFORMER_DATA to the folder that holds it")
+    return found
+
+
+def counts(items: Sequence[Item]) -> dict[str, int]:
+    """How many items have each status."""
+    found: dict[str, int] = {}
+    for one in items:
+        found[one.status] = found.get(one.status, 0) + 1
+    return found
+
+
+def by_deck() -> Iterator[tuple[str, list[Item]]]:
+    for deck in DECKS:
+        yield deck, [one for one in load_decks().values() if one.deck == deck]

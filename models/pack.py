@@ -3,6 +3,7 @@
     python models/pack.py RUN NAME [--weights int8] [--eval "TITLE=PATH" …]
     python models/pack.py runs/en-de en-de --eval "Multi30k test 2016=test.en,test.de" --eval "Tatoeba test=test.tsv"
     python models/pack.py runs/sst2 sentiment --eval "SST-2 dev=dev.tsv"
+    python models/pack.py --cards       # rewrite what the notes say in the cards of packed models
 
 Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that. What people
 must know stands in notes/NAME.toml, written by hand, with the `settings` of the task that its folder is to have;
@@ -27,22 +28,27 @@ from typing import Any
 
 from anyformer import shipped
 from anyformer.errors import Error, FolderError
+from anyformer.jsonfile import read_object
 from anyformer.model import Model
 from anyformer.tasks import task as open_task
 from anyformer.tasks.measure import Measured, measure, show
 from anyformer.train.report import read_metrics
 from anyformer.weights.difference import difference, own_tensors
-from anyformer.weights.files import read_json, write_tensors
+from anyformer.weights.files import write_tensors
 from anyformer.weights.folder import WORDS, load, own_config
 from anyformer.weights.rounded import rounded
 
 HERE = Path(__file__).parent
 HOME = HERE / "src" / shipped.PACKAGE
 NOTES = HERE / "notes"
-LARGEST, ALL = 16_000_000, 90_000_000  # bytes: of a model, and of all
+LARGEST, ALL = 24_000_000, 140_000_000  # bytes: of a model, and of all
 FORMS = {"bf16": "bfloat16", "int8": "8 bits a number, with a scale for each row", "float32": "float32"}
-NEEDED = ("task", "about", "use", "not_for", "data", "failures")
-DROPPED = {"README.md", "LICENSE", "modules.json"}  # of what a run began from: another model's
+NEEDED = ("task", "about", "use", "not_for", "data", "failures", "chosen")
+TOY = "**A toy**: it shows how the method works; its answers are often wrong."
+MADE = "How it was made"  # a heading
+DROPPED = re.compile(
+    r"README\.md|LICENSE|modules\.json|.*/.*|.*sentence_.*"
+)  # of what a run began from: another model's
 SHARE = 0.75  # of the probes at least that must be answered the same
 
 
@@ -120,7 +126,7 @@ def write_beside(model: Model, notes: dict[str, Any], order: Order, folder: Path
     """Tokenizer, processor, how it decodes, and the example."""
     base = notes.get("base")
     for name, content in model.origin.files.items():
-        if name not in DROPPED and (base is None or not WORDS.match(name)):  # a base has the tokenizer
+        if not DROPPED.fullmatch(name) and (base is None or not WORDS.match(name)):  # a base has the tokenizer
             (folder / name).write_bytes(compact(content) if name == "tokenizer.json" else content)
     generation = {**model.origin.generation, **notes.get("generation", {})}
     if generation:
@@ -219,20 +225,59 @@ def write_card(
 ) -> str:
     base = notes.get("base")
     form = FORMS[order.weights] if base is None else f'what differs from "{base}"'
-    example_from = [f"The example in this folder: {notes['example_from']}."] if "example_from" in notes else []
-    lines = [
-        f"# {order.name}: {notes['about']}",
-        "",
+    facts = (
         f"Task `{notes['task']}`, family `{model.family}`, {count(model):,} parameters, stored as {form};"
-        f" {size_of(folder) / 1e6:.1f} MB. It computes in float32.",
+        f" {size_of(folder) / 1e6:.1f} MB. It computes in float32."
+    )
+    lines = [
+        *by_hand(order.name, notes, facts),
+        *section(MADE, made(notes, order)),
+        *section("Scores", [*judged(notes), *scores(order, measured)]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def by_hand(name: str, notes: dict[str, Any], facts: str) -> list[str]:
+    """The part of a card that the notes determine, down to how the model was made."""
+    example_from = [f"The example in this folder: {notes['example_from']}."] if "example_from" in notes else []
+    return [
+        f"# {name}: {notes['about']}",
+        "",
+        facts,
+        *(["", TOY] if notes.get("toy") else []),
         *section("For", [notes["use"]]),
         *section("Not for", [notes["not_for"]]),
         *section("Known failures", [f"- {one}" for one in notes["failures"]]),
         *section("Data", [*(f"- {one}" for one in notes["data"]), *([""] if example_from else []), *example_from]),
-        *section("How it was made", made(notes, order)),
-        *section("Scores", scores(order, measured)),
     ]
-    return "\n".join(lines) + "\n"
+
+
+def judged(notes: dict[str, Any]) -> list[str]:
+    """What chose the checkpoint, and scores on data that chose nothing."""
+    elsewhere = [f"- {one}" for one in notes.get("elsewhere", [])]
+    return [notes["chosen"], "", *elsewhere, *([""] if elsewhere else [])]
+
+
+def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
+    """Bring the cards of packed models up to date with the notes; what the runs said stays."""
+    path = home / shipped.TABLE
+    rows = json.loads(path.read_text(encoding="utf-8"))["models"]
+    for row in rows:
+        card = home / row["name"] / shipped.CARD
+        card.write_text(rewritten(card.read_text(encoding="utf-8"), row["name"], notes), encoding="utf-8")
+        row["files"][shipped.CARD] = {"bytes": card.stat().st_size, "sha256": shipped.digest(card)}
+    write_table(path, rows)
+
+
+def rewritten(card: str, name: str, notes: Path) -> str:
+    """A card with the parts that the notes determine anew."""
+    said = tomllib.loads((notes / f"{name}.toml").read_text(encoding="utf-8"))
+    top, rest = card.split(f"\n## {MADE}\n", 1)
+    run, measured = rest.split("\n## Scores\n\n", 1)
+    first = re.search(r"^[^\n]*, [\d,]+ rows \(", measured, re.M)  # a score; what stands before it is from the notes
+    figures = measured[first.start() :] if first else measured
+    head = "\n".join(by_hand(name, said, top.split("\n")[2]))
+    return f"{head}\n\n## {MADE}\n{run}\n## Scores\n\n" + "\n".join(judged(said)) + f"\n{figures}"
 
 
 def section(title: str, lines: list[str]) -> list[str]:
@@ -241,7 +286,7 @@ def section(title: str, lines: list[str]) -> list[str]:
 
 def made(notes: dict[str, Any], order: Order) -> list[str]:
     """The command, the versions, and what the run said of its time and energy."""
-    record = read_json(order.run / "train.json")
+    record = read_object(order.run / "train.json")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     lines = [*notes.get("first", []), tidy(record["command"])]  # what it was taken further from comes first
     remark = ["", order.remark] if order.remark else []
@@ -320,6 +365,10 @@ def enter(
     rows = sorted(
         [*(one for one in rows if one["name"] != order.name), row], key=lambda one: order_of.index(one["name"])
     )
+    write_table(path, rows)
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     path.write_text(f'{{"models": [\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -347,6 +396,8 @@ def read_order(arguments: list[str] | None = None) -> Order:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    if (sys.argv[1:] if arguments is None else arguments) == ["--cards"]:
+        return rewrite_cards()
     try:
         order = read_order(arguments)
         target = pack(order)

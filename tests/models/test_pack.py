@@ -71,8 +71,7 @@ def test_the_card_says_where_it_comes_from(made: Path, home: Path) -> None:
     record = json.loads((made / "translator" / "train.json").read_text())
     assert pack.tidy(record["command"]) in card and "kWh (an estimate" in card and "4 steps" in card
     assert "it has learned next to nothing" in card and "eight animals, made up here" in card
-    task: Any = af.task("translate", "en-de")
-    figures = task.evaluate(find("translate").read(made / "pairs.tsv"))
+    figures: Any = pack.measure("translate", "en-de", str(made / "pairs.tsv"), device="cpu").figures
     assert f"signature: {figures['signature']}" in card and f"{figures['bleu']:.4f}" in card
     row = shipped.find("en-de")
     assert row is not None and row.score == f"bleu {figures['bleu']:.4g} on eight pairs"
@@ -183,3 +182,14 @@ def test_every_note_is_whole() -> None:
         assert said is None or all(f"- {one}\n" in said for one in notes["failures"]), "card and notes say the same"
     used = {pack.read_notes(pack.Order(Path(), path.stem)).get("example_file") for path in paths}
     assert {path.name for path in (pack.NOTES / "inputs").iterdir()} <= used
+
+
+def test_cards_say_what_the_notes_say() -> None:
+    """Cards of packed models are rewritten from the notes; committed ones are up to date."""
+    pack = shelf.packer()
+    for card in sorted(pack.HOME.glob("*/card.md")):
+        text = card.read_text(encoding="utf-8")
+        assert pack.rewritten(text, card.parent.name, pack.NOTES) == text, f"run models/pack.py --cards for {card}"
+        assert "chose nothing" in text or "chosen on these rows" in text, (
+            f"{card} does not say what chose the checkpoint"
+        )

@@ -1,6 +1,8 @@
 # make demo   set up and run the main job on what comes with the package
 # make test   set up and run the tests
 # make check  formatter, linter, type checker
+# make quick  golden outputs and the tests of what changed (SINCE=commit);  make goldens BASE=commit  makes the former anew
+# make lectures  every item of the lectures that needs no GPU, with a page for each deck in out/lectures
 # make slow   the tests that take longer;  make bench  the benchmarks;  make wheel  the package and that of the models
 
 PYTHON ?= python3
@@ -12,13 +14,22 @@ ifneq ($(wildcard ../shared/data),)
 export ANYFORMER_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test slow check format bench wheel clean
+.PHONY: demo test quick goldens lectures slow check format bench wheel clean
 
 demo: $(READY)
 	$(BIN)/anyformer demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+
+quick: $(READY)
+	$(BIN)/python -m tests.quick $(SINCE)
+
+goldens: $(READY)
+	$(BIN)/python -m tests.quick goldens $(BASE)
+
+lectures: $(READY)
+	$(BIN)/python -m lectures --all --page out/lectures
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -26,6 +26,7 @@ class Given:
     """Work for the engine: batches that are there already, again and again."""
 
     metric, larger_is_better, slow, streams = "loss", False, False, 0
+    contrastive = False
     longest = 256
     fills = MappingProxyType({**Translate.fills, "decoder_input_ids": 0})
 

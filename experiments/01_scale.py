@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from anyformer.core.attend import weigh
+from anyformer.core.attend import attention_weights
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.positions import Sinusoidal
@@ -47,7 +47,7 @@ def at_the_start(d_k: int, scaled: bool, seed: int) -> tuple[float, float]:
     chance = Generator().manual_seed(seed)
     query = torch.randn(1, 1, N_QUERIES, d_k, generator=chance)
     key = torch.randn(1, 1, N_KEYS, d_k, generator=chance)
-    weights = weigh(query, key, scale=None if scaled else 1.0)
+    weights = attention_weights(query, key, scale=None if scaled else 1.0)
     entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean() / math.log(N_KEYS)
     moves = (weights * (1 - weights)).sum(-1).mean() / (1 - 1 / N_KEYS)
     return entropy.item(), moves.item()
@@ -73,7 +73,7 @@ def worked_example() -> list[tuple[int, Tensor, Tensor]]:
     for d_k in (1, 3, 64):
         query, key = torch.zeros(1, 1, 1, d_k), torch.zeros(1, 1, 2, d_k)
         query[..., 0], key[..., 0, 0], key[..., 1, 0] = 3.0, 34.0, 33.0
-        found.append((d_k, torch.tensor([102.0, 99.0]) / math.sqrt(d_k), weigh(query, key)[0, 0, 0]))
+        found.append((d_k, torch.tensor([102.0, 99.0]) / math.sqrt(d_k), attention_weights(query, key)[0, 0, 0]))
     return found
 
 

@@ -86,6 +86,7 @@ class Lesson:
     """What the engine is given to do. `labels` of the batch are compared with the model's logits, place by place."""
 
     metric, larger_is_better, slow, steady, streams = "none", True, False, False, 0
+    contrastive = False
 
     def __init__(self, model: Model, draw: Draw, batch_size: int, smoothing: float, measure: Measure | None) -> None:
         self.model, self.draw, self.batch_size = model, draw, batch_size

@@ -19,6 +19,7 @@ use = "tests"
 not_for = "anything else"
 data = ["eight animals, made up here"]
 failures = ["it has learned next to nothing"]
+chosen = "the last step"
 """
 WORDS = "cat dog cow bee ant hen fox owl".split()
 PAIRS = "source\ttarget\n" + "".join(f"one {word} there\tein {word} dort\n" for word in WORDS * 2)
@@ -53,7 +54,7 @@ def train_translator(folder: Path) -> Path:
         recipe="transformer-tiny",
         data=folder / "pairs.tsv",
         out=folder / "translator",
-        **{**FEW, "tokenizer.vocab_size": 290, "task.max_target": 8},
+        **{**FEW, "tokenizer.vocab_size": 290, "task.max_target": 8, "seed": 2},  # whose answers are not empty
     )
     return folder / "translator"
 

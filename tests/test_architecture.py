@@ -19,8 +19,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Lower tiers know nothing of higher ones. Rooms of one tier may use each other, in one direction.
 TIERS = [
-    ("errors", "version"),
-    ("config", "tokens", "gguf", "shipped"),
+    ("errors", "progress", "version"),
+    ("jsonfile", "schema"),
+    ("config", "tokens", "gguf", "saving", "shipped"),
     ("core",),
     ("run",),
     ("inputs", "heads", "text", "decode"),

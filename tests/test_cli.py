@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_read_leaves_the_others_their_answers(
         return [f"<{one}>" for one in group]
 
     monkeypatch.setattr("anyformer.tasks.console.task", lambda *given, **more: answer)
-    assert run("run", "detect", "--model", "m", "a.png", "bad.png", "c.png") == 2
+    assert run("run", "detect", "--model", "m", "a.png", "bad.png", "c.png") == 3
     shown = capsys.readouterr()
     assert shown.out == "a.png: <a.png>\nc.png: <c.png>\n"
     assert shown.err == "anyformer: bad.png is damaged.\nanyformer: 1 of 3 inputs had no answer, as said above.\n"
@@ -287,6 +287,28 @@ def test_chat_answers_line_by_line(
     flags = ["--model", str(writer), "--max-new-tokens", "6", "--system", "be kind", "--chat"]
     assert run("run", "generate", *flags) == 0
     assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_how_a_prompt_is_framed_is_said(
+    live: bool, writer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A chat model answers a chat turn, and says so; with --no-chat it goes on with the text."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: live)
+    flags = ["run", "generate", "--model", str(writer), "--max-new-tokens", "6", "the cat"]
+    answers = {chat: str(af.task("generate", writer, chat=chat, max_new_tokens=6)("the cat")) for chat in (True, False)}
+    assert answers[True] != answers[False]
+    capsys.readouterr()
+    assert run(*flags) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{answers[True]}\n" and said.err.count("framed as a chat turn") == 1 and "--no-chat" in said.err
+    assert run(*flags, "--no-chat") == 0
+    said = capsys.readouterr()
+    assert said.out == f"{answers[False]}\n" and "chat turn" not in said.err
+    assert run("run", "embed", "the cat", "--no-chat") == 2
+    assert "takes no --no-chat" in capsys.readouterr().err
+    assert run("run", "translate", "the cat", "--no-chat") == 2
+    assert "takes no --no-chat" in capsys.readouterr().err
 
 
 def test_a_terminal_sees_text_as_it_comes(

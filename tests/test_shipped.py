@@ -21,7 +21,7 @@ from anyformer.tasks import TASKS
 from . import shelf
 
 ROOT = Path(__file__).parents[1]
-LARGEST, ALL = 16_000_000, 90_000_000  # bytes
+LARGEST, ALL = 24_000_000, 140_000_000  # bytes
 
 
 @pytest.fixture(scope="module")

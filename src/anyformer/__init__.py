@@ -4,6 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import anyformer.recipes  # noqa: F401 - once, before the function of that name, which a later import would cover
+from anyformer.core import masks, positions
+from anyformer.core import score as scores
+from anyformer.core.attend import attend, attention_weights
 from anyformer.core.taps import look
 from anyformer.errors import ConfigError, DataError, Error, FolderError, InputError, WeightsError
 from anyformer.model import Model
@@ -16,12 +19,14 @@ from anyformer.weights.folder import load
 
 if TYPE_CHECKING:
     import anyformer.explore.plots as plot
+    from anyformer.explore.paths import path_length
     from anyformer.tasks import task
     from anyformer.text.tokenizer import Tokenizer
 
 # Names whose libraries load when they are first used: importing anyformer takes little longer than importing torch.
 _LATER = {
     "Tokenizer": ("anyformer.text.tokenizer", "Tokenizer"),
+    "path_length": ("anyformer.explore.paths", "path_length"),
     "plot": ("anyformer.explore.plots", None),
     "task": ("anyformer.tasks", "task"),
 }
@@ -47,11 +52,17 @@ __all__ = [
     "Tokens",
     "WeightsError",
     "__version__",
+    "attend",
+    "attention_weights",
     "build",
     "load",
     "look",
+    "masks",
+    "path_length",
     "plot",
+    "positions",
     "recipes",
+    "scores",
     "task",
     "train",
 ]

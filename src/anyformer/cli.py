@@ -62,6 +62,11 @@ def begin(version: Annotated[bool, VERSION] = False) -> None:
     """What holds for every command."""
 
 
+def note(text: str) -> None:
+    """Something to know beside the answer, which alone stands on standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
 # What a shell may complete; none of it imports torch.
 
 
@@ -156,7 +161,9 @@ def train(
     valid: Annotated[list[str] | None, typer.Option(help="Files to evaluate on; else some rows are held back.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings in a YAML or JSON file.")] = None,
     set: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting; may be repeated.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it was cut off.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out; start it if the folder is empty.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every setting, resolved, and stop.")] = False,
 ) -> None:
     """Train a model on your own files, and leave a folder that runs.
@@ -177,6 +184,8 @@ def train(
       anyformer train generate --recipe gpt2/ … --set train.lora=8   small adapters learn, the weights stay
       anyformer train generate … --resume                          the same command, where it was cut off
       torchrun --nproc-per-node 4 -m anyformer train …             on several GPUs
+      torchrun --nproc-per-node 4 --max-restarts 3 -m anyformer train … --resume
+                                                                   the same, restarted if a process dies
 
     \b
     Settings (--dry-run prints all): train.steps, train.batch_size, train.lr, train.warmup, train.precision,
@@ -279,12 +288,13 @@ def evaluate(
 
     chosen = task_options(find(task).options_class, assignments(set or []))
     draw = out is not None
-    found = measure(task, model, data, columns=columns, options=chosen, device=device, dtype=dtype, draw=draw)
+    found = measure(task, model, data, columns=columns, options=chosen, device=device, dtype=dtype, draw=draw, say=note)
     print(show(found))
     if out is not None:
         from anyformer.explore.slots import slots
 
         slots(found.slots, out)
+    found.check()
 
 
 @app.command()
@@ -326,8 +336,11 @@ def run_task(
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUT", help="A text, a file that holds one, or - for a text on each line of input."),
+        typer.Argument(
+            metavar="INPUT", help="A text, a file that holds one, a table of them, or - for lines of input."
+        ),
     ] = None,
+    columns: Annotated[str, typer.Option(help="Which column of a table is what: text=4.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="The longest answer, in tokens.")] = None,
@@ -350,7 +363,10 @@ def run_task(
         str | None, typer.Option(help="Reading: squeeze, cut or refuse a line wider than the model's limit.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Talk: a line in, an answer out, both remembered.")] = False,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Hold a conversation; or continue the text without the chat template."),
+    ] = None,
 ) -> None:
     """Put a model to work on texts, on files, or on the lines of standard input.
 
@@ -376,6 +392,8 @@ def run_task(
           examples first, then each case; an answer ends where the next example would begin
       anyformer run embed --model MiniLM/ - < sentences.txt
           a vector for each line
+      anyformer run classify-text reviews.tsv
+          an answer for each row of a table (.tsv, .csv, .jsonl, .parquet); --columns text=NAME says which column
       anyformer run classify-image --model mine/ cat.jpg --out seen.png
           a class for a picture, and the picture with what the model looked at
       anyformer run detect --model mine/ street.jpg --threshold 0.7 --out seen.png
@@ -391,7 +409,7 @@ def run_task(
         if name in given:
             given[name] = _unescape(given[name])
     where = {"device": device, "dtype": dtype, **({} if wide is None else {"wide": wide})}
-    console.run(task, model, inputs or [], given, chat=chat, out=out, **where)
+    console.run(task, model, inputs or [], given, chat=chat, out=out, columns=columns, **where)
 
 
 def _unescape(text: Any) -> Any:
@@ -452,16 +470,18 @@ def demo(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """A mistake of the user's ends in one sentence and exit code 2; a mistake of ours in a traceback."""
-    from anyformer.errors import Error, StoppedError
+    """A mistake of the user's ends in one sentence and exit code 2 (3 if the other inputs were answered); a mistake of
+    ours in a traceback."""
+    from anyformer.errors import Error, SkippedError, StoppedError, presentable
 
-    warnings.formatwarning = lambda message, *where, **more: f"anyformer: {message}\n"  # without lines of our code
+    # Without lines of our code.
+    warnings.formatwarning = lambda message, *where, **more: f"anyformer: {presentable(str(message))}\n"
     try:
         app(arguments, prog_name="anyformer")
     except Error as error:
         if os.environ.get("RANK", "0") == "0":  # of many processes that make the same mistake, one says so
             print(f"anyformer: {error}", file=sys.stderr)
-        sys.exit(130 if isinstance(error, StoppedError) else 2)
+        sys.exit(130 if isinstance(error, StoppedError) else 3 if isinstance(error, SkippedError) else 2)
 
 
 if __name__ == "__main__":

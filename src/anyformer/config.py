@@ -10,13 +10,29 @@ GPT2(n_layers=2).replace(n_heads=4).to_json()
 from __future__ import annotations
 
 import dataclasses
-import json
-import types
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from anyformer.errors import ConfigError, nearest
+from anyformer.jsonfile import parse_json
+from anyformer.schema import Range, fits, is_union, shown, spell
+
+_WIDTH, _LENGTH = 2**24, 2**31 - 1
+# What the numbers of settings may be, by their names; the first that matches holds. All of them are finite.
+NUMBERS = (
+    (r".*(dropout|drop_path|layer_drop)", Range(least=0, below=1)),
+    (r"mask_ratio", Range(least=0, below=1)),
+    (r"(.*_)?(eps|std)", Range(least=0)),
+    (r"n_(.*_)?layers|n_blocks|n_sets|n_rounds|depths", Range(0, 10_000)),
+    (r"n_(.*_)?heads|n_channels", Range(1, 2**16)),
+    (r"n_.*|d_features", Range(0, _WIDTH)),  # a backbone's features are counted from its layers
+    (r"d_.*|widths", Range(1, _WIDTH)),
+    (r"(target_)?vocab_size", Range(1, 2**28)),
+    (r"(image|patch|tubelet)_size", Range(1, 2**16)),
+    (r"(max|source|text)_length|window", Range(1, _LENGTH)),
+)
 
 
 class Settings:
@@ -25,10 +41,10 @@ class Settings:
     def __post_init__(self) -> None:
         for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
-            if not _fits(value, hint):
-                raise ConfigError(f"{type(self).__name__}.{name} is {value!r}; it takes {_spell(hint)}.")
-            if name.endswith(("dropout", "drop_path", "layer_drop")) and isinstance(value, float):
-                self.require(0 <= value < 1, f"{name} is {value}; it must be from 0 to below 1.")
+            if not fits(value, hint):
+                raise ConfigError(f"{type(self).__name__}.{name} is {shown(value)}; it takes {spell(hint)}.")
+            wrong = out_of_range(name, value)
+            self.require(wrong is None, f"{name} is {shown(value)}; it must be {wrong}.")
         self.check()
 
     def check(self) -> None:
@@ -47,8 +63,8 @@ class Settings:
     def shape(cls, name: str, value: Any) -> Any:
         """What JSON gives, in the form that a field wants; ValueError, with what it takes, where it does not fit."""
         shaped = _shape(value, cls.hint(name))
-        if not _fits(shaped, cls.hint(name)):
-            raise ValueError(_spell(cls.hint(name)))
+        if not fits(shaped, cls.hint(name)):
+            raise ValueError(spell(cls.hint(name)))
         return shaped
 
     def replace(self, **overrides: Any) -> Self:
@@ -63,21 +79,49 @@ class Settings:
         return type(self)(**{**fields, **{n: _shape(v, _hints(type(self))[n]) for n, v in overrides.items()}})
 
     def to_json(self) -> dict[str, Any]:
-        return {name: _plain(getattr(self, name)) for name in self.names()}
+        return {name: plain(getattr(self, name)) for name in self.names()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"{cls.__name__} is {shown(data)}; it takes an object with {', '.join(cls.names())}.")
         unknown = [name for name in data if name not in cls.names()]
         if unknown:
             raise ConfigError(
                 f'{cls.__name__} has no field "{unknown[0]}".{nearest(unknown[0], cls.names())}'
                 f" It has: {', '.join(cls.names())}."
             )
+        missing = [name for name in _required(cls) if name not in data]
+        if missing:
+            raise ConfigError(f'{cls.__name__} needs "{missing[0]}", which is not given.')
         return cls(**{name: _shape(value, _hints(cls)[name]) for name, value in data.items()})
 
     def require(self, holds: bool, why: str) -> None:
         if not holds:
             raise ConfigError(f"{type(self).__name__}: {why}")
+
+
+_LAYERS = re.compile(r"n_(.*_)?layers|n_blocks|depths")
+
+
+def count_layers(settings: Settings | Mapping[str, Any]) -> int:
+    """How many layers settings ask for, of all stacks together: what takes time to build."""
+    given = settings.to_json() if isinstance(settings, Settings) else settings
+    total = sum(count_layers(value) for value in given.values() if isinstance(value, Mapping))
+    for name, value in given.items():
+        if _LAYERS.fullmatch(name):
+            counts = value if isinstance(value, (list, tuple)) else [value]
+            total += sum(one for one in counts if type(one) is int)
+    return total * (given.get("n_sets") or 1)
+
+
+def out_of_range(name: str, value: Any) -> Range | None:
+    """The range that a field's name asks for, where a number of the value lies outside."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    found = next((bounds for pattern, bounds in NUMBERS if re.fullmatch(pattern, name)), None)
+    if found is None or all(found.holds(one) for one in numbers if type(one) in (int, float)):
+        return None
+    return found
 
 
 _HINTS: dict[type, dict[str, Any]] = {}
@@ -91,19 +135,27 @@ def _hints(cls: type) -> dict[str, Any]:
     return _HINTS[cls]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A field's value as JSON holds it: settings become objects, tuples lists, however deep they are nested."""
     if isinstance(value, Settings):
         return value.to_json()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return {name: plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _required(cls: Any) -> list[str]:
+    """The fields that have no default."""
+    nothing = dataclasses.MISSING
+    fields = dataclasses.fields(cls)
+    return [field.name for field in fields if field.default is nothing and field.default_factory is nothing]
 
 
 def _shape(value: Any, hint: Any) -> Any:
     """What JSON gives, in the form that the field wants: lists become tuples, objects become Settings."""
-    options = typing.get_args(hint) if _union(hint) else (hint,)
+    options = typing.get_args(hint) if is_union(hint) else (hint,)
     for option in options:
-        if isinstance(value, Mapping) and isinstance(option, type) and issubclass(option, Settings):
+        if isinstance(value, Mapping) and _of_settings(option):
             return option.from_json(value)
         if isinstance(value, list) and typing.get_origin(option) is tuple:
             return tuple(_shape(item, typing.get_args(option)[0]) for item in value)
@@ -117,15 +169,15 @@ def parse(text: str, hint: Any) -> Any:
 
     parse("20_000", int) -> 20000;  parse("none", int | None) -> None;  parse("a,b", tuple[str, ...]) -> ("a", "b")
     """
-    options = sorted(typing.get_args(hint), key=lambda one: one is not type(None)) if _union(hint) else [hint]
+    options = sorted(typing.get_args(hint), key=lambda one: one is not type(None)) if is_union(hint) else [hint]
     for option in options:
         try:
             value = _parse_one(text, option)
         except ValueError:
             continue
-        if _fits(value, option):
+        if fits(value, option):
             return value
-    raise ValueError(_spell(hint))
+    raise ValueError(spell(hint))
 
 
 def _parse_one(text: str, hint: Any) -> Any:
@@ -139,43 +191,24 @@ def _parse_one(text: str, hint: Any) -> Any:
         return int(float(text)) if float(text).is_integer() and "e" in text.lower() else int(text)  # 1e6 is whole
     if hint is float:
         return float(text)
+    if typing.get_origin(hint) is tuple and _of_settings(typing.get_args(hint)[0]):
+        return _shape(_json(text), hint)
     if typing.get_origin(hint) is tuple:
         pieces = [piece.strip() for piece in text.strip("[]()").split(",")]
         return tuple(parse(piece.strip("'\""), typing.get_args(hint)[0]) for piece in pieces if piece)
-    if typing.get_origin(hint) is dict or (isinstance(hint, type) and issubclass(hint, Settings)):
-        return _shape(json.loads(text), hint)
+    if typing.get_origin(hint) is dict or _of_settings(hint):
+        return _shape(_json(text), hint)
     if typing.get_origin(hint) is Literal:
         return next((value for value in typing.get_args(hint) if str(value) == text), text)
     return text
 
 
-def _union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+def _json(text: str) -> Any:
+    try:
+        return parse_json(text, "it", error=ConfigError)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if hint is Any:
-        return True
-    if _union(hint):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    if origin is Literal:
-        return value in typing.get_args(hint)
-    if origin is tuple:
-        inner = typing.get_args(hint)
-        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict)
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _spell(hint: Any) -> str:
-    if _union(hint):
-        return " or ".join(_spell(option) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(repr(value) for value in typing.get_args(hint))
-    return str(getattr(hint, "__name__", hint)) if typing.get_origin(hint) is None else str(hint)
+def _of_settings(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Settings)

@@ -14,13 +14,17 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from anyformer.errors import FolderError
+from anyformer.errors import ConfigError, FolderError
+from anyformer.jsonfile import open_file
+from anyformer.schema import Range, check_fields
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
 ALIGNMENT = 32  # of the tensors, where the file does not say
+MAX_DIMENSIONS = 4  # of a tensor, as in llama.cpp
+_DAMAGED = (ValueError, KeyError, OverflowError, struct.error, MemoryError, ConfigError)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,11 @@ class Array:
 
     @cached_property
     def values(self) -> list[Any]:
-        return [self._cursor.value(self._kind) for _ in range(self.length)]
+        """The entries; FolderError where they are damaged."""
+        try:
+            return [self._cursor.value(self._kind) for _ in range(self.length)]
+        except _DAMAGED as error:
+            raise FolderError(f"A list in a GGUF file is damaged: {error}.") from None
 
 
 class Cursor:
@@ -79,6 +87,8 @@ class Cursor:
     def skip(self, kind: int, times: int) -> None:
         if kind in _SCALARS:
             self.at += times * struct.calcsize(f"<{_SCALARS[kind]}")
+            if self.at > len(self.data):
+                raise ValueError("it ends in the middle of a list")
         elif kind == _TEXT:
             data, at = self.data, self.at
             for _ in range(times):
@@ -102,12 +112,14 @@ class GGUF:
 
 def open_gguf(file: Path) -> GGUF:
     try:
-        with file.open("rb") as handle:
+        with open_file(file) as handle:
             data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         return _parse(data)
     except OSError as error:
         raise FolderError(f"{file} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, KeyError, struct.error, MemoryError) as error:
+    except RecursionError:
+        raise FolderError(f"{file} is damaged: its lists are nested too deeply.") from None
+    except _DAMAGED as error:
         raise FolderError(f"{file} is not a GGUF file, or a damaged one: {error}.") from None
 
 
@@ -126,8 +138,11 @@ def _parse(data: mmap.mmap) -> GGUF:
     for _ in range(n_tensors):
         name = cursor.text()
         (n_dims,) = cursor.numbers("I")
+        if not 1 <= n_dims <= MAX_DIMENSIONS:
+            raise ValueError(f"the tensor {name[:80]} has {n_dims} dimensions")
         shape = tuple(reversed(cursor.numbers(f"{n_dims}Q")))
         found.append(Packed(name, shape, *cursor.numbers("IQ")))
+    check_fields(fields, {"general.alignment": Annotated[int, Range(1, 2**20)]}, "its fields")
     align = fields.get("general.alignment", ALIGNMENT)
     base = -(-cursor.at // align) * align
     tensors = {t.name: Packed(t.name, t.shape, t.kind, base + t.start) for t in found}

@@ -16,12 +16,13 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Crossing, PartConfig
 from anyformer.core.convolution import PositionMixConfig
+from anyformer.core.copies import check_copies
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.linear import pack_weights, quantise_weights, quantised
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
-from anyformer.core.taps import NO_TAPS, Watch, name_taps, watching
+from anyformer.core.taps import NO_TAPS, Watch, is_watched, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED, Head
 from anyformer.inputs.backbone import fold_norms
@@ -91,6 +92,7 @@ class Stage(nn.Module):
             pack
             and self.packable
             and tokens.spans is None
+            and tokens.documents is None
             and (_wasteful(tokens) or (memory is not None and memory.packed))
         ):
             tokens = tokens.pack()
@@ -141,6 +143,8 @@ class Report:
     `hidden`: field -> (stage, which of [input, after block 1, …]; -1 is the stage's final output).
     `features`: the same for hidden states that are no tokens, field -> globs of taps.
     `attentions`: field -> globs of taps. `last`: field -> stage. A field "a.b" is the field b of the output's own a.
+    `empty`: attentions that transformers' class gives also if there are none. `apart`: the last field, if transformers
+    puts its last item after it in a tuple (Perceiver's decoder).
     """
 
     hidden: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
@@ -148,6 +152,8 @@ class Report:
     attentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cache: str = "past_key_values"  # what the ecosystem calls the state, beside this name
     last: Mapping[str, str] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()
+    apart: str | None = None
 
 
 @dataclass
@@ -159,6 +165,7 @@ class Origin:
     generation: dict[str, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)  # tokenizer, preprocessor and the like
     settings: dict[str, Any] = field(default_factory=dict)  # how it was trained: the sections task, data, train, …
+    new: tuple[str, ...] = ()  # tensors of a model that is fine-tuned which did not come with it: those of a new head
 
 
 class Model(nn.Module):
@@ -225,7 +232,14 @@ class Model(nn.Module):
         self._add_fields(out, run, want_hidden, want_attentions, seen.matching)
         if state is not None:
             out["past_key_values"] = out[self.report.cache] = state
-        return out if as_dict else cast("Output", out.to_tuple())
+        out = out.ordered()
+        return out if as_dict else cast("Output", self._as_tuple(out))
+
+    def _as_tuple(self, out: Output) -> tuple[Any, ...]:
+        field = self.report.apart
+        if field is None or field not in out:
+            return out.to_tuple()
+        return (*Output({**out, field: out[field][:-1]}).to_tuple(), out[field][-1])
 
     def _globs(self, hidden: bool, attentions: bool) -> list[str]:
         """The taps that answer what the caller asks for."""
@@ -296,7 +310,7 @@ class Model(nn.Module):
 
     def _front(self) -> dict[str, int]:
         """Stages of which only tokens at the front are read, and how many: those of a class, say."""
-        if not self.sparing or self.watch.patterns:
+        if not self.sparing or is_watched(self):
             return {}
         heads = cast("Iterable[Head]", self.heads.values())
         counts: dict[str, list[int | None]] = {}
@@ -314,6 +328,8 @@ class Model(nn.Module):
     def _stages(
         self, run: Run, pack: bool, decode: bool = True, front: Mapping[str, int] = MappingProxyType({})
     ) -> None:
+        if run.state is None or not run.state.checked:
+            check_copies(self)
         given = run.batch.pop("encoder_outputs", None)
         for name, stage in cast("Iterable[tuple[str, Stage]]", self.stages.items()):
             if stage.remembers and not decode:
@@ -346,7 +362,9 @@ class Model(nn.Module):
                     _put(out, name, tuple(blank(final if pick < 0 else layers[pick]) for pick in picks))
         tapped = {**(self.report.features if hidden else {}), **(self.report.attentions if attentions else {})}
         for name, globs in tapped.items():
-            _put(out, name, tuple(value for glob in globs for value in seen(glob)))
+            values = tuple(value for glob in globs for value in seen(glob))
+            if values or name in self.report.empty:
+                _put(out, name, values)
 
     def generate(self, *args: Tensor, **options: Any) -> Any:
         """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes.
@@ -400,11 +418,12 @@ class Model(nn.Module):
         On a GPU `model.compile()`, PyTorch's own, also joins what stands between the products; its first call takes a
         minute.
         """
+        self.eval()
         self.sparing = True
         fold_norms(self)
         if self.device.type == "cpu":
             pack_weights(self, rows)
-        return self.eval()
+        return self
 
     def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:
         """Each prompt's number and ids as they are finished; a finished row goes to the next prompt at once."""

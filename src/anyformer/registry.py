@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -95,13 +97,30 @@ def build(name: str, **overrides: Any) -> Model:
 
 def outline(family: Family, config: Settings) -> Model:
     """A model on the meta device: the names and shapes of its tensors, and no memory for them yet."""
-    with torch.device("meta"):
-        return family.build(config)
+    try:
+        with torch.device("meta"):
+            return family.build(config)
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"These settings make no {family.name} model: {str(error)[:200]}.") from error
+
+
+_WITHOUT_WEIGHTS: ContextVar[bool] = ContextVar("without_weights", default=False)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """In the block, models that are built stay on the meta device: a dry run needs their shapes alone."""
+    token = _WITHOUT_WEIGHTS.set(True)
+    try:
+        yield
+    finally:
+        _WITHOUT_WEIGHTS.reset(token)
 
 
 def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
     model = outline(family, config)
-    materialise(model)
-    initialise(model, family.init(config))
+    if not _WITHOUT_WEIGHTS.get():
+        materialise(model)
+        initialise(model, family.init(config))
     model.origin.recipe = name
     return model.eval()

@@ -24,6 +24,13 @@ FIELDS = frozenset(
 )
 
 
+# Fields that come after all others, in this order: transformers' tuples, indices and unpacking count on it.
+LAST = tuple(
+    "mask ids_restore cache_params past_key_values hidden_states attentions decoder_hidden_states decoder_attentions"
+    " cross_attentions encoder_last_hidden_state encoder_hidden_states encoder_attentions".split()
+)
+
+
 class Output(dict[str, Any]):
     """What a model gives: `out.logits`, `out["logits"]` and `out[0]`, under the ecosystem's names."""
 
@@ -41,7 +48,13 @@ class Output(dict[str, Any]):
         return super().__iter__()
 
     def to_tuple(self) -> tuple[Any, ...]:
-        return tuple(self.values())
+        """The values in transformers' order; outputs inside an output become tuples too."""
+        return tuple(value.to_tuple() if isinstance(value, Output) else value for value in self.values())
+
+    def ordered(self) -> Output:
+        """The same fields in transformers' order."""
+        first = [name for name in self if name not in LAST]
+        return Output((name, self[name]) for name in (*first, *LAST) if name in self)
 
     def clone(self) -> Output:
         """With tensors of its own."""

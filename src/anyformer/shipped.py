@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import FolderError, nearest
+from anyformer.jsonfile import read_object
+from anyformer.saving import settle
 
 PACKAGE, TABLE, CARD = "anyformer_models", "models.json", "card.md"
 PAIRS = ("answer", "classify-pair")  # tasks whose one input is two texts
@@ -158,6 +159,7 @@ def place(path: str | PathLike[str]) -> Path:
     """A path as it is; the name of a shipped model as the path of its files, once they are found to be right."""
     given = Path(path)
     if given.exists() or len(given.parts) != 1:
+        settle(given)
         return given
     found = find(str(path))
     return given if found is None else found.open()
@@ -178,11 +180,25 @@ def home() -> Path | None:
 
 def base_of(folder: Path) -> Path:
     """The folder that has what this one leaves out: that of the model it is built on, or itself."""
+    base = _said_base(folder)
+    return folder if base is None else complete(base)
+
+
+def complete(base: str) -> Path:
+    """The folder of a model that others are built on, by its path or by the name of one that ships. It is built on no
+    other itself, so that no chain of them goes on for ever."""
+    found = place(base)
+    if (found / "config.json").is_file() and _said_base(found) is not None:
+        raise FolderError(f'"{base}", which a folder is built on, is itself built on another; a base must be complete.')
+    return found
+
+
+def _said_base(folder: Path) -> str | None:
     try:
-        base = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("base")
-    except (OSError, ValueError, AttributeError):
-        return folder  # whatever is wrong with it, its reader says better
-    return folder if base is None else place(str(base))
+        base = read_object(folder / "config.json").get("base")
+    except FolderError:
+        return None  # whatever is wrong with it, its reader says better
+    return None if base is None else str(base)
 
 
 def digest(path: Path) -> str:
@@ -199,9 +215,9 @@ def _digest(path: Path, size: int, changed: int) -> str:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["models"]
+        rows: list[dict[str, Any]] = read_object(path)["models"]
         return rows
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FolderError, KeyError) as error:
         raise FolderError(f"{path} is not the table of models that it should be: {error}.") from None
 
 

@@ -134,6 +134,7 @@ class Tokens:
     and `frames` how many pictures follow one another where they are those of a clip.
     `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers. `spans` [B, T] numbers the
     runs of tokens that see each other both ways where the rest is causal (a picture in a text); -1 is the rest.
+    `documents` [B or 1, T] numbers the texts that share a row: causal attention stays inside each of them.
     `summands`, known while compiling, are what `x` is the sum of, for whoever can sum and do more at once.
     """
 
@@ -145,6 +146,7 @@ class Tokens:
     packing: Packing | None = None
     summary: Tensor | None = None
     spans: Tensor | None = None
+    documents: Tensor | None = None
     memo: Memo = field(default_factory=dict)  # shared by the tokens of one pass through a stack
     frames: int | None = None
     summands: tuple[Tensor, Tensor] | None = None

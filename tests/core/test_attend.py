@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.core import attend as module
-from anyformer.core.attend import KERNELS, Call, _opened, attend, choose, weigh
+from anyformer.core.attend import KERNELS, Call, _opened, attend, attention_weights, choose
 from anyformer.core.masks import EVERYTHING, Causal, Dense, Local2D, Mask, Packed, Padding, Window
 from anyformer.core.score import Additive, Dot, General
 from anyformer.tokens import Packing
@@ -398,7 +398,7 @@ def test_weigh_gives_the_weights(name: str) -> None:
     """What a watcher sees is what attention used: the formula's weights, zero where forbidden, differentiable."""
     question = ALL[name]
     query = question.query.clone().requires_grad_()
-    weights = weigh(query, question.key, question.mask, bias=question.bias, offset=question.offset)
+    weights = attention_weights(query, question.key, question.mask, bias=question.bias, offset=question.offset)
     identity = torch.eye(question.key.shape[2], dtype=torch.float64).expand(*question.key.shape[:2], -1, -1)
     expected = brute(replace(question, value=identity))
     assert _worst(weights, expected) < 1e-12
@@ -415,7 +415,7 @@ def test_weigh_shows_packed_rows_padded(case: PackedCase) -> None:
     question = _packed_question(case)
     identity = torch.eye(question.key.shape[2], dtype=torch.float64).expand(1, GROUPS, -1, -1)
     packed = brute(replace(question, value=identity))[0]  # [H, N queries, N keys]
-    weights = weigh(question.query, question.key, question.mask)
+    weights = attention_weights(question.query, question.key, question.mask)
     (batch, n_query), n_key = case.query.shape, case.key.shape[1]
     assert weights.shape == (batch, HEADS, n_query, n_key)
     expected = torch.zeros_like(weights)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import anyformer as af
 from anyformer.core import masks
 from anyformer.core.masks import EVERYTHING, All, Any, Causal, Mask, Padding, Window
 
@@ -89,6 +93,30 @@ def test_everything_disappears_in_a_conjunction() -> None:
     assert causal & EVERYTHING is causal
     assert EVERYTHING & EVERYTHING is EVERYTHING
     assert (causal & EVERYTHING & padding).parts == (causal, padding)
+
+
+def test_copies_keep_everything_what_it_is() -> None:
+    """A copy of a model, or a pickled one, still hands no mask at all to the kernel, where its family has none."""
+    for again in (copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))):
+        assert again(EVERYTHING) is EVERYTHING
+        assert again({"mask": EVERYTHING})["mask"] is EVERYTHING
+    model = af.build("vit-tiny")
+    for again in (copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))):
+        assert _sdpa_masks(again(model)) == _sdpa_masks(model) == [None, None]
+
+
+def _sdpa_masks(model: af.Model) -> list[torch.Tensor | None]:
+    """The mask that PyTorch's kernel is given in each layer."""
+    kernel, found = F.scaled_dot_product_attention, []
+
+    def noted(*args: torch.Tensor, **options: object) -> torch.Tensor:
+        found.append(options["attn_mask"])
+        return kernel(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", noted)
+        model(torch.randn(2, 3, 32, 32))
+    return found
 
 
 def test_relative_masks_do_not_change_when_both_sides_move() -> None:

@@ -17,7 +17,7 @@ from transformers.models.vit.configuration_vit import ViTConfig
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
 
-from anyformer.core.attend import attend, weigh
+from anyformer.core.attend import attend, attention_weights
 from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.init import InitConfig, initialise
 from anyformer.core.positions import (
@@ -345,13 +345,13 @@ def test_the_encoding_none_changes_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["t5", "xl", "alibi"])
 def test_biases_reach_the_scores(name: str) -> None:
-    """Attention adds the bias to the scaled scores before the softmax, in `attend` and in `weigh` alike."""
+    """Attention adds the bias to the scaled scores before the softmax, in `attend` and in `attention_weights` alike."""
     encoding = _drawn(RELATIVE[name])
     query, key, value = _normal(1, 2, 5, 4), _normal(1, 2, 5, 4, seed=1), _normal(1, 2, 5, 4, seed=2)
     bias = encoding.bias(query, key, 0, 0.5)
     assert bias is not None
     expected = (query @ key.transpose(-1, -2) * 0.5 + bias).softmax(-1)
-    assert torch.allclose(weigh(query, key, bias=bias, scale=0.5), expected, atol=1e-12)
+    assert torch.allclose(attention_weights(query, key, bias=bias, scale=0.5), expected, atol=1e-12)
     assert torch.allclose(attend(query, key, value, bias=bias, scale=0.5), expected @ value, atol=1e-12)
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 import anyformer as af
 from anyformer import look
 from anyformer.core import attention as attention_module
-from anyformer.core.attend import attend, weigh
+from anyformer.core.attend import attend, attention_weights
+from anyformer.core.taps import is_watched
 from anyformer.errors import InputError
 
 from ..batches import BATCHES, build, cast
@@ -45,30 +46,30 @@ def test_looking_changes_nothing(name: str, side: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_only_the_named_layer_is_weighed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One layer watched costs one `weigh`; every layer still attends on its own kernel, asked as before."""
+    """One layer watched costs one `attention_weights`; every layer still attends on its own kernel, asked as before."""
     calls: Counter[str] = Counter()
     asked: list[tuple[tuple[int, ...], str]] = []
 
-    def counted_weigh(*args: Any, **kwargs: Any) -> Tensor:
-        calls["weigh"] += 1
-        return weigh(*args, **kwargs)
+    def counted_attention_weights(*args: Any, **kwargs: Any) -> Tensor:
+        calls["attention_weights"] += 1
+        return attention_weights(*args, **kwargs)
 
     def counted_attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
         asked.append((tuple(query.shape), ",".join([type(part).__name__ for part in mask.parts] + sorted(kwargs))))
         return attend(query, key, value, mask, **kwargs)
 
-    monkeypatch.setattr(attention_module, "weigh", counted_weigh)
+    monkeypatch.setattr(attention_module, "attention_weights", counted_attention_weights)
     monkeypatch.setattr(attention_module, "attend", counted_attend)
     model, batch = build(name), cast(BATCHES[name]("right"), torch.float64)
     model(**batch)
     before, n_layers = list(asked), len(asked)
-    assert calls["weigh"] == 0
+    assert calls["attention_weights"] == 0
     point = next(point for point in model.points if point.endswith(".weights"))
     asked.clear()
     with look(model, point) as seen:
         model(**batch)
     assert list(seen) == [point]
-    assert calls["weigh"] == 1
+    assert calls["attention_weights"] == 1
     assert len(asked) == n_layers
     assert asked == before
     assert name == "vit-tiny" or any("Packed" in what for _, what in asked)  # uneven rows were packed all the while
@@ -142,7 +143,7 @@ def test_a_glob_that_matches_nothing_is_an_error() -> None:
         raise AssertionError("never gets here")
     with pytest.raises(InputError, match="points"), look(model, "encoder.*", "nowhere.*"):
         raise AssertionError("never gets here")
-    assert not model.watch.patterns
+    assert not is_watched(model)
 
 
 def test_watchers_leave_when_something_breaks() -> None:
@@ -151,7 +152,7 @@ def test_watchers_leave_when_something_breaks() -> None:
     with pytest.raises(ZeroDivisionError), look(model, "*.weights") as seen:
         raise ZeroDivisionError
     model(**batch)
-    assert not model.watch.patterns
+    assert not is_watched(model)
     assert not seen
 
 
@@ -166,7 +167,7 @@ def test_watchers_do_not_disturb_each_other() -> None:
     point = "encoder.blocks.0.self.weights"
     assert len(inner.matching(point)) == 1
     assert len(outer.matching(point)) == 3
-    assert not model.watch.patterns
+    assert not is_watched(model)
 
 
 def test_output_attentions_while_somebody_looks() -> None:

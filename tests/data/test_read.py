@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anyformer as af
-from anyformer.data import files
+from anyformer.data import cache, unpack
 from anyformer.data.read import ListedRows, Rows, read
 
 ROWS = [
@@ -303,8 +303,8 @@ def test_large_files_are_mapped_and_found_again(tmp_path: Path, monkeypatch: pyt
     expected = {name: list(read(tmp_path / name)) for name in contents}
     assert expected["a.tsv.gz"] == many == expected["c.csv"] and not (tmp_path / "cache").exists()
     for module, name, value in (
-        (files, "IN_MEMORY", 100),
-        (files, "BLOCK", 64),
+        (cache, "IN_MEMORY", 100),
+        (unpack, "BLOCK", 64),
         (records, "BLOCK", 64),
         (records, "KEEP", 100),
         (formats, "BLOCK", 64),
@@ -312,7 +312,7 @@ def test_large_files_are_mapped_and_found_again(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(module, name, value)
     for _ in range(2):  # made, then found
         assert {name: list(read(tmp_path / name)) for name in contents} == expected
-    assert len(list((tmp_path / "cache").iterdir())) == 2 + 2 * 3  # two unpacked, and three indices with digests
+    assert len(list(cache.cache_folder().iterdir())) == 2 + 2 * 3  # two unpacked, and three indices with digests
 
 
 def test_rows_in_memory() -> None:

@@ -70,6 +70,29 @@ def gpt2() -> af.Model:
         ({"seed": [1, "a"], "do_sample": True}, ("seed is 'a'",)),
         ({"streamer": 3}, ("streamer is 3", "put and end")),
         ({"prefix_allowed_tokens_fn": lambda row, said: []}, ("prefix_allowed_tokens_fn", "no token")),
+        ({"temperature": 1e-40, "do_sample": True}, ("temperature is 1e-40", "1e-06 or more", "do_sample=False")),
+        ({"temperature": float("nan"), "do_sample": True}, ("temperature is nan", "finite")),
+        ({"temperature": True, "do_sample": True}, ("temperature is True", "number")),
+        ({"top_p": float("nan"), "do_sample": True}, ("top_p is nan",)),
+        ({"min_p": "some", "do_sample": True}, ("min_p is 'some'",)),
+        ({"top_k": -1, "do_sample": True}, ("top_k is -1", "0 or more")),
+        ({"do_sample": "yes"}, ("do_sample is 'yes'", "true or false")),
+        ({"num_beams": 2, "length_penalty": float("nan")}, ("length_penalty is nan", "finite")),
+        ({"num_beams": 2, "length_penalty": float("inf")}, ("length_penalty is inf", "finite")),
+        ({"num_beams": 2, "length_penalty": 1e30}, ("length_penalty is 1e+30", "at most 10")),
+        ({"num_beams": 10**9}, ("num_beams is 1000000000", "at most 1,024")),
+        ({"num_return_sequences": 10**9, "do_sample": True}, ("num_return_sequences is 1000000000",)),
+        ({"max_new_tokens": 10**400}, ("max_new_tokens is 1000", "at most")),
+        ({"repetition_penalty": float("inf")}, ("repetition_penalty is inf", "finite")),
+        ({"repetition_penalty": 0}, ("repetition_penalty is 0",)),
+        ({"presence_penalty": float("-inf")}, ("presence_penalty is -inf",)),
+        ({"no_repeat_ngram_size": 1.5}, ("no_repeat_ngram_size is 1.5", "whole number")),
+        ({"suppress_tokens": list(range(256))}, ("suppress_tokens forbid all 256 tokens",)),
+        ({"bad_words_ids": [[i] for i in range(256)]}, ("bad_words_ids forbid all 256 tokens",)),
+        (
+            {"suppress_tokens": list(range(100)), "begin_suppress_tokens": list(range(100, 256))},
+            ("suppress_tokens and begin_suppress_tokens forbid all 256",),
+        ),
         ({"max_new_token": 5}, ('"max_new_token"', 'Did you mean "max_new_tokens"?')),
         ({"decoder_input_ids": IDS}, ('no "decoder_input_ids"', "input_ids")),
         ({"pixel_values": torch.zeros(2, 3, 8, 8)}, ('no "pixel_values"',)),
@@ -93,11 +116,15 @@ def test_numbers_of_other_libraries(gpt2: af.Model) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ({"max_new_tokens": "ten"}, ("generation config", "max_new_tokens='ten'", "whole number")),
+        ({"max_new_tokens": "ten"}, ("generation config", "max_new_tokens is 'ten'", "whole number")),
         ({"eos_token_id": "x"}, ("eos_token_id holds 'x'",)),
         ({"bad_words_ids": [7]}, ("bad_words_ids is [7]",)),
+        ({"length_penalty": float("nan"), "num_beams": 2}, ("generation config", "length_penalty is nan")),
+        ({"temperature": 1e-40, "do_sample": True}, ("generation config", "temperature is 1e-40")),
+        ({"num_beams": "four"}, ("generation config", "num_beams is 'four'")),
+        ({"suppress_tokens": list(range(256))}, ("suppress_tokens forbid all 256",)),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_what_a_file_says(file: dict[str, Any], words: tuple[str, ...], gpt2: af.Model) -> None:
     gpt2.origin.generation = file
@@ -251,3 +278,26 @@ def test_nan_in_one_row_names_that_row() -> None:
     ids[1, 4] = 77
     says(model, "Row 1", "position 4", "decoder.input", input_ids=ids)
     says(model, "Row 1", "position 4", "decoder.input", input_ids=ids, num_beams=2)
+
+
+@pytest.mark.parametrize("ends", [[None], [1, None], [1.5], list(range(256))])
+def test_ends_of_texts_that_make_no_sense(ends: list[Any]) -> None:
+    model = af.build("gpt2-tiny").eval()
+    with pytest.raises(af.InputError, match="eos_token_id"):
+        model.generate(torch.tensor([[5, 6]]), eos_token_id=ends, num_beams=2)
+
+
+def test_an_end_that_is_said_twice_counts_once() -> None:
+    torch.manual_seed(0)
+    model = af.build("gpt2-tiny").eval()
+    once, often = (
+        model.generate(torch.tensor([[5, 6]]), eos_token_id=ends, num_beams=2, max_new_tokens=5)
+        for ends in ([1], [1] * 20_000)
+    )
+    assert torch.equal(once, often)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 10**9}, {"num_return_sequences": 10**9, "do_sample": True}])
+def test_more_than_any_memory_holds(options: dict[str, Any]) -> None:
+    with pytest.raises(af.InputError, match=next(iter(options))):
+        af.build("gpt2-tiny").eval().generate(torch.tensor([[5, 6]]), **options)

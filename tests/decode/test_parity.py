@@ -187,9 +187,22 @@ def test_the_generation_config_is_heard(family: str, tmp_path: Path) -> None:
     assert again.generate(**batch).tolist() == theirs.generate(**batch, **asked).tolist()
     more = {"num_beams": 1, "eos_token_id": END, "max_new_tokens": 5}
     assert again.generate(**batch, **more).tolist() == theirs.generate(**batch, **more).tolist()
-    # transformers lets the file's max_new_tokens win over the caller's max_length; here the caller wins.
+
+
+@every_family
+def test_a_file_with_max_new_tokens_and_a_call_with_max_length(family: str, tmp_path: Path) -> None:
+    """The count of new tokens wins, whoever gives it, as in transformers; a length without effect is warned about."""
+    theirs, ours = models(family)
+    ours.save(tmp_path, format="hf")
+    file = tmp_path / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_new_tokens": 6, "eos_token_id": None}))
+    again, oracle, batch = af.load(tmp_path), type(theirs).from_pretrained(tmp_path).eval(), prompts(family, 3)
     length = 4 + batch["input_ids"].shape[1] if family not in PAIRS else 5
-    assert again.generate(**batch, max_length=length, eos_token_id=None).shape[1] == length
+    with pytest.warns(UserWarning, match="max_length=.*max_new_tokens=6"):
+        found = again.generate(**batch, max_length=length)
+    assert found.tolist() == oracle.generate(**batch, max_length=length).tolist()
+    assert again.generate(**batch, max_length=length, max_new_tokens=None).shape[1] == length
+    assert again.generate(**batch, max_new_tokens=2).tolist() == oracle.generate(**batch, max_new_tokens=2).tolist()
 
 
 def test_every_family_of_the_suite_is_there() -> None:

@@ -211,6 +211,67 @@ def test_mistakes() -> None:
         model(input_features=long, decoder_input_ids=torch.tensor([[START]] * 2))
 
 
+BEGUN = torch.tensor([[START, ENGLISH, TRANSCRIBE, NO_STAMPS, 33]] * 6)
+MORE: list[dict[str, Any]] = [
+    {},
+    {"output_scores": True},
+    {"output_scores": True, "output_logits": True, "language": "de"},
+    {"output_scores": True, "num_beams": 3},
+    {"output_scores": True, "num_beams": 2, "num_return_sequences": 2},
+    {"output_scores": True, "prompt_ids": torch.tensor([BEFORE, 30, 31])},
+    {"output_scores": True, "decoder_input_ids": BEGUN},
+    {"output_scores": True, "decoder_input_ids": BEGUN[:, -2:], "max_new_tokens": 5},
+]
+
+
+@pytest.mark.parametrize("options", MORE, ids=lambda options: " ".join(options))
+def test_scores_of_one_window(options: dict[str, Any]) -> None:
+    """The opening and the end are in the ids, as in transformers; one window is one call (an option there)."""
+    theirs, ours = models()
+    out = ours.generate(sound(), return_dict_in_generate=True, **options)
+    wanted = theirs.generate(sound(), return_dict_in_generate=True, force_unique_generate_call=True, **options)
+    assert torch.equal(out.sequences, wanted.sequences)
+    assert (wanted.get("scores") is None) == (out.scores is None)
+    for name in ("scores", "logits"):
+        for found, one in zip(out.get(name) or (), wanted.get(name) or (), strict=True):
+            torch.testing.assert_close(found, one, rtol=1e-6, atol=1e-6, check_dtype=False)
+    if wanted.get("sequences_scores") is not None:
+        torch.testing.assert_close(out.sequences_scores, wanted.sequences_scores, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("frames", [2 * TOKENS, 5 * TOKENS])
+def test_scores_of_segments(frames: int) -> None:
+    features, options = sound(frames, rows=1), {"return_timestamps": True, "output_scores": True}
+    theirs, ours = models()
+    out = ours.generate(features, return_dict_in_generate=True, **options)
+    wanted = theirs.generate(features, return_dict_in_generate=True, **options)
+    assert torch.equal(out.sequences, wanted["sequences"])
+    assert len(out.segments[0]) == len(wanted["segments"][0]) > 0
+    for found, one in zip(out.segments[0], wanted["segments"][0], strict=True):
+        assert found["tokens"] == one["tokens"].tolist() and found["idxs"] == tuple(one["idxs"])
+        assert torch.equal(found["result"].sequences, one["result"]["sequences"])
+        scores = torch.stack(found["result"].scores), torch.stack(one["result"]["scores"])
+        torch.testing.assert_close(*scores, rtol=1e-6, atol=1e-6, check_dtype=False)
+
+
+@pytest.mark.parametrize("more", [{}, {"num_beams": 2}, {"return_timestamps": True}, {"max_new_tokens": 4}], ids=str)
+@pytest.mark.parametrize("begun", [BEGUN, BEGUN[:, 3:]], ids=["whole opening", "any tokens"])
+def test_an_answer_that_is_begun(begun: Tensor, more: dict[str, Any]) -> None:
+    """New tokens alone come out, and no start token is put in front, as in transformers."""
+    ours, theirs = both(sound(), decoder_input_ids=begun, **more)
+    assert torch.equal(ours, theirs)
+
+
+def test_bad_openings() -> None:
+    model = models()[1]
+    with pytest.raises(af.Error, match=r"\[2, tokens\]"):
+        model.generate(sound(rows=2), decoder_input_ids=BEGUN)
+    with pytest.raises(af.Error, match="beside decoder_input_ids"):
+        model.generate(sound(rows=2), decoder_attention_mask=torch.ones(2, 3))
+    with pytest.raises(af.Error, match="one temperature"):
+        model.generate(sound(rows=2), output_scores=True, temperature=(0.0, 0.4), logprob_threshold=-1.0)
+
+
 def test_a_remembered_step_is_a_recomputed_one() -> None:
     """The scores of each step with the cache, and from the start."""
     model = models()[1]

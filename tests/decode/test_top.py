@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anyformer.decode.strategies import TOP_BLOCK, largest, top
+from anyformer.decode.ranking import TOP_BLOCK, largest, top
 
 
 @pytest.mark.parametrize("width", [50, 32 * TOP_BLOCK, 33 * TOP_BLOCK + 17, 5000])

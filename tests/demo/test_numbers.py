@@ -67,7 +67,6 @@ def test_a_short_run_goes_all_the_way(tmp_path: Path, capsys: pytest.CaptureFixt
     result = demo.run(tmp_path / "new" / "out", settings)
     printed = capsys.readouterr().out
     assert f"{result.exact:.1%}" in printed and str(result.folder) in printed
-    assert "tokens/s" in printed and "100%" in printed
     assert printed.count("\n" + " " * 11) == 10, "ten examples"
     assert torch.get_num_threads() == threads
     model, tokenizer = af.load(result.folder), af.Tokenizer.load(result.folder)

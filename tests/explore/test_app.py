@@ -71,6 +71,8 @@ def test_a_view_over_http_is_the_view(client: TestClient, ids: Ids, opened: dict
     [
         ("decoder/nothing", {}, "no such view"),
         ("decoder/head", {"txt": "a"}, 'Did you mean "text"'),
+        ("decoder/head", {"text": "a", "silence": [{}]}, 'needs "stage"'),
+        ("decoder/head", {"text": "a", "silence": [3]}, "silence"),
         ("decoder/head", {"text": 3}, "text is 3"),
         ("decoder/head", {"text": ""}, "write some"),
         ("decoder/head", {"text": "a", "layer": 99}, "layers 0 to 1"),
@@ -111,6 +113,10 @@ def test_what_is_refused(client: TestClient, ids: Ids) -> None:
     assert client.post(where, content=b"{}", headers={"content-type": "text/plain"}).status_code == 400
     assert client.post(where, content=b"[", headers={"content-type": "application/json"}).status_code == 400
     assert client.post(where, content=b"[]", headers={"content-type": "application/json"}).status_code == 400
+    deep = client.post(where, content=b"[" * 200_000, headers={"content-type": "application/json"})
+    half = client.post(where, content=b'{"text": "\\ud800"}', headers={"content-type": "application/json"})
+    assert half.status_code == 400 and "half a character" in half.json()["error"]
+    assert deep.status_code == 400 and "nested too deeply" in deep.json()["error"]
     assert client.get("/api/models", headers={"host": "evil.example"}).status_code == 400
     assert client.get("/api/models/nothing").status_code == 400
     for path in ("/../app.py", "/%2e%2e/app.py", "/..%2fapp.py", "/static/../../app.py", "//etc/passwd"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import anyformer as af
 from anyformer.explore.paths import path_length
@@ -43,6 +44,16 @@ def test_attention_and_full_connections_take_one_layer(distance: int) -> None:
     assert path_length(build("mlp-mixer-tiny"), 0, distance, "decoder") == 1
     assert path_length(build("mlp-mixer-tiny"), distance, 0, "decoder") is None  # causal
     assert path_length(build("gpt2-tiny"), 0, distance, "decoder") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["transformer-tiny", "bert-tiny", "roberta-tiny", "bart-tiny", "mpnet-tiny"])
+def test_norms_after_the_sublayers_hide_nothing(name: str, dtype: torch.dtype) -> None:
+    """As built, before training: the sum of what such a norm gives is the same whatever goes in."""
+    torch.manual_seed(0)
+    model = af.build(name).to(dtype)
+    assert [path_length(model, *ends) for ends in ((0, 1), (0, 12), (12, 0), (5, 4))] == [1, 1, 1, 1]
+    assert path_length(model, 3, 3) == 0
 
 
 def test_a_token_is_no_step_from_itself() -> None:

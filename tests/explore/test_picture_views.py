@@ -89,7 +89,7 @@ def test_boxes_and_where_their_queries_look(opened: Models) -> None:
     found = one.model.find(**batch, threshold=0.0)[0]
     got = view(one, "boxes", picture=picture(), threshold=0.0)
     assert [thing["slot"] for thing in got["things"]] == found.queries.tolist()
-    assert got["things"][0]["box"] == pytest.approx(found.boxes[0].tolist(), abs=1e-5)
+    assert got["things"][0]["box"] == pytest.approx(found.boxes[0].clamp(0, 1).tolist(), abs=1e-5)  # cut to the picture
     with torch.no_grad(), af.look(one.model, "decoder.blocks.1.cross.weights") as seen:
         one.model(**batch)
     slot = got["things"][0]["slot"]

@@ -53,7 +53,7 @@ def save_table(folder: Path) -> None:
         means=(40.0, 170.0),
         stds=(15.0, 10.0),
         categories=COLUMNS[2:],
-        values={"job": ("cook", "nurse", "pilot"), "town": ("Basel", "Bern")},
+        values={"job": ["cook", "nurse", "pilot"], "town": ["Basel", "Bern"]},
     )
     save(folder, "ft-transformer-tiny", n_numbers=2, categories=(3, 2))
     (folder / FILE).write_bytes(reader.write()[FILE])

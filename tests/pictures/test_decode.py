@@ -11,7 +11,7 @@ import pytest
 
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows
-from anyformer.errors import InputError
+from anyformer.errors import DataError, InputError
 from anyformer.pictures.decode import Decoded, take
 from anyformer.pictures.open import Picture, PictureError
 from tests.train.picture_files import encode, square
@@ -69,7 +69,7 @@ def test_a_broken_picture_is_named() -> None:
 def test_in_training_it_is_skipped_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """Its place goes to the next that opens, the same whenever it is asked for; each is told of once."""
     for order in (range(8), reversed(range(8))):
-        examples = Decoded(rows(broken=(2, 3, 7)), Opener(), lenient=True)
+        examples = Decoded(rows(broken=(2, 3, 7)), Opener(), unreadable="replace")
         found = {i: examples[i]["labels"] for i in order}
         assert found == {0: 0, 1: 1, 2: 4, 3: 4, 4: 4, 5: 5, 6: 6, 7: 0} and len(examples.broken) == 3
         again = capsys.readouterr().err
@@ -78,8 +78,8 @@ def test_in_training_it_is_skipped_and_counted(capsys: pytest.CaptureFixture[str
 
 
 def test_where_none_opens_it_is_an_error() -> None:
-    with pytest.raises(PictureError, match="None of the pictures"):
-        Decoded(rows(broken=tuple(range(8))), Opener(), lenient=True).take([4])
+    with pytest.raises(DataError, match="None of the files"):
+        Decoded(rows(broken=tuple(range(8))), Opener(), unreadable="replace").take([4])
 
 
 def test_other_mistakes_are_said_with_their_row() -> None:
@@ -89,4 +89,4 @@ def test_other_mistakes_are_said_with_their_row() -> None:
         raise InputError("the label is new.")
 
     with pytest.raises(InputError, match="row 3: the label is new"):
-        Decoded(rows(), wrong, lenient=True).take([2])
+        Decoded(rows(), wrong, unreadable="replace").take([2])

@@ -188,8 +188,8 @@ def test_names_of_pictures() -> None:
 
 def test_a_member_of_a_zip_that_is_no_picture_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A zip may hide gigabytes in little: the size that it says is asked first."""
-    monkeypatch.setattr("anyformer.pictures.open.HEAVIEST", 2**20)
+    monkeypatch.setattr("anyformer.data.unpack.FREE", 2**20)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.png", bytes(2**21))
-    with pytest.raises(PictureError, match=r"a\.png is larger than 1 MB"):
+    with pytest.raises(PictureError, match=r"a\.png unpacks to more than 1 MB"):
         Picture.member(zipfile.ZipFile(tmp_path / "a.zip"), "a.png").open()

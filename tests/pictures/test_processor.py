@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import transformers
 from PIL import Image
 
-from anyformer.errors import ConfigError
+from anyformer.errors import ConfigError, InputError
 from anyformer.pictures.processor import BICUBIC, Processor
 from tests.train.picture_files import square
 
@@ -159,3 +160,24 @@ def test_a_picture_of_one_row_keeps_one() -> None:
     processor = Processor(shortest=800, longest=1333)
     assert processor.target((1, 3000)) == (1, 1333) and processor.target((3000, 1)) == (1333, 1)
     assert processor.place(Image.new("RGB", (3000, 1)))[0].shape == (3, 1, 1333)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"image_mean": [0.5, 0.5]}, "std has 3 numbers for 2 channels"),
+        ({"image_std": [0.5, 0.0, 0.5]}, "std"),
+        ({"resample": 1000}, "resample"),
+        ({"size": {"height": 10**6, "width": 10**6}}, "size"),
+        ({"size": {"shortest_edge": 10**7}}, "shortest"),
+    ],
+)
+def test_numbers_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
+    config = {**json.loads(Processor(size=(32, 32)).write()), **changes}
+    with pytest.raises(ConfigError, match=said):
+        Processor.read(json.dumps(config).encode(), "preprocessor_config.json")
+
+
+def test_a_narrow_picture_does_not_become_a_huge_one() -> None:
+    with pytest.raises(InputError, match="would become"):
+        Processor(shortest=224).place(Image.new("RGB", (20_000, 2)))

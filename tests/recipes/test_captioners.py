@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import anyformer as af
+from anyformer import registry
 from anyformer.core.recurrent import Look
 from anyformer.heads.caption import CaptionHead, LookConfig
 from anyformer.heads.language import LanguageConfig
+from anyformer.recipes.captioners import CNNTransformer
 
 PIXELS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
 WORDS = torch.tensor([[0, 7, 9, 30], [0, 11, 5, 2]])
@@ -138,3 +140,33 @@ def test_a_picture_of_another_size() -> None:
     model = built("cnn-transformer-tiny")
     large = torch.randn(1, 3, 64, 48).double()
     assert model(pixel_values=large, decoder_input_ids=WORDS[:1]).logits.shape == (1, 4, 256)
+
+
+@pytest.mark.parametrize("side", [32, 33, 40, 63])
+@pytest.mark.parametrize(
+    "net",
+    [
+        {},
+        {"dilate_last": True},
+        {"downsample_first": True},
+        {"dilate_last": True, "downsample_first": True},
+        {"stem": "small"},
+        {"stem": "small", "dilate_last": True},
+        {"n_stages": 1},
+        {"n_stages": 0},
+    ],
+    ids=str,
+)
+def test_the_grid_has_a_place_for_every_cell(net: dict[str, Any], side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions are those of the cells that the network makes, and none is interpolated."""
+    settings = registry.recipe("cnn-transformer-tiny").config
+    assert isinstance(settings, CNNTransformer)
+    model = built("cnn-transformer-tiny", net=settings.net.replace(**net), image_size=(side, side + 9))
+
+    def refuse(*args: Any, **options: Any) -> Tensor:
+        raise AssertionError("interpolated")
+
+    monkeypatch.setattr(F, "interpolate", refuse)
+    out = model(torch.randn(1, 3, side, side + 9).double(), decoder_input_ids=WORDS[:1])
+    rows, columns = model.config.grid
+    assert out.encoder_last_hidden_state.shape[1] == rows * columns

@@ -39,6 +39,24 @@ def turned(pixels: Tensor, patch: int = 8) -> Tensor:
     return cut.view(-1, n, n, 3, patch, patch).permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("vit-tiny", {"positions": "learned-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, and 65 is not"),
+        ("vit-tiny", {"positions": "sine-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, and 65 is not"),
+        ("mae-tiny", {"d_model": 65, "n_heads": 5}, "multiple of 2, and 65 is not"),
+        ("detr-tiny", {"d_model": 66, "n_heads": 6, "n_decoder_heads": 6}, "multiple of 4, and 66 is not"),
+        ("llama-tiny", {"d_model": 60, "n_heads": 4, "n_kv_heads": 4}, "multiple of 2, and 15 is not"),
+        ("roformer-tiny", {"d_model": 65, "n_heads": 5}, "multiple of 2, and 13 is not"),
+    ],
+    ids=str,
+)
+def test_a_width_that_positions_cannot_fill_is_refused(name: str, settings: dict[str, Any], said: str) -> None:
+    """When the model is built, and not at its first pass."""
+    with pytest.raises(af.Error, match=said):
+        af.build(name, **settings)
+
+
 @pytest.mark.parametrize("positions", PLACES)
 def test_only_without_positions_the_order_of_patches_is_nothing(positions: str) -> None:
     model = build(positions=positions, pooling="mean", class_token=False)

@@ -173,6 +173,35 @@ def test_labels(tmp_path: Path) -> None:
         begin("classify-text", "bert-tiny", listed({"text": "a", "label": "x"}, {"text": "b", "label": None}))
 
 
+@pytest.mark.parametrize("zero", ["0.0", 0.0, "0.00"])
+def test_whole_numbers_are_classes_however_they_are_written(zero: Any, tmp_path: Path) -> None:
+    """pandas writes 0.0 and 1.0 once a label is missing; only a fraction makes a number of them."""
+    rows = listed({"text": "bad", "label": zero}, {"text": "good", "label": "1.0"}, {"text": "fine", "label": 1})
+    task = begin("classify-text", "bert-tiny", rows, vocab_size=300)
+    assert task.labels == ("0", "1") and not task.number and task.metric == "accuracy"
+    assert [task.example(row)["labels"] for row in rows] == [0, 1, 1]
+    for meaning in ("0=no,1=yes", "0.0=no,1.0=yes"):
+        named = begin("classify-text", "bert-tiny", rows, labels=meaning, vocab_size=300)
+        assert named.labels == ("no", "yes") and [named.example(row)["labels"] for row in rows] == [0, 1, 1]
+    task.save(tmp_path / "x")
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nbad\t0.0\ngood\t1\n")
+    assert af.task("classify-text", tmp_path / "x").evaluate(find("classify-text").read(tmp_path / "dev.tsv"))
+    assert begin("classify-text", "bert-tiny", listed({"text": "a", "label": zero}, {"text": "b", "label": 0.5})).number
+    with pytest.raises(af.DataError, match="row 2, has nan as its label"):
+        begin("classify-text", "bert-tiny", listed({"text": "a", "label": 1.0}, {"text": "b", "label": float("nan")}))
+
+
+def test_a_table_with_a_missing_label(tmp_path: Path) -> None:
+    """As pandas writes it: the row without a label is named, and without that row there are two classes."""
+    rows = ["text,label", "bad,0.0", "good,1.0", "so so,", "fine,1.0"]
+    (tmp_path / "x.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "y.csv").write_text("\n".join([*rows[:3], rows[4]]) + "\n")
+    read = find("classify-text").read
+    with pytest.raises(af.DataError, match=r"x\.csv, line 4, has '' as its label"):
+        begin("classify-text", "bert-tiny", read(tmp_path / "x.csv"))
+    assert begin("classify-text", "bert-tiny", read(tmp_path / "y.csv"), vocab_size=300).labels == ("0", "1")
+
+
 def test_the_figure_that_counts() -> None:
     """Accuracy unless another is asked for, and a correlation for numbers."""
     assert begin("classify-text", "bert-tiny", ROWS).metric == "accuracy"
@@ -206,7 +235,7 @@ def test_columns(tmp_path: Path) -> None:
 def test_recipes_and_folders_that_do_not_fit(trained: Any, tmp_path: Path) -> None:
     with pytest.raises(af.ConfigError, match=r'"gpt2-tiny" does not fit this task, which wants an encoder.*bert-base'):
         begin("classify-text", "gpt2-tiny", ROWS)
-    with pytest.raises(af.ConfigError, match=r'no recipe and no folder "bert-bse"\. Did you mean "bert-base"'):
+    with pytest.raises(af.ConfigError, match=r'There is no recipe "bert-bse"\. Did you mean "bert-base"'):
         begin("classify-text", "bert-bse", ROWS)
     trained.save(tmp_path / "x")
     with pytest.raises(af.FolderError, match='head "classify", which gives no tags yet; train it'):

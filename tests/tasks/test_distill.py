@@ -107,7 +107,7 @@ def test_taken_further_with_larger_pictures(home: Path) -> None:
 
 
 def test_a_share_of_the_rows(home: Path) -> None:
-    from anyformer.tasks.job import take_share
+    from anyformer.tasks.split import take_share
 
     rows = ClassifyImage.read(home / "x.npz")
     some, again = take_share(rows, 0.25), take_share(rows, 0.25)

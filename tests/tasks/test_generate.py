@@ -66,6 +66,32 @@ def test_a_chat_template_is_used_where_there_is_one(folder: Path, tmp_path: Path
         plain("a dog", system="be kind")
 
 
+def test_how_a_prompt_is_framed_is_said_once(talker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error, unless the caller says which it is to be; chat=False and chat=True say so for one call too."""
+    ask = af.task("generate", talker, **OPTIONS)
+    framed, plain = "<user>a dog<assistant>", "a dog"
+    assert ask("a dog").prompt == framed
+    said = capsys.readouterr()
+    assert not said.out and "framed as a chat turn" in said.err and "chat=False" in said.err and "--no-chat" in said.err
+    assert ask("a dog", chat=False).prompt == plain and ask("a dog").prompt == framed
+    assert "".join(ask.stream("a dog", chat=False)) == ask("a dog", chat=False).text
+    for chat, prompt in ((True, framed), (False, plain)):
+        assert af.task("generate", talker, chat=chat, **OPTIONS)("a dog").prompt == prompt
+        assert af.task("generate", talker, chat=not chat, **OPTIONS)("a dog", chat=chat).prompt == prompt
+    assert not capsys.readouterr().err
+    af.task("generate", talker, **OPTIONS)("a dog", shots=[("a", "b")])
+    assert "the chat template is not used" in capsys.readouterr().err
+    with pytest.raises(af.InputError, match="chat template"):
+        ask("a dog", chat=False, system="be kind")
+
+
+def test_a_model_without_a_template_says_nothing_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert af.task("generate", folder, **OPTIONS)("a dog").prompt == "a dog"
+    assert not capsys.readouterr().err
+    with pytest.raises(af.Error, match="without a chat template"):
+        af.task("generate", folder, **OPTIONS)("a dog", chat=True)
+
+
 def test_mistakes_are_one_sentence(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(af.ConfigError, match='Did you mean "generate"'):
         af.task("generat", folder)

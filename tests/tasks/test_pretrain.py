@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from anyformer.data.read import Rows, read
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
 from anyformer.tasks.build import sketch
-from anyformer.tasks.job import Job, hold_out
+from anyformer.tasks.job import Job
 from anyformer.tasks.stream import Windows
 
 from .learn import awake, begin, learn, quiet
@@ -238,26 +237,6 @@ def test_electra(rows: Rows, tmp_path: Path) -> None:
 def read_table(folder: Path) -> Rows:
     (folder / "t.tsv").write_text("text\tlabel\nthe cat\ta\nmat 3\tb\nsat on\ta\nnumber 7\tb\n")
     return read(folder / "t.tsv", names=("text",))
-
-
-def test_rows_are_held_out(rows: Rows) -> None:
-    """The end of a text, so that it stays one; rows of a table at random, and the same ones each time."""
-    train, valid = hold_out(rows, 0.1)
-    assert valid is not None and len(train) == 36 and valid[0] == rows[36]
-    table: Any = read_listed()
-    train, valid = hold_out(table, 0.25, seed=3)
-    assert valid is not None and len(valid) == 5
-    numbers = sorted(row["n"] for part in (train, valid) for row in part)
-    assert numbers == list(range(20)) and [row["n"] for row in valid] != list(range(15, 20))
-    again = hold_out(table, 0.25, seed=3)[1]
-    assert again is not None and list(again) == list(valid)
-    assert hold_out(table, 0.0) == (table, None)
-
-
-def read_listed() -> Rows:
-    from anyformer.data.read import ListedRows
-
-    return ListedRows([{"n": i} for i in range(20)])
 
 
 def test_a_discriminator_that_begins_as_the_generator(rows: Rows, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import anyformer as af
 from anyformer.heads.base import IGNORED
 from anyformer.tasks import find
-from anyformer.tasks.tag import split_words
+from anyformer.tasks.tag import Tagged, joined, word_spans
 
 from .learn import begin, learn, listed
 
@@ -112,18 +113,34 @@ def test_mistakes(trained: Any) -> None:
         begin("tag", "bert-tiny", listed({"tokens": ["a"], "tags": ["O"]}))
 
 
-def test_words_and_marks() -> None:
-    assert split_words("He's in U.S. (Rome), 3.5 km.") == [
-        "He",
-        "'s",
-        "in",
-        "U.S",
-        ".",
-        "(",
-        "Rome",
-        ")",
-        ",",
-        "3.5",
-        "km",
-        ".",
-    ]
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("He's in U.S. (Rome), 3.5 km.", "He 's in U.S. ( Rome ) , 3.5 km ."),
+        ("Prof. Hill of M.I.T. met J. Smith.", "Prof. Hill of M.I.T. met J. Smith ."),
+        ("Washington,  D.C.", "Washington , D.C."),
+        ("It was I. We left Dr.", "It was I . We left Dr ."),
+        ("AT&T co-owns n.ä. 7.", "AT&T co-owns n.ä. 7 ."),
+    ],
+)
+def test_words_and_marks(text: str, words: str) -> None:
+    assert [text[start:end] for start, end in word_spans(text)] == words.split()
+    whole, spans = joined(words.split())
+    assert whole == words and [whole[start:end] for start, end in spans] == words.split()
+
+
+TEXT = "Prof. Peter Blackburn  (of Brussels, D.C.)\nlives in\tBrussels."
+
+
+def test_answers_have_the_characters_that_were_given(trained: Any) -> None:
+    """Whatever was found, without the marks around it the printed answer is the text itself."""
+    answer = trained(TEXT)
+    assert answer.text == TEXT and [TEXT[a:b] for a, b in answer.spans] == list(answer.words)
+    assert answer.entities and "".join(part for part, _ in answer.parts()) == TEXT
+    for entity in answer.entities:
+        assert entity.text == TEXT[slice(*entity.span)]
+        assert answer.spans[entity.start][0] == entity.span[0] and answer.spans[entity.end - 1][1] == entity.span[1]
+    assert re.sub(r"\[([^\[\]:]*): [A-Z]+\]", r"\1", str(answer)) == TEXT
+    words = trained(("Peter", "Blackburn"))
+    assert words.text == "Peter Blackburn" and str(words) == "[Peter Blackburn: PER]"
+    assert str(trained("")) == "" and str(Tagged((), (), ())) == ""

@@ -11,13 +11,14 @@ import torch
 
 import anyformer as af
 from anyformer.pictures.clips import Clip, decode, read_clips, spread
-from anyformer.tasks import find
+from anyformer.tasks import TASKS, find
 from anyformer.tasks.base import Setup
-from anyformer.tasks.classify_video import ClassifyVideoOptions, move
+from anyformer.tasks.classify_video import ClassifyVideoOptions, ClipAugmentation, move
+from anyformer.train.keys import flatten
 from tests.tasks.test_sounds import learn
 from tests.train.clip_files import clip, npz
 
-STILL = ClassifyVideoOptions(flip=0.0, shift=0.0)
+STILL = ClassifyVideoOptions(augment=ClipAugmentation(flip=0.0, shift=0.0))
 
 
 @pytest.mark.parametrize("recipe", ["timesformer-tiny", "videomae-tiny"])
@@ -96,12 +97,40 @@ def test_mistakes(tmp_path: Path) -> None:
 def test_moved_alike() -> None:
     """Every frame of a clip goes the same way."""
     clips = torch.arange(2 * 3 * 1 * 8 * 8).view(2, 3, 1, 8, 8).to(torch.uint8)
-    made = move(clips, ClassifyVideoOptions(flip=1.0, shift=0.0), torch.Generator())
+    made = move(clips, ClipAugmentation(flip=1.0, shift=0.0), torch.Generator())
     assert torch.equal(made, clips.flip(-1))
-    made = move(clips, ClassifyVideoOptions(flip=0.0, shift=0.3), torch.Generator().manual_seed(1))
+    made = move(clips, ClipAugmentation(flip=0.0, shift=0.3), torch.Generator().manual_seed(1))
     for one, before in zip(made, clips, strict=True):
         ways = [(d, a) for d in range(-2, 3) for a in range(-2, 3) if torch.equal(before.roll((d, a), (-2, -1)), one)]
         assert len(ways) == 1
+
+
+def test_left_stays_left(tmp_path: Path) -> None:
+    """Unless asked for, no training batch is mirrored: a clip that goes right never teaches what goes left."""
+    (tmp_path / "x.npz").write_bytes(npz(8))
+    kind = find("classify-video")
+    rows = kind.read(tmp_path / "x.npz")
+    asked: Any = {"augment": ClipAugmentation(flip=1.0, shift=0.0)}
+    plain, mirrored = (
+        kind.begin("timesformer-tiny", rows, setup=Setup(task=ClassifyVideoOptions(**options)))
+        for options in ({"augment": ClipAugmentation(shift=0.0)}, asked)
+    )
+    batch = plain.collate([plain.example(row) for row in rows], torch.Generator())
+    for seed in range(8):
+        made = plain.ready(batch, torch.Generator().manual_seed(seed))["pixel_values"]
+        assert torch.equal(made, plain.ready(batch, None)["pixel_values"])
+    turned = mirrored.ready(batch, torch.Generator())["pixel_values"]
+    assert torch.equal(turned, made.flip(-1)) and not torch.equal(turned, made)
+    assert ClassifyVideoOptions().augment.flip == 0.0
+
+
+def test_one_name_for_the_flip() -> None:
+    """task.augment.flip in every task that may mirror its input; an old name is a mistake that says so."""
+    found = {name: flatten({"task": find(name).options_class()}) for name in TASKS}
+    flips = {name: [key for key in keys if key.endswith("flip")] for name, keys in found.items()}
+    assert {key for keys in flips.values() for key in keys} == {"task.augment.flip"} and flips["classify-video"]
+    with pytest.raises(af.ConfigError, match="flip is 2; it must be from 0 to 1"):
+        ClipAugmentation(flip=2)
 
 
 def test_videomae_folder(tmp_path: Path) -> None:

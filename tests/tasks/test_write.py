@@ -350,3 +350,31 @@ def test_what_gaps_cannot_be() -> None:
     other.tokenizer.unknown_id = None
     with pytest.raises(af.InputError, match="need a token for what is not known"):
         type(task)(other.model, other.tokenizer, task.settings)
+
+
+def test_two_passes_agree(trained: Any) -> None:
+    """With `task.agree` the loss is the mean of two passes' and the weighed divergence between them, over the places
+    that count; an evaluation passes once."""
+    job = Job(trained, ROWS, batch=BATCH, data=DataSettings(cache=False))
+    batch = job.collate(job.batches(0)[0], torch.Generator())
+    labels, plain = batch["labels"], trained.settings
+    assert (labels == -100).any()
+    trained.settings = plain.replace(agree=2.0)
+    try:
+        once = float(job.loss(batch).total)
+        trained.model.train()
+        torch.manual_seed(0)
+        loss = job.loss(batch)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            one, other = (trained.scores(batch)[labels != -100].double() for _ in range(2))
+    finally:
+        trained.settings = plain
+        trained.model.eval()
+    p, q = one.softmax(dim=1), other.softmax(dim=1)
+    apart = (F.kl_div(q.log(), p, reduction="sum") + F.kl_div(p.log(), q, reduction="sum")) / 2
+    wanted = labels[labels != -100]
+    both = sum(F.cross_entropy(logits, wanted, reduction="sum") for logits in (one, other)) / 2
+    assert apart > 1e-6 and int(loss.count) == len(wanted)
+    assert float(loss.total) == pytest.approx(float(both + 2 * apart), rel=1e-4)
+    assert once == pytest.approx(float(job.loss(batch).total), rel=1e-6)

@@ -100,3 +100,25 @@ def test_a_tokenizer_without_a_template_says_so() -> None:
         make(None).chat(TALK)
     with pytest.raises(af.InputError, match="not plain data"):
         make("x").chat([{"role": "user", "content": object()}])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% if tools is none and documents is none %}none{% else %}some{% endif %}",
+        "{{ tools }} {{ documents }} {{ unheard_of }}",
+        "{% if tools is not none and tools|length > 0 %}{{ tools|length }}{% endif %}{{ messages[0].content }}",
+        "{{ tools is defined }} {{ documents is defined }} {{ tools|tojson }}",
+    ],
+)
+def test_tools_and_documents_are_none_as_in_transformers(template: str) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    engine = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    theirs = PreTrainedTokenizerFast(tokenizer_object=engine, chat_template=template)
+    messages = [{"role": "user", "content": "Hello"}]
+    assert chat.render(template, [messages])[0] == theirs.apply_chat_template(messages, tokenize=False)
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    ours = chat.render(template, [messages], tools=tools)[0]
+    assert ours == theirs.apply_chat_template(messages, tools=tools, tokenize=False)

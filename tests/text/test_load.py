@@ -288,7 +288,7 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     says("not valid JSON")
     (tmp_path / "tokenizer_config.json").write_text("[]")
-    says("not a JSON object")
+    says("must hold a JSON object")
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "vocab.txt").unlink()
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')

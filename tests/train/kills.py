@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from anyformer import saving
 from anyformer.train import checkpoint, engine
-from anyformer.weights import files
 from tests.train.toy import ReadingToy, Toy, fingerprint, settings
 
 SETTINGS = settings(steps=60, save_every=3, eval_every=4, accumulate=2, ema=0.9)
@@ -32,9 +32,9 @@ def live(folder: Path, touches: int | None) -> None:
     toy = ReadingToy() if "streams" in sys.argv[4:] else Toy()
     if touches is not None:
         die = _countdown(touches)
-        for module in (checkpoint, files):
+        for module in (checkpoint, saving):
             vars(module)["flush"] = die(module.flush)
-        vars(checkpoint)["save_file"] = die(checkpoint.save_file)
+        vars(checkpoint)["write_safetensors"] = die(checkpoint.write_safetensors)
         vars(checkpoint)["_rename"] = die(checkpoint._rename)
         checkpoint.shutil = _Wrapped(shutil, rmtree=die(shutil.rmtree))  # type: ignore[assignment]
         toy.evaluate = die(toy.evaluate)  # type: ignore[method-assign]

@@ -11,6 +11,8 @@ import os
 import shutil
 import socket
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,8 @@ def run(out: Path, name: str, folder: Path | None, resume: bool = False, **chang
     (out / f"{name}.{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
 
 
-def launch(ranks: int, out: Path, jobs: list[dict[str, Any]]) -> None:
+def launch(ranks: int, out: Path, jobs: list[dict[str, Any]], run: Callable[..., None] = run) -> None:
+    """Do the jobs in so many processes."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -99,6 +102,8 @@ def launch(ranks: int, out: Path, jobs: list[dict[str, Any]]) -> None:
                     run(out, **job)
                 torch.distributed.destroy_process_group()
                 code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(code)

@@ -179,7 +179,7 @@ def test_all_damaged(tmp_path: Path) -> None:
     cut_off(tmp_path, 13)
     for folder in (tmp_path / "checkpoints").glob("step-*"):
         cut_short(folder)
-    with pytest.raises(af.FolderError, match=r"No checkpoint in .* is whole"):
+    with pytest.raises(af.FolderError, match=r"No checkpoint in .* can be used"):
         train(Toy(), settings(), folder=tmp_path, resume=True)
 
 
@@ -194,15 +194,15 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_takes_no_more(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step that could not be saved, why, and where the run can go on from; the one before stays whole."""
-    write, calls = checkpoint.save_file, [0]
+    write, calls = checkpoint.write_safetensors, [0]
 
-    def save_file(*args: object) -> None:
+    def write_safetensors(*args: object) -> None:
         calls[0] += 1
         if calls[0] > 3:  # step 5, best 7, step 10; then best 14
             raise OSError(code, os.strerror(code))
         write(*args)
 
-    monkeypatch.setattr(checkpoint, "save_file", save_file)
+    monkeypatch.setattr(checkpoint, "write_safetensors", write_safetensors)
     with pytest.raises(af.FolderError) as error:
         train(Toy(), settings(), folder=tmp_path)
     assert os.strerror(code) in str(error.value) and "go on from step 10 with --resume" in str(error.value)

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -169,6 +170,35 @@ def test_the_best_weights_are_the_result(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("metrics", "losses", "best"),
+    [
+        ((0.5, 0.5, 0.5), (3.0, 1.0, 2.0), 2),  # of equals the one with the lowest loss
+        ((0.5, 0.5, 0.5), (2.0, 1.0, 1.0), 3),  # then the latest
+        ((0.4, 0.5, 0.4), (1.0, 2.0, 0.5), 2),  # the metric counts first
+        ((0.5, 0.5, 0.5), (2.0, math.nan, 3.0), 1),
+        ((0.5, 0.5, 0.4), (None, None, None), 2),  # without a loss the latest
+    ],
+)
+def test_ties_are_broken_by_the_loss_and_then_by_the_step(
+    metrics: tuple[float, ...], losses: tuple[float | None, ...], best: int, tmp_path: Path
+) -> None:
+    class Tied(Toy):
+        metric, larger_is_better = "accuracy", True
+        seen: ClassVar[list[str]] = []
+
+        def evaluate(self) -> dict[str, float | str]:
+            number = len(self.seen)
+            self.seen.append(fingerprint(self.model))
+            loss = losses[number]
+            return {"accuracy": metrics[number], **({} if loss is None else {"loss": loss})}
+
+    Tied.seen.clear()
+    toy = Tied()
+    state = train(toy, settings(steps=3, eval_every=1, save_every=1), folder=tmp_path)
+    assert state.best_step == best and fingerprint(toy.model) == Tied.seen[best - 1]
+
+
 def test_early_stopping() -> None:
     class Flat(Toy):
         def evaluate(self) -> dict[str, float | str]:
@@ -176,7 +206,7 @@ def test_early_stopping() -> None:
 
     notes = Notes()
     state = train(Flat(), settings(steps=500, eval_every=2, patience=3), watcher=notes)
-    assert state.step == 8 and state.best_step == 2
+    assert state.step == 8 and state.best_step == 8  # of equals the latest, which does not count as better
 
 
 def test_the_minutes_end_a_run_as_its_steps_do(tmp_path: Path) -> None:

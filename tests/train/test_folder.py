@@ -21,10 +21,11 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
         check_folder(tmp_path / "file", resume=False)
     with pytest.raises(af.FolderError, match="not empty"):
         check_folder(tmp_path, resume=False)
-    with pytest.raises(af.FolderError, match="no run in"):
+    with pytest.raises(af.FolderError, match="not empty"):
         check_folder(tmp_path, resume=True)
+    assert not check_folder(tmp_path / "new", resume=True), "nothing to continue: it is started"
     begin_folder(tmp_path / "run", {}, {})
-    check_folder(tmp_path / "run", resume=True)
+    assert check_folder(tmp_path / "run", resume=True)
     with pytest.raises(af.FolderError, match="holds a run already: add --resume"):
         check_folder(tmp_path / "run", resume=False)
 

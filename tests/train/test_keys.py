@@ -49,6 +49,7 @@ SECTIONS: dict[str, Settings] = {"model": Outer(), "train": TrainSettings()}
         ("0.9,0.98", tuple[float, ...] | None, (0.9, 0.98)),
         ("b", Literal["a", "b"], "b"),
         ('{"size": 4}', Inner, Inner(size=4)),
+        ('[{"size": 4}, {"kind": "b"}]', tuple[Inner, ...], (Inner(size=4), Inner(kind="b"))),
     ],
 )
 def test_texts_become_values(text: str, hint: Any, value: Any) -> None:
@@ -83,8 +84,8 @@ def test_keys_reach_their_sections() -> None:
         ({"train.step": "5"}, 'no setting "train.step". Did you mean "train.steps"?'),
         ({"n_layer": "5"}, 'Did you mean "model.n_layers"?'),
         ({"seed": "5"}, "may mean model.seed or train.seed"),
-        ({"train.steps": "many"}, "train.steps is 'many'; it takes int"),
-        ({"train.steps": 2.5}, "train.steps is 2.5; it takes int"),
+        ({"train.steps": "many"}, "train.steps is 'many'; it takes a whole number"),
+        ({"train.steps": 2.5}, "train.steps is 2.5; it takes a whole number"),
         ({"train.schedule": "cosin"}, "'inverse_sqrt', 'cosine'"),
         ({"train.steps": "0"}, "steps is 0; it must be 1 or more"),
         ({"train.betas": "0.9"}, "two numbers"),
@@ -131,3 +132,15 @@ def test_bad_files(tmp_path: Path, name: str, text: str | None, says: str) -> No
         (tmp_path / name).write_text(text)
     with pytest.raises(af.ConfigError, match=says):
         read_config(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", sorted({af.registry.recipe(name).family.name: name for name in af.recipes()}.values()))
+def test_settings_of_every_family_are_json_and_come_back(name: str, tmp_path: Path) -> None:
+    """Nested settings too, such as the rotary angles of Llama: in the record of a run and in what --dry-run prints."""
+    config = af.registry.recipe(name).config
+    kept = json.loads(json.dumps(flatten({"model": config})))
+    assert resolve({"model": config}, kept)["model"] == config
+    (tmp_path / "x.yaml").write_text(show({"model": config}))
+    assert resolve({"model": config}, read_config(tmp_path / "x.yaml"))["model"] == config
+    typed = {key: value if isinstance(value, str) else json.dumps(value) for key, value in kept.items()}
+    assert resolve({"model": config}, typed)["model"] == config

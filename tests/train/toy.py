@@ -23,6 +23,7 @@ WORDS, LENGTH = 16, 8
 
 class Toy:
     metric, larger_is_better, slow, steady, streams = "loss", False, False, True, 0
+    contrastive = False
     fills: ClassVar[Mapping[str, int]] = {}
     longest = None
 

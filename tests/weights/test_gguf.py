@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def test_packed_weights_are_those_that_transformers_unpacks(packing: str, tmp_pa
     batch = {"input_ids": ids(3, 9)}
     with torch.no_grad():
         close(model(**batch).logits, theirs(**batch).logits, "logits")
-    half = {"F16": torch.float16, "BF16": torch.bfloat16}
-    assert af.load(file).dtype == half.get(packing, torch.float32)
+    # Norms are float32 in such files, whatever the matrices are: with nothing said, none of it is rounded.
+    with pytest.warns(UserWarning, match="the model is float32") if "F16" in packing else nullcontext():
+        assert torch.equal(af.load(file)(**batch).logits, model(**batch).logits)
 
 
 def test_every_type_that_is_promised_can_be_unpacked() -> None:

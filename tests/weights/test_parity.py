@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import anyformer as af
 
 from . import oracles_decoders as decoders
-from .compare import compare, flat
+from .compare import CACHE, compare, flat
 from .oracles import ARCHITECTURES, LABELS, hf_class, make_case, make_oracle, save_oracle
 
 EVERYTHING = {"output_hidden_states": True, "output_attentions": True}
@@ -37,9 +38,42 @@ def test_outputs(architecture: str, tmp_path: Path) -> None:
         theirs = eager(oracle)(**case.batch, **EVERYTHING)
         ours = model(**case.batch, **EVERYTHING)
     names = compare(ours, theirs, case)
+    assert list(ours) == [name for name in theirs if name not in CACHE], "fields come in another order"
     attends = any(point.endswith(".weights") for point in model.points)  # Mamba has nothing to show
     assert any("attentions" in name for name in names) == attends
     assert any("hidden_states" in name for name in names)
+
+
+def shapes(value: Any) -> Any:
+    return [shapes(one) for one in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", value)
+
+
+@pytest.mark.parametrize("asked", [(), ("output_attentions",), tuple(EVERYTHING)], ids=len)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_tuples(architecture: str, asked: tuple[str, ...], tmp_path: Path) -> None:
+    """`return_dict=False` gives the items of transformers, in its order; nothing in it is an Output."""
+    if architecture == "VisionEncoderDecoderModel":
+        pytest.skip("departure: transformers' tuple also has the encoder's pooled output, which its Output has not")
+    oracle, case = eager(make_oracle(architecture)), make_case(architecture)
+    model = af.load(save_oracle(oracle, tmp_path))
+    options = dict.fromkeys(asked, True) | {"return_dict": False}
+    batch = {**case.batch, **LABELS[architecture](case.batch)} if architecture in LABELS else case.batch
+    no_cache = {"use_cache": False} if "use_cache" in inspect.signature(oracle.forward).parameters else {}
+    with torch.no_grad():
+        theirs, ours = oracle(**batch, **options, **no_cache), model(**batch, **options)
+    assert isinstance(ours, tuple)
+    assert shapes(ours) == shapes(theirs)
+
+
+@pytest.mark.parametrize(
+    "architecture", ["GPT2LMHeadModel", "LlamaForCausalLM", "T5ForConditionalGeneration", "BartModel"]
+)
+def test_a_cache_stands_where_transformers_puts_it(architecture: str, tmp_path: Path) -> None:
+    oracle, case = eager(make_oracle(architecture)), make_case(architecture)
+    model = af.load(save_oracle(oracle, tmp_path))
+    options = {**EVERYTHING, "use_cache": True}
+    with torch.no_grad():
+        assert list(model(**case.batch, **options)) == list(oracle(**case.batch, **options))
 
 
 @pytest.mark.parametrize("architecture", sorted(LABELS))

@@ -9,18 +9,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """A sigmoid in place of the normal distribution (CLIP)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def relu2(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def linear(x: Tensor) -> Tensor:
+    return x
+
+
+# Named functions all, so that a model can be pickled.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "quick_gelu": quick_gelu,
     "silu": F.silu,
     "mish": F.mish,
-    "relu2": lambda x: F.relu(x).square(),
+    "relu2": relu2,
     "relu6": F.relu6,
     "leaky_relu": F.leaky_relu,
     "hardswish": F.hardswish,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
-    "linear": lambda x: x,
+    "linear": linear,
 }

@@ -94,7 +94,7 @@ def choose(call: Call) -> Kernel:
     return next(kernel for kernel in KERNELS.values() if kernel.can(call) and kernel.pays(call))
 
 
-def weigh(
+def attention_weights(
     query: Tensor,
     key: Tensor,
     mask: Mask = EVERYTHING,

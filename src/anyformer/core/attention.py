@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.attend import attend, weigh
+from anyformer.core.attend import attend, attention_weights
 from anyformer.core.linear import Fused, Linear
-from anyformer.core.masks import EVERYTHING, Mask, Packed, Padding, Placed, together
+from anyformer.core.masks import EVERYTHING, Causal, Documents, Mask, Packed, Padding, Placed, together
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.state import PAST, State
@@ -116,10 +116,10 @@ class Attention(nn.Module):
         query = _gather_beams(query, beams)
         scale = self.scale
         bias = self.positions.bias(query, key, offset, scale, tokens.grid) if self.positions else None
-        if self.taps.watch.patterns:
+        if self.taps.watched:
             self._show(tokens, context, _part_beams(query, beams), key, value)
             if self.taps.wants("weights"):
-                weights = weigh(query, key, mask, scale=scale, bias=bias, offset=offset, score=self.score)
+                weights = attention_weights(query, key, mask, scale=scale, bias=bias, offset=offset, score=self.score)
                 self.taps.see("weights", _part_beams(weights, beams))
         dropout = self.config.dropout if self.training else 0.0
         heads = attend(
@@ -148,9 +148,16 @@ class Attention(nn.Module):
         if context is None and state is not None:
             return state.mask(own, tokens.x.shape[1], n_keys, tokens.memo)
         if keys.mask is None:
-            return own
+            return own if context is not None else self._apart(own, tokens)
         real = Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
         return Placed(own, keys.mask.cumsum(dim=1) - 1) & real if own.numbered else own & real
+
+    @staticmethod
+    def _apart(own: Mask, tokens: Tokens) -> Mask:
+        """Causal attention does not cross from one text of a row to the next."""
+        if tokens.documents is None or not any(isinstance(part, Causal) for part in own.parts):
+            return own
+        return own & Documents(tokens.documents, tokens.documents)
 
     def _self(
         self, tokens: Tokens, state: State | None, norm: nn.Module | None = None

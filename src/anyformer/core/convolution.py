@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
-from anyformer.core.attend import attend, weigh
+from anyformer.core.attend import attend, attention_weights
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING, Mask, Padding
 from anyformer.core.rows import Rows
@@ -155,7 +155,7 @@ class Lookup(nn.Module):
         key, value = source.x.unsqueeze(1), (source.x + source.code).unsqueeze(1)
         mask: Mask = EVERYTHING if source.mask is None else Padding(source.mask)
         if self.taps.wants("weights"):
-            self.taps.see("weights", weigh(query, key, mask, scale=1.0))
+            self.taps.see("weights", attention_weights(query, key, mask, scale=1.0))
         found = attend(query, key, value, mask, scale=1.0).squeeze(1)
         if source.mask is None:
             found = found * source.x.shape[1] ** 0.5

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anyformer.core import products
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.products import Int8, Packed
+from anyformer.errors import InputError
 
 ALIGNED = 8  # half-precision numbers in the 16 bytes that the fast products of a GPU begin rows at
 HALVES = (torch.float16, torch.bfloat16)
@@ -70,9 +71,10 @@ class Linear(nn.Module):
         if self._int8 is not None:
             return self._int8(x, bias)
         if self._packed is not None and self._takes_packed(x):
-            if self._packed.version == self.weight._version:
+            if not self.packed:  # the weights have moved on
+                self.pack(self._packed.rows)
+            if self._packed is not None:
                 return self._packed(x, bias)
-            self._packed = None  # the weights have moved on
         if self.weight.shape[0] % ALIGNED and self._halves(x):
             return _aligned(x, self.weight, bias)
         return F.linear(x, self.weight, bias)
@@ -96,17 +98,17 @@ class Linear(nn.Module):
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the matrix laid out for oneDNN, for products with about so many rows without gradients."""
-        if self._int8 is None and Packed.suits(self.weight):
-            self._packed = Packed(self.weight, rows)
+        self._packed = Packed(self.weight, rows) if self._int8 is None and Packed.suits(self.weight) else None
 
     def train(self, mode: bool = True) -> Self:
-        if mode:
-            self._packed = None  # fused optimisers move the weights without telling anyone
+        if self._packed is not None:
+            self._packed.expire()
+        self._packed = None if mode else self._packed
         return super().train(mode)
 
     @property
     def packed(self) -> bool:
-        return self._packed is not None and self._packed.version == self.weight._version
+        return self._packed is not None and self._packed.holds(self.weight)
 
     def quantise(self) -> None:
         """From now on in 8 bits, without the weights themselves."""
@@ -117,6 +119,21 @@ class Linear(nn.Module):
     @property
     def quantised(self) -> bool:
         return self._int8 is not None
+
+    def _save_to_state_dict(self, *args: Any, **options: Any) -> None:
+        self._refuse_int8()
+        super()._save_to_state_dict(*args, **options)
+
+    def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
+        self._refuse_int8()
+        super()._load_from_state_dict(*args, **options)
+
+    def _refuse_int8(self) -> None:
+        if self._int8 is not None:
+            raise InputError(
+                "The matrices of this model are rounded to int8, and their weights are gone; for a state_dict load the"
+                ' model without weights="int8".'
+            )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._packed = None  # another device or type

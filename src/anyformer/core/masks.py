@@ -65,6 +65,9 @@ class Everything(Mask):
     def parts(self) -> tuple[Mask, ...]:
         return ()
 
+    def __reduce__(self) -> str:
+        return "EVERYTHING"  # copies and pickles give the one below, which kernels know by its identity
+
 
 EVERYTHING = Everything()
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from anyformer.core.raster import Raster
 from anyformer.core.rope import Rope
-from anyformer.errors import InputError
+from anyformer.errors import ConfigError, InputError
 from anyformer.tokens import Memo, Tokens, unobserved
 
 Layout = Literal["halves", "interleaved", "stretched"]
@@ -44,6 +44,12 @@ def sinusoids_2d(rows: int, columns: int, d_model: int) -> Tensor:
     """MAE's fixed table [rows·columns, d]: the first half of the features tells the column, the second the row."""
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     return torch.cat([sinusoids(axis.flatten(), d_model // 2, "halves") for axis in (x, y)], dim=-1)
+
+
+def _check_width(kind: str, width: int, factor: int) -> None:
+    """Raise ConfigError if vectors of this kind cannot have that many features."""
+    if width % factor:
+        raise ConfigError(f"{kind} need a width that is a multiple of {factor}, and {width} is not; choose another.")
 
 
 class Positions(nn.Module):
@@ -124,6 +130,8 @@ class Grid(Positions):
         self, rows: int, columns: int, d_model: int, extra: int = 0, fixed: Literal["1d", "2d"] | None = None
     ) -> None:
         super().__init__()
+        if fixed == "2d":
+            _check_width("Sinusoidal positions of rows and columns", d_model, 2)
         self.rows, self.columns, self.extra, self.fixed = rows, columns, extra, fixed
         self.weight = nn.Parameter(torch.empty(extra + rows * columns, d_model), requires_grad=fixed is None)
 
@@ -154,6 +162,7 @@ class Grid2D(Positions):
 
     def __init__(self, rows: int, columns: int, d_model: int) -> None:
         super().__init__()
+        _check_width("Learned positions of rows and columns", d_model, 2)
         self.row = nn.Parameter(torch.empty(rows, d_model // 2))
         self.column = nn.Parameter(torch.empty(columns, d_model // 2))
 
@@ -237,6 +246,7 @@ class Sinusoidal2D(Positions):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
+        _check_width("Sinusoidal positions of rows and columns", d_model, 4)
         self.d_model = d_model
 
     def embed(self, tokens: Tokens) -> Tensor:
@@ -276,6 +286,8 @@ class Rotary(Positions):
         super().__init__()
         self.d_head, self.layout, self.trained = d_head, layout, trained
         self.rope = rope if rope is not None else Rope(base=base)
+        if self.rope.width(d_head) == d_head:
+            _check_width("Rotary positions of a head", d_head, 2)
 
     def rotate(self, query: Tensor, key: Tensor, at: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
         cos, sin = self._tables(at, query.dtype, {} if memo is None else memo)

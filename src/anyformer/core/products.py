@@ -7,18 +7,25 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.copies import Copy
 from anyformer.errors import InputError
 
 # Activations that a packed product can end with: oneDNN's name, and which of its two ways.
 EPILOGUES = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
-class Packed:
+class Packed(Copy):
     """A copy of a float32 matrix in the layout that oneDNN likes for about so many rows; the numbers are the same."""
 
     def __init__(self, weight: nn.Parameter, rows: int) -> None:
+        super().__init__(weight)
         self.layout: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
-        self.version = weight._version  # of the weights that were copied
+        self.rows = rows
+
+    def holds(self, *weights: Tensor) -> bool:
+        """As for every copy; asked at each product, so it is quick."""
+        (weight,) = weights
+        return weight is self.weights[0] and weight._version == self.versions[0]
 
     @staticmethod
     def suits(weight: Tensor) -> bool:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.attend import attend, weigh
+from anyformer.core.attend import attend, attention_weights
 from anyformer.core.cells import Carry, Kind, keep_rows, make_cell, run_cell, run_held
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING, Mask, Padding
@@ -285,7 +285,7 @@ class AttentiveDecoder(nn.Module):
         explicit = self.config.hard or self.config.note
         if not explicit and not self.taps.wants("weights"):
             return attend(one_head, keys, keys, mask, scale=1.0, score=self.score).squeeze(1), None
-        weights = weigh(one_head, keys, mask, scale=1.0, score=self.score).squeeze(1)
+        weights = attention_weights(one_head, keys, mask, scale=1.0, score=self.score).squeeze(1)
         taken = self._choose(weights) if self.config.hard else weights
         if explicit:
             return taken @ source.x, Look(weights, taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
 from anyformer.core.positions import Positions
 from anyformer.core.state import State
 from anyformer.core.steady import Steady
+from anyformer.core.taps import recomputing
 from anyformer.tokens import Tokens
 
 
@@ -88,11 +89,11 @@ class Stack(nn.Module):
         first = first if first is not None and self._narrows(block, tokens) else None
         # A state has moved on by the time that gradients are computed.
         again = self.recompute and self.training and torch.is_grad_enabled() and state is None
-        made: Tokens = (
-            checkpoint(block, tokens.replace(tokens.x), memory, state, first, use_reentrant=False)  # without summands
-            if again
-            else block(tokens, memory, state, first)
-        )
+        if not again:
+            return cast("Tokens", block(tokens, memory, state, first))
+        watched: dict[str, Any] = {"context_fn": recomputing} if block.taps.watched else {}
+        plain = tokens.replace(tokens.x)  # without summands
+        made: Tokens = checkpoint(block, plain, memory, state, first, use_reentrant=False, **watched)
         return made
 
     def _narrows(self, block: Block, tokens: Tokens) -> bool:

@@ -160,6 +160,7 @@ class State:
         self.numbered = False  # whether some layer's mask goes by the numbers of tokens
         self.memory: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()
+        self.checked = False  # whether what was made of the weights is known to hold as long as this state is in use
 
     def keys(self, path: str, span: int | None = None) -> KeyValues:
         """`span`: how many tokens before a query it looks at, where that is bounded."""

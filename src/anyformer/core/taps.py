@@ -1,6 +1,7 @@
 """Named points to watch inside a model, such as "decoder.blocks.3.cross.weights".
 
 Every part holds a `Taps` that knows the part's own name. `see(point, value)` costs one truth test while nobody looks.
+Who looks is a context variable: watching is a property of the call, and the model itself never changes by it.
 Attention computes its weights only for the layers that are watched, beside its fast kernel and not instead of it, so
 looking changes nothing.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 
 from torch import Tensor, nn
 
@@ -34,20 +36,41 @@ class Seen(dict[str, Tensor]):
 
 
 class Watch:
-    """The watchers of one model, shared by all of its taps."""
+    """One model, as its watchers know it. It holds nothing; a copy of the model has another one."""
 
-    def __init__(self) -> None:
-        self.patterns: list[tuple[tuple[str, ...], Seen]] = []
-        self.found: dict[str, list[Seen]] = {}  # points that were asked about since the patterns last changed
 
-    def seekers(self, point: str) -> list[Seen]:
-        if point not in self.found:
-            seekers = [s for globs, s in self.patterns if any(fnmatch.fnmatchcase(point, glob) for glob in globs)]
-            self.found[point] = seekers
-        return self.found[point]
+class Watcher:
+    """Globs that one caller asks about in one model, until `stop`."""
 
-    def change(self, patterns: list[tuple[tuple[str, ...], Seen]]) -> None:
-        self.patterns, self.found = patterns, {}
+    def __init__(self, watch: Watch, globs: tuple[str, ...], seen: Seen) -> None:
+        self.watch, self.globs, self.seen = watch, globs, seen
+        self._found: dict[str, bool] = {}  # points that were asked about
+
+    def wants(self, point: str) -> bool:
+        if point not in self._found:
+            self._found[point] = any(fnmatch.fnmatchcase(point, glob) for glob in self.globs)
+        return self._found[point]
+
+    def stop(self) -> None:
+        """Want nothing more, whichever contexts this one was copied to."""
+        self.globs, self._found = (), {}
+
+
+# Who watches the current call: a thread or a task sees its own watchers only.
+_WATCHERS: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
+# Whoever watches in this process. While it is empty, no part asks further: it is quick, and all that a compiled graph
+# depends on.
+_ANYWHERE: list[Watcher] = []
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether the current call is watched at some point of the model."""
+    assert isinstance(model.watch, Watch)
+    return _watched(model.watch)
+
+
+def _watched(watch: Watch) -> bool:
+    return bool(_ANYWHERE) and any(one.watch is watch and one.globs for one in _WATCHERS.get())
 
 
 class Taps:
@@ -61,15 +84,23 @@ class Taps:
         """What a state calls the part; outside a model it has no name of its own."""
         return self.path or f"{type(part).__name__} {id(part)}"
 
+    @property
+    def watched(self) -> bool:
+        """Whether the current call is watched at some point of the model."""
+        return _watched(self.watch)
+
     def wants(self, point: str) -> bool:
-        return bool(self.watch.patterns) and bool(self.watch.seekers(f"{self.path}.{point}"))
+        return bool(_ANYWHERE) and bool(self._seekers(f"{self.path}.{point}"))
 
     def see(self, point: str, value: Tensor, packing: Packing | None = None) -> Tensor:
         """Show a value to whoever watches; packed tokens are shown padded. Returns the value itself."""
-        if self.watch.patterns:
-            for seen in self.watch.seekers(f"{self.path}.{point}"):
+        if _ANYWHERE:
+            for seen in self._seekers(f"{self.path}.{point}"):
                 seen.add(f"{self.path}.{point}", value if packing is None else packing.unpack(value))
         return value
+
+    def _seekers(self, point: str) -> list[Seen]:
+        return [one.seen for one in _WATCHERS.get() if one.watch is self.watch and one.wants(point)]
 
 
 NO_TAPS = Taps(Watch(), "")
@@ -143,10 +174,45 @@ def look(model: nn.Module, *patterns: str) -> Iterator[Seen]:
 def watching(watch: Watch, *patterns: str, seen: Seen | None = None) -> Iterator[Seen]:
     """`look` without asking whether anything matches; what is seen goes into `seen`, where that is given."""
     seen = Seen() if seen is None else seen
-    if patterns:
-        watch.change([*watch.patterns, (patterns, seen)])
-    try:
+    if not patterns:
         yield seen
-    finally:  # by identity: two watchers of the same points hold equal dictionaries
-        if patterns:
-            watch.change([entry for entry in watch.patterns if entry[1] is not seen])
+        return
+    watcher = Watcher(watch, patterns, seen)
+    with _among(watcher):
+        yield seen
+
+
+@contextmanager
+def _among(*watchers: Watcher) -> Iterator[None]:
+    _ANYWHERE.extend(watchers)
+    _WATCHERS.set((*_WATCHERS.get(), *watchers))
+    try:
+        yield
+    finally:
+        for watcher in watchers:
+            watcher.stop()
+            _ANYWHERE.remove(watcher)
+        _WATCHERS.set(tuple(one for one in _WATCHERS.get() if one not in watchers))
+
+
+class Unseen(Seen):
+    """Keeps nothing."""
+
+    def add(self, point: str, value: Tensor) -> None:
+        pass
+
+
+def recomputing() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """For blocks that are computed again for gradients (`context_fn` of torch.utils.checkpoint), maybe in another
+    thread: they do what they did when they were watched, and nobody sees it a second time."""
+    return nullcontext(), _again([(one.watch, one.globs) for one in _WATCHERS.get()])
+
+
+@contextmanager
+def _again(wanted: list[tuple[Watch, tuple[str, ...]]]) -> Iterator[None]:
+    now = _WATCHERS.set(())
+    try:
+        with _among(*(Watcher(watch, globs, Unseen()) for watch, globs in wanted)):
+            yield
+    finally:
+        _WATCHERS.reset(now)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.data.files import writing
+from anyformer.data.cache import used, writing
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.errors import Error
@@ -102,7 +102,7 @@ def prepare(
         return _make(rows, function, progress, _InMemory())
     name = hashlib.blake2b(f"{VERSION}|{rows.fingerprint}|{key}".encode(), digest_size=16).hexdigest()
     place = cache / f"{name}.examples"
-    if not (place / "fields.json").exists():
+    if not used(place):
         _store(rows, function, progress, place)
     return _open(place)
 
@@ -209,7 +209,6 @@ def _kind(values: Iterable[Any]) -> Any:
 def _store(rows: Rows, function: Prepare, progress: Progress | None, place: Path) -> None:
     """Into a folder beside, which takes the name when it is whole."""
     with writing(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".examples.", dir=place.parent))
         try:
             store = _OnDisk(draft)

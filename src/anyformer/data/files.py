@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import glob
-import gzip
 import hashlib
 import lzma
 import mmap
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from anyformer.errors import DataError
+from anyformer.errors import ConfigError, DataError, Error
+from anyformer.jsonfile import open_file
 
 Buffer = bytes | mmap.mmap
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 BLOCK = 2**22
-IN_MEMORY = 2**25  # bytes that an unpacked file may have before it goes to the cache on disk
-PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+PACKED = (".gz", ".xz")
 
 
-def cache_folder() -> Path:
-    """ANYFORMER_CACHE, or the place that this system has for such things."""
-    said = os.environ.get("ANYFORMER_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(said) if said else base / "anyformer"
+def check_paths(name: str, paths: Any) -> None:
+    """Raise DataError unless `paths`, the argument `name`, is a path or a list of paths."""
+    listed = isinstance(paths, (list, tuple))
+    odd = [item for item in (paths if listed else [paths]) if not isinstance(item, (str, PathLike))]
+    if odd:
+        kind = type(odd[0]).__name__
+        given = f"a {type(paths).__name__} that holds a value of type {kind}" if listed else f"of type {kind}"
+        raise DataError(
+            f"{name} is {given}; it must be the path of a file or a list of paths."
+            " Write rows that are in memory to a .jsonl file, one JSON object a line."
+        )
 
 
 def expand(paths: Paths) -> list[list[Path]]:
@@ -77,75 +85,46 @@ def stamp(path: Path) -> str:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with the file itself, as one sentence that names it."""
+def reading(path: Path | str, error: type[DataError] = DataError) -> Iterator[None]:
+    """Whatever goes wrong with a file, as one sentence that names it: also what the libraries that decode it raise."""
     try:
         yield
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
-        raise DataError(f"{path} is damaged or cut short, and cannot be unpacked: {error}.") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except Error:
+        raise
+    except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as problem:
+        raise error(f"{path} is damaged or cut short, and cannot be unpacked: {_why(problem)}.") from None
+    except OSError as problem:
+        damaged = type(problem).__name__ == "BadGzipFile"
+        what = "is damaged or cut short, and cannot be unpacked" if damaged else "cannot be read"
+        raise error(f"{path} {what}: {problem.strerror or _why(problem)}.") from None
+    except MemoryError:
+        raise error(f"{path} is too large: reading it takes more memory than there is.") from None
+    except Exception as problem:  # damaged bytes make decoders fail in any way
+        raise error(f"{path} is damaged, or is not what its name says: {_why(problem)}.") from problem
 
 
-def content(path: Path, cache: Path) -> Buffer:
-    """The bytes of a file, unpacked: mapped where they are many, so that they need not fit into memory."""
-    unpack = PACKED.get(path.suffix.lower())
-    with reading(path):
-        if unpack is not None:
-            return spool(_blocks(path), cache / f"{stamp(path)}.unpacked")
-        return map_file(path)
+def _why(problem: Exception) -> str:
+    return str(problem).strip().rstrip(".") or type(problem).__name__
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    with reading(path), PACKED[path.suffix.lower()](path, "rb") as stream:
-        while block := stream.read(BLOCK):
-            yield block
+def read_file(path: Path) -> bytes:
+    with reading(path), open_file(path) as stream:
+        return stream.read()
 
 
 def map_file(path: Path) -> Buffer:
-    if not path.stat().st_size:
-        return b""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
+        if not os.fstat(stream.fileno()).st_size:
+            return b""
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def spool(blocks: Iterable[bytes], place: Path) -> Buffer:
-    """All blocks: in memory where they are few, else in a file at `place`, written once and mapped from then on."""
-    if place.exists():
-        return map_file(place)
-    held: list[bytes] = []
-    size = 0
-    source = iter(blocks)
-    for block in source:
-        held.append(block)
-        size += len(block)
-        if size > IN_MEMORY:
-            with new_file(place) as stream:
-                stream.writelines(held)
-                stream.writelines(source)
-            return map_file(place)
-    return b"".join(held)
-
-
-@contextmanager
-def new_file(place: Path) -> Iterator[tempfile._TemporaryFileWrapper[bytes]]:
-    """A file that stands at `place` once it is whole, and not at all before."""
-    with writing(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=f".{place.name}.", delete=False) as stream:
-            try:
-                yield stream
-                stream.flush()
-                os.replace(stream.name, place)
-            except BaseException:
-                Path(stream.name).unlink(missing_ok=True)
-                raise
-
-
-@contextmanager
-def writing(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        hint = "Another folder for it can be given in the environment variable ANYFORMER_CACHE."
-        raise DataError(f"The cache in {place.parent} cannot be written: {error.strerror or error}. {hint}") from None
+def bytes_said(variable: str, default: int) -> int:
+    """A number of bytes in an environment variable, such as 512MB."""
+    said = os.environ.get(variable)
+    if not said:
+        return default
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B)?\s*", said, re.IGNORECASE)
+    if found is None:
+        raise ConfigError(f"{variable} is {said!r}; give a number of bytes, such as 500MB or 20GB.")
+    return int(float(found[1]) * UNITS[(found[2] or "").upper()])

@@ -16,11 +16,14 @@ from typing import Any
 import numpy as np
 
 from anyformer.data import records
-from anyformer.data.files import BLOCK, Buffer, content, reading, spool, stamp
+from anyformer.data.cache import spool
+from anyformer.data.files import BLOCK, Buffer, stamp
 from anyformer.data.records import Spans
+from anyformer.data.unpack import check_unpacked, content
 from anyformer.errors import DataError
 
 Row = dict[str, Any]
+PARQUET_ROWS = 256  # read at once: a page of one repeated text unpacks to as much as that many texts
 
 SUFFIXES = {
     ".txt": "text",
@@ -72,7 +75,7 @@ class Part:
     def row(self, i: int) -> Row:
         try:
             return self.parse(self.text(i))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"{self.where(i)}, is not what it should be: {error}.") from None
 
     def where(self, i: int) -> str:
@@ -238,24 +241,33 @@ def _object(line: str) -> Row:
 
 def read_json(path: Path, asked: Asked) -> Part:
     """SQuAD's file, a list of objects, or an object with such a list under "data" """
-    data = content(path, asked.cache)
-    if not len(data):
-        raise DataError(f"{path} is empty.")
-    try:
-        whole = json.loads(data[:].decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        records.lines(data, path, asked.cache)  # which says where
-        raise
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
-    except RecursionError:
-        raise DataError(f"{path} holds JSON that is nested too deeply.") from None
+    whole = parse_json(text_of(content(path, asked.cache), path), path)
     listed = whole.get("data") if isinstance(whole, dict) else whole
     if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise DataError(f'{path} must hold a list of objects, or an object with such a list under "data".')
     squad = bool(listed) and "paragraphs" in listed[0]
     rows = _questions(listed, path) if squad else iter(listed)
     return _written(path, rows, asked, "question" if squad else "object")
+
+
+def text_of(data: Buffer, path: Path) -> str:
+    """The whole of a file as text."""
+    if not len(data):
+        raise DataError(f"{path} is empty.")
+    records.check_text(data[:BLOCK], 0, path)  # before all of something else is read
+    try:
+        return data[:].decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise records.not_text(data, path) from None
+
+
+def parse_json(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
+    except RecursionError:
+        raise DataError(f"{path} holds JSON that is nested too deeply.") from None
 
 
 def _questions(articles: list[Row], path: Path) -> Iterator[Row]:
@@ -277,15 +289,17 @@ def _questions(articles: list[Row], path: Path) -> Iterator[Row]:
 
 def _written(path: Path, rows: Iterable[Row], asked: Asked, unit: str) -> Part:
     """Rows that were not lines, as JSON lines."""
-    data = spool(_json_blocks(rows), asked.cache / f"{stamp(path)}.jsonl")
+    data = spool(_json_blocks(rows, path), asked.cache / f"{stamp(path)}.jsonl")
     return _json_lines(path, data, asked, unit)
 
 
-def _json_blocks(rows: Iterable[Row]) -> Iterator[bytes]:
-    held = bytearray()
+def _json_blocks(rows: Iterable[Row], path: Path) -> Iterator[bytes]:
+    held, done, packed = bytearray(), 0, path.stat().st_size
     for row in rows:
         held += json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
         if len(held) > BLOCK:
+            done += len(held)
+            check_unpacked(str(path), packed, done)
             yield bytes(held)
             held.clear()
     yield bytes(held)
@@ -298,15 +312,14 @@ def read_parquet(path: Path, asked: Asked) -> Part:
     except ImportError:
         raise DataError(f"{path} is Parquet, which takes pyarrow to read: pip install 'anyformer[data]'.") from None
     data = content(path, asked.cache)
-    with reading(path):
-        try:
-            file = parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(data)))
-        except arrow.ArrowInvalid as error:
-            raise DataError(f"{path} is not a Parquet file: {str(error).rstrip('.')}.") from None
-        if not file.metadata.num_rows:
-            raise DataError(f"{path} is empty.")
-        rows = (row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist())
-        return _written(path, rows, asked, "row")
+    try:
+        file = parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(data)))
+    except arrow.ArrowInvalid as error:
+        raise DataError(f"{path} is not a Parquet file: {str(error).rstrip('.')}.") from None
+    if not file.metadata.num_rows:
+        raise DataError(f"{path} is empty.")
+    rows = (row for batch in file.iter_batches(batch_size=PARQUET_ROWS) for row in batch.to_pylist())
+    return _written(path, rows, asked, "row")
 
 
 def read_conll(path: Path, asked: Asked) -> Part:

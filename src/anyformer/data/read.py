@@ -15,7 +15,8 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from anyformer.data.files import Paths, cache_folder, expand, kind_of
+from anyformer.data.cache import cache_folder
+from anyformer.data.files import Paths, expand, kind_of, reading
 from anyformer.data.formats import READERS, SUFFIXES, Asked, Part, Row
 from anyformer.errors import ConfigError, DataError, InputError, nearest
 
@@ -29,6 +30,7 @@ class Rows(Sequence[Row]):
     fingerprint: str
     path: str  # to say what is meant
     kind: str = "table"  # or "text": lines that follow one another
+    has_files: bool = False  # whether values may be files by themselves (images, audio), with their `path`
     about: Mapping[str, Any] = MappingProxyType({})  # what holds for all rows: the names of the classes, say
 
     def row(self, i: int) -> Row:
@@ -86,6 +88,7 @@ class Chain(Rows):
                 )
         self.ends = list(accumulate(len(source) for source in sources))
         self.fingerprint = _digest(digests)
+        self.has_files = any(isinstance(source, Rows) and source.has_files for source in sources)
         self.path = str(sources[0].path) if len(sources) == 1 else f"{sources[0].path} and {len(sources) - 1} more"
 
     def __len__(self) -> int:
@@ -117,6 +120,7 @@ class Joined(Chain):
 
     def __init__(self, several: Sequence[Rows]) -> None:
         super().__init__(several, (rows.fingerprint for rows in several))
+        self.several = several
         self.kind = "text" if all(rows.kind == "text" for rows in several) else "table"
 
 
@@ -159,6 +163,7 @@ class Some(Rows):
     def __init__(self, rows: Rows, places: Any) -> None:
         self.rows, self.places = rows, places
         self.columns, self.path, self.kind, self.about = rows.columns, rows.path, rows.kind, rows.about
+        self.has_files = rows.has_files
         self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()])
 
     def __len__(self) -> int:
@@ -177,6 +182,7 @@ class Renamed(Rows):
     def __init__(self, rows: Rows, names: Mapping[str, str | tuple[str, ...]]) -> None:
         self.rows, self.names = rows, names
         self.columns, self.path, self.kind, self.about = tuple(names), rows.path, rows.kind, rows.about
+        self.has_files = rows.has_files
         self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
 
     def __len__(self) -> int:
@@ -215,6 +221,30 @@ class ListedRows(Rows):
 
     def where(self, i: int) -> str:
         return f"{self.path}, row {i + 1}"
+
+
+def file_columns(rows: Rows) -> dict[str, tuple[str, ...]]:
+    """For each column of the rows the names that it has in the file; of rows of several sources, those of the first."""
+    if isinstance(rows, Some):
+        return file_columns(rows.rows)
+    if isinstance(rows, Renamed):
+        below = file_columns(rows.rows)
+        given = {ours: (theirs,) if isinstance(theirs, str) else theirs for ours, theirs in rows.names.items()}
+        return {
+            ours: tuple(name for one in theirs for name in below.get(one, (one,))) for ours, theirs in given.items()
+        }
+    if isinstance(rows, Joined):
+        return file_columns(rows.several[0])
+    return {name: (name,) for name in rows.columns}
+
+
+def unused_columns(rows: Rows) -> list[str]:
+    """Columns of the file that are not among those of the rows."""
+    used = {name for names in file_columns(rows).values() for name in names}
+    inner = rows
+    while isinstance(inner, (Some, Renamed, Joined)):
+        inner = inner.several[0] if isinstance(inner, Joined) else inner.rows
+    return [name for name in inner.columns if name not in used]
 
 
 def _digest(parts: Iterable[str]) -> str:
@@ -272,7 +302,12 @@ def _all_text(groups: list[list[Path]], format: str | None, default: str) -> boo
 
 
 def _rows(paths: list[Path], format: str | None, default: str, asked: Asked) -> Rows:
-    return FileRows([READERS[_kind(path, format, default)](path, asked) for path in paths])
+    return FileRows([_part(path, READERS[_kind(path, format, default)], asked) for path in paths])
+
+
+def _part(path: Path, reader: Callable[[Path, Asked], Part], asked: Asked) -> Part:
+    with reading(path):
+        return reader(path, asked)
 
 
 def _kind(path: Path, format: str | None, default: str) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.data.files import BLOCK, Buffer, new_file, stamp
+from anyformer.data.cache import new_file, used
+from anyformer.data.files import BLOCK, Buffer, stamp
 from anyformer.errors import DataError
 
 Spans = NDArray[np.int64]  # [2, n]: where the records begin, and where they end
@@ -25,7 +26,7 @@ def lines(data: Buffer, path: Path, cache: Path) -> tuple[Spans, str]:
         raise DataError(f"{path} is empty.")
     place = cache / f"{stamp(path)}.{len(data)}.lines.npy"
     note = place.with_suffix(".digest")
-    if place.exists() and note.exists():
+    if used(place) and used(note):
         return np.load(place, mmap_mode="r"), note.read_text()
     spans, digest = _scan(data, path)
     if len(data) >= KEEP:
@@ -43,10 +44,11 @@ def _scan(data: Buffer, path: Path) -> tuple[Spans, str]:
     for start in range(0, len(data), BLOCK):
         block = data[start : start + BLOCK]
         digest.update(block)
+        check_text(block, start, path)
         try:
             decoder.decode(block, start + BLOCK >= len(data))
         except UnicodeDecodeError:
-            raise _not_text(data, path) from None
+            raise not_text(data, path) from None
         found.append(np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == NEWLINE) + start)
     ends = np.concatenate(found)
     if data[-1] != NEWLINE:
@@ -60,7 +62,13 @@ def _without_return(data: Buffer, starts: Spans, ends: Spans) -> Spans:
     return ends - ((last == RETURN) & (ends > starts))
 
 
-def _not_text(data: Buffer, path: Path) -> DataError:
+def check_text(block: bytes, start: int, path: Path) -> None:
+    """An error for bytes that no text has, found before the rest of a large file is read."""
+    if (zero := block.find(b"\0")) >= 0:
+        raise DataError(f"{path} is not text: its byte {start + zero:,} is zero; save the file as UTF-8.")
+
+
+def not_text(data: Buffer, path: Path) -> DataError:
     start = 0
     for number in range(1, len(data) + 1):
         end = data.find(b"\n", start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anyformer.config import Settings
@@ -18,12 +18,15 @@ class DataSettings(Settings):
     header: bool | None = None  # whether a TSV or CSV begins with names; None: found out
     format: str | None = None  # text, tsv, csv, jsonl, json, parquet or conll; None: from the file's name
     share: float = 1.0  # of the rows to learn from, drawn at random; the others are left aside
-    held_out: float = 0.05  # the share of rows to evaluate on where no file is given for it
+    # The fraction of rows to evaluate on if no file is given for it; None: max(5%, min(50 rows, 20%)), at most 10,000
+    # rows, but one of every class or more. Classes keep their fractions.
+    held_out: float | None = None
     cache: bool = True  # keep prepared rows for the next start
 
     def check(self) -> None:
         self.require(0 < self.share <= 1, f"share is {self.share}; it must be above 0 and at most 1.")
-        self.require(0 <= self.held_out < 1, f"held_out is {self.held_out}; it must be from 0 to below 1.")
+        held = self.held_out
+        self.require(held is None or 0 <= held < 1, f"held_out is {held}; it must be from 0 to below 1.")
         self.require(
             self.max_length is None or self.max_length > 1, f"max_length is {self.max_length}; it must be 2 or more."
         )
@@ -47,14 +50,32 @@ class TokenizerSettings(Settings):
         self.require(self.vocab_size > 0, f"vocab_size is {self.vocab_size}; it must be 1 or more.")
 
 
+def class_name(value: object) -> str:
+    """The name of a class. A whole number names one class however it is written: 1, 1.0 and "1.0" (a table with a
+    missing label, written by pandas) are "1"."""
+    whole, _, zeros = (text := str(value)).partition(".")
+    return whole if zeros and not zeros.strip("0") and whole.lstrip("-").isdigit() else text
+
+
+def meanings(said: str) -> dict[str, str]:
+    """What data.labels says that the values of the label column mean, by the names of the classes."""
+    return {class_name(label): name for label, name in pairs(said, "data.labels").items()}
+
+
+def class_number(value: object, index: Mapping[str, int], meaning: Mapping[str, str]) -> int | None:
+    """The number of a row's class; None if it is not among them."""
+    texts = (class_name(value), str(value))  # a folder may have kept either
+    return next((index[name] for name in (meaning.get(text, text) for text in texts) if name in index), None)
+
+
 def named(labels: Sequence[str], said: str, path: str) -> tuple[str, ...]:
     """Labels of a file by the names that data.labels gives them; two with one name become one."""
-    meaning = pairs(said, "data.labels")
-    strange = [label for label in meaning if label not in labels]
+    meaning, known = meanings(said), {class_name(label): label for label in labels}
+    strange = [label for label in meaning if label not in known]
     if strange:
-        known = f"{', '.join(labels[:20])}{' …' if len(labels) > 20 else ''}"
-        raise ConfigError(f'data.labels renames "{strange[0]}", which is no label of {path}; those are: {known}.')
-    return tuple(dict.fromkeys(meaning.get(label, label) for label in labels))
+        some = f"{', '.join(labels[:20])}{' …' if len(labels) > 20 else ''}"
+        raise ConfigError(f'data.labels renames "{strange[0]}", which is no label of {path}; those are: {some}.')
+    return tuple(dict.fromkeys(meaning.get(name, label) for name, label in known.items()))
 
 
 def pairs(text: str, key: str) -> dict[str, str]:

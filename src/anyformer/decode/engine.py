@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from anyformer.core.copies import check_copies
 from anyformer.core.linear import pack_weights
 from anyformer.core.state import State
 from anyformer.decode.graph import can_record, record
@@ -25,7 +26,7 @@ from anyformer.decode.options import Plan, make_plan, resolve, several, vocabula
 from anyformer.decode.prompt import begin_answer, begin_text, fit, hears, longest, repeat, spoken, take_inputs
 from anyformer.decode.prompt import decoding_stage as decoding_stage
 from anyformer.decode.speculate import Draft, LookupDraft, ModelDraft, Reader, speculate
-from anyformer.decode.strategies import Beam, Greedy, Line, Strategy, check_every, make_strategy
+from anyformer.decode.strategies import Beam, Greedy, Line, Strategy, check_every, make_strategy, warn_stuck
 from anyformer.decode.trail import Trail
 from anyformer.errors import InputError
 from anyformer.run import Output
@@ -45,10 +46,9 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
     num_return_sequences there are so many rows for each prompt. `assistant_model`, a smaller model with the same
     vocabulary, guesses ahead and changes nothing but the time. `logprobs`, `alignment` and what else observe.py has
     come in an Output. A `streamer` is told each token, as transformers does it. A model that hears writes down sound
-    of any length (speech.py), unless it is told how its answer begins.
+    of any length (speech.py), unless it is given what its encoder made of it.
     """
-    begun = any(options.get(name) is not None for name in ("decoder_input_ids", "encoder_outputs"))
-    if hears(model) and not begun:
+    if hears(model) and options.get("encoder_outputs") is None:
         from anyformer.decode.speech import generate as write_down
 
         return write_down(model, args, options)
@@ -67,6 +67,7 @@ def write(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
             raise InputError(f"num_beams is {many}, and beams know their words at the end only; leave out streamer.")
         strategy = make_strategy(start.plan, start.prompt)
         strategy.observed = observer is not None or streamer is not None
+        strategy.every = 1 if strategy.observed else strategy.every  # no step is shown that the search does not need
         if observer is not None and start.plan.num_beam_groups > 1:
             raise InputError("Log-probabilities and alignments are not kept for groups of beams; leave out one.")
         if streamer is not None:
@@ -146,6 +147,7 @@ def begin(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> St
 
 def pack_for_steps(model: Model) -> None:
     """On a CPU a step waits for the weights, which come twice as fast when laid out for it; once a model, if small."""
+    check_copies(model)
     if model.device.type != "cpu":
         return
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
@@ -187,6 +189,7 @@ def prefill(
     if prompt is not None:
         state = model.encode(**{key: value for key, value in batch.items() if key not in (name, mask_name)})
         begin = {name: prompt, **({mask_name: batch[mask_name]} if mask_name in batch else {})}
+    state.checked = True  # by `pack_for_steps`
     mask = begin.get(mask_name)
     if mask is not None and not bool(mask[:, -1].all()):  # no gap between a prompt and what follows: padding goes left
         order = torch.argsort(mask.long(), dim=1, stable=True)
@@ -251,7 +254,9 @@ def walk(model: Model, start: Start, strategy: Strategy, observer: Observer | No
     stage, recording = decoding_stage(model), None
     if start.draft is not None and isinstance(strategy, Line):
         check_scores(scores, trail, last=True)
-        strategy.speculation = speculate(Reader(partial(read, model), state), scores, strategy, start.draft)
+        note = observer.note if observer is not None else None
+        strategy.speculation = speculate(Reader(partial(read, model), state), scores, strategy, start.draft, note)
+        warn_stuck(plan, strategy.stuck_rows())
         return
     while True:
         check_scores(scores, trail)
@@ -261,6 +266,7 @@ def walk(model: Model, start: Start, strategy: Strategy, observer: Observer | No
         yield tokens
         if strategy.done:
             check_scores(scores, trail, last=True)
+            warn_stuck(plan, strategy.stuck_rows())
             return
         if rows is not None:
             state.select(rows, memory=not stage.shares)

@@ -20,6 +20,7 @@ from anyformer.core.feedforward import FeedForward
 from anyformer.core.positions import Rotary
 from anyformer.core.state import Held, State
 from anyformer.core.steady import Steady, fits, sizes
+from anyformer.core.taps import is_watched
 from anyformer.decode.strategies import Beam, Greedy, Strategy
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
@@ -128,7 +129,7 @@ def can_record(model: Model, state: State, new_tokens: int) -> bool:
         return False
     stages = [stage for stage in model.stages.values() if stage.remembers]
     parts = [part for stage in stages for part in stage.modules()]
-    plain = not model.training and not model.watch.patterns and new_tokens >= LEAST and len(stages) == 1
+    plain = not model.training and not is_watched(model) and new_tokens >= LEAST and len(stages) == 1
     return plain and keys_only(state) and all(steady(part) for part in parts)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from anyformer.decode.engine import infer_mask
-from anyformer.decode.options import Plan, as_python, check_length, check_seed, lengths, make_plan
+from anyformer.decode.limits import check_values
+from anyformer.decode.options import Plan, as_python, check_seed, lengths, make_plan
 from anyformer.decode.processors import Processor, processors
 from anyformer.decode.prompt import begin_answer, decoding_stage, fit, longest, spoken
 from anyformer.errors import InputError, nearest
@@ -86,8 +87,7 @@ class Jobs:
         if mask is not None and len(mask) != len(ids):
             raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} tokens.")
         own = {name: as_python(value) for name, value in own.items()}
-        check_length("max_new_tokens", own.get("max_new_tokens"), 1)
-        check_length("min_new_tokens", own.get("min_new_tokens"), 0)
+        check_values(own)
         seed = own.pop("seed", _seed(self.given.get("seed"), index))
         seed = None if seed is None else check_seed(seed)
         given = {**self.given, **own, "seed": None if seed is None else [seed]}

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.taps import Seen, watching
+from anyformer.decode.ranking import exact
 from anyformer.decode.strategies import Beam, Line, Strategy
 from anyformer.errors import InputError
 from anyformer.run import Output
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # the model imports this package, when it is asked to generat
     from anyformer.model import Model
 
 WISHES = ("return_dict_in_generate", "output_scores", "output_logits", "logprobs", "alignment")
+
+FIRST = ("sequences", "sequences_scores", "scores", "logits", "beam_indices")  # in transformers' order
 
 NAMES = {"logprobs": "logprobs", "raw": "raw_logprobs"}  # what is kept, and what it is called outside
 
@@ -92,8 +95,10 @@ class Observer:
         self.wishes, self.seen, self.places = wishes, seen, places
         self.kept: dict[str, list[Tensor]] = {}
 
-    def note(self, scores: Tensor, strategy: Strategy, tokens: Tensor) -> None:
-        """After a step: the model's own scores [R, V], and the strategy that has chosen by them."""
+    def note(self, scores: Tensor, strategy: Strategy, tokens: Tensor, query: int = -1) -> None:
+        """After a step: the model's own scores [R, V], and the strategy that has chosen by them. `query`: which of the
+        tokens that the model read last they come after.
+        """
         if isinstance(strategy, Beam):
             source, token, order = strategy.considered
             self._keep(source=source, token=token, order=order)
@@ -106,9 +111,9 @@ class Observer:
         if self.wishes.scores:
             self._keep(scores=strategy.processed.clone())
         if self.wishes.logits:
-            self._keep(logits=_spread(scores, count).clone())
+            self._keep(logits=_spread(exact(scores), count).clone())
         if self.places:
-            self._keep(alignment=_spread(self._look(), count))
+            self._keep(alignment=_spread(self._look(query), count))
 
     def _weigh(self, scores: Tensor, strategy: Strategy, row: Tensor, token: Tensor) -> None:
         """How likely the tokens were: by what they were chosen by, and as the model said it."""
@@ -121,11 +126,11 @@ class Observer:
         raw = _logprobs(_spread(scores, len(strategy.processed)), row, token) if ruled else logprobs
         self._keep(logprobs=logprobs, raw=raw)
 
-    def _look(self) -> Tensor:
-        """The mean over what is watched, of the last query: [R, source]."""
+    def _look(self, query: int) -> Tensor:
+        """The mean over what is watched, of one query: [R, source]."""
         looks = []
         for point, heads in self.places.items():
-            weights = self.seen[point][:, :, -1]
+            weights = self.seen[point][:, :, query]
             for head in heads:
                 if head is not None and not -weights.shape[1] <= head < weights.shape[1]:
                     raise InputError(f"alignment asks for head {head} of {point}, which has {weights.shape[1]}.")
@@ -153,11 +158,11 @@ class Observer:
                 if name in self.kept:
                     out[ours] = torch.where(real, torch.cat(self.kept[name], dim=1)[:, :steps], 0.0)
             if "alignment" in self.kept:
-                out["alignment"] = torch.stack(self.kept["alignment"][:steps], dim=1) * real[..., None]
+                out["alignment"] = torch.stack(self.kept["alignment"], dim=1)[:, :steps] * real[..., None]
         for name in ("scores", "logits"):
-            if name in self.kept:
-                out[name] = tuple(self.kept[name][:steps])
-        return out
+            if name in self.kept:  # beams are searched on beyond what comes out, and all steps are shown
+                out[name] = tuple(self.kept[name] if isinstance(strategy, Beam) else self.kept[name][:steps])
+        return Output((name, out[name]) for name in (*FIRST, *out) if name in out)
 
     def _follow(self, out: Output, strategy: Beam, lengths: Tensor, steps: int) -> None:
         """Each returned row, from its first token on: which beam it was at each step, and what that one showed.
@@ -182,12 +187,12 @@ class Observer:
             if "alignment" in self.kept:
                 columns.setdefault("alignment", []).append(self.kept["alignment"][step][row] * real[:, None])
             alike = meant.gather(1, order)
-        out.update({name: torch.stack(column, dim=1) for name, column in columns.items()})
+        out.update({name: torch.stack(column, dim=1) for name, column in columns.items() if column})
 
 
 def _logprobs(scores: Tensor, row: Tensor, token: Tensor) -> Tensor:
-    exact = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
-    return exact[row, token] - exact.logsumexp(dim=-1)[row]
+    scores = exact(scores)
+    return scores[row, token] - scores.logsumexp(dim=-1)[row]
 
 
 def _spread(x: Tensor, rows: int) -> Tensor:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.config import Settings
+from anyformer.decode.limits import SPEECH_SCHEMA, check_values
 from anyformer.decode.options import SPEECH, several
 from anyformer.errors import InputError, nearest
 
@@ -54,6 +55,8 @@ class Wish(Settings):
     def check(self) -> None:
         if self.stamped and self.no_stamps is None:
             raise InputError("The generation config does not say no_timestamps_token_id, so no times can be told.")
+        if self.stamped and self.end == NO_ID:
+            raise InputError("Times need the token that ends a text, which the folder does not say; give eos_token_id.")
         if self.no_speech is not None and self.logprob is None:
             raise InputError("no_speech_threshold needs logprob_threshold beside it.")
         if self.no_speech is not None and self.no_stamps is None:
@@ -74,6 +77,7 @@ def read_wish(model: Model, options: dict[str, Any], long: bool) -> Wish:
     if long and given["return_timestamps"] is False:
         raise InputError("Sound longer than one window needs return_timestamps=True: the times say where to go on.")
     given = {name: file.get(name) if value is None else value for name, value in given.items()}
+    check_values(given, schema=SPEECH_SCHEMA)
     if given["is_multilingual"] is False and (given["task"] is not None or given["language"] is not None):
         raise InputError("This model knows English alone; leave out language and task.")
     settings, temperature = model.config.to_json(), given["temperature"]
@@ -104,12 +108,13 @@ def read_wish(model: Model, options: dict[str, Any], long: bool) -> Wish:
     )
 
 
+NO_ID = -1  # of a model that does not say how its texts end
 _IDS = {"decoder_start": "decoder_start_token_id", "padding": "pad_token_id", "end": "eos_token_id"}
 
 
 def _id(options: Mapping[str, Any], file: Mapping[str, Any], theirs: str, own: int | None) -> int:
     found = several(options.get(theirs) if options.get(theirs) is not None else file.get(theirs))
-    return found[0] if found else int(own or 0)
+    return found[0] if found else NO_ID if own is None and theirs == "eos_token_id" else int(own or 0)
 
 
 def cut_window(features: Tensor, start: int, end: int, window: int) -> Tensor:

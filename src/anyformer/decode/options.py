@@ -11,15 +11,18 @@ import numpy as np
 from torch import Tensor
 
 from anyformer.config import Settings
+from anyformer.decode.limits import check_left, check_values
 from anyformer.decode.prompt import hears, inputs_of
 from anyformer.decode.stamps import Stamps
 from anyformer.decode.stops import Stops, make_stops
 from anyformer.errors import InputError, nearest
+from anyformer.schema import shown
 
 if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
     from anyformer.model import Model
 
 NEW_TOKENS = 20  # where nobody says how long
+TOP_K = 50  # transformers' default: sampling draws from so many tokens unless the caller or a file sets top_k
 
 # Ids that a model's own settings give too, under other names.
 SETTINGS = {"eos_token_id": "end", "pad_token_id": "padding", "decoder_start_token_id": "decoder_start"}
@@ -93,17 +96,7 @@ class Plan(Settings):
     spoken: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
 
     def check(self) -> None:
-        ones = ("num_beams", "num_beam_groups", "num_return_sequences", "num_assistant_tokens")
-        for name in (*ones, "max_matching_ngram_size"):
-            self._wants(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         self._check_groups()
-        for name in ("top_k", "no_repeat_ngram_size", "prompt_lookup_num_tokens"):
-            self._wants(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (0: off)")
-        self._wants(self.temperature > 0, "temperature", self.temperature, "above 0")
-        for name in ("top_p", "typical_p"):
-            self._wants(0 < getattr(self, name) <= 1, name, getattr(self, name), "above 0 and at most 1")
-        self._wants(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
-        self._wants(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0")
         many = self.num_return_sequences
         if not self.do_sample and many > self.num_beams:
             raise InputError(f"num_return_sequences is {many}, but only {self.num_beams} beam(s) are searched.")
@@ -127,11 +120,6 @@ class Plan(Settings):
             raise InputError(f"num_beams {beams} is not a multiple of num_beam_groups {groups}.")
         if self.do_sample:
             raise InputError("Groups of beams are searched, not drawn; leave out do_sample or num_beam_groups.")
-
-    @staticmethod
-    def _wants(holds: bool, name: str, value: Any, wanted: str) -> None:
-        if not holds:
-            raise InputError(f"{name} is {value}; it must be {wanted}.")
 
 
 # Options that go to the plan as they are.
@@ -175,7 +163,8 @@ OPTIONS = (
     *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed", "stop_strings", "tokenizer"),
     *("bad_words_ids", "prefix_allowed_tokens_fn", "stamps"),
 )
-# Two ways of saying one thing: of these the caller gives one, and it wins over a file that gives the other.
+# Two ways of saying one thing. The caller gives one of them; the first wins over the second, as in transformers, even
+# if the first is a file's and the second the caller's.
 RIVALS = (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length"))
 # What only sampling reads, with the values that ask for nothing. A file that says more is not heard; a caller is asked.
 SAMPLING: dict[str, tuple[Any, ...]] = {
@@ -202,18 +191,25 @@ def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     file = own_settings(model)
     heard_of = SPEECH if hears(model) else ()
     check_file({name: value for name, value in file.items() if name not in (*options, *heard_of)})
-    heard = {name: value for name, value in file.items() if value is not None and not outranked(name, options)}
-    given = {**own_ids(model), **heard, **options}
-    for name in (name for pair in RIVALS for name in pair):
-        if given.get(name) is not None and type(given[name]) is not int:
-            raise InputError(f"The generation config says {name}={given[name]!r}; it must be a whole number.")
-    words(given.get("bad_words_ids"))
+    heard = {name: value for name, value in file.items() if value is not None}
+    given = {"top_k": TOP_K, **own_ids(model), **heard, **options}
+    warn_outranked(heard, options)
     for name in IDS:
         if name not in options and name in given:
             given[name] = [token for token in several(given[name], name) if 0 <= token < vocabulary(model)] or None
     if not given.get("do_sample"):
         given = {name: value for name, value in given.items() if name not in SAMPLING or name in options}
+    heard = {name: value for name, value in given.items() if name not in options}
+    check_values(heard, "The generation config is wrong: ")
+    check_forbidden(given, vocabulary(model))
     return given
+
+
+def check_forbidden(given: Mapping[str, Any], size: int) -> None:
+    """Something may be said at the first step, which has rules of its own."""
+    alone = [word[0] for word in words(given.get("bad_words_ids")) if len(word) == 1]
+    never = {"suppress_tokens": several(given.get("suppress_tokens")), "bad_words_ids": alone}
+    check_left({**never, "begin_suppress_tokens": several(given.get("begin_suppress_tokens"))}, size)
 
 
 def own_ids(model: Model) -> dict[str, Any]:
@@ -233,10 +229,15 @@ def own_settings(model: Model) -> dict[str, Any]:
     return model.origin.generation or {name: theirs[name] for name in (*OPTIONS, *PLAIN) if name in theirs}
 
 
-def outranked(name: str, options: Mapping[str, Any]) -> bool:
-    """Does the caller say with another option what a file says with this one?"""
-    rivals = [other for pair in RIVALS if name in pair for other in pair]
-    return any(options.get(other) is not None for other in rivals)
+def warn_outranked(file: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Warn about a length of the caller's that a file's count of new tokens overrides, as in transformers."""
+    for new, total in RIVALS:
+        if options.get(total) is not None and new in file and new not in options:
+            warnings.warn(
+                f"{total}={options[total]} has no effect, because the generation config says {new}={file[new]}, which"
+                f" wins as in transformers; pass {new}, or {new}=None to use {total}.",
+                stacklevel=2,
+            )
 
 
 def vocabulary(model: Model) -> int:
@@ -247,11 +248,10 @@ def vocabulary(model: Model) -> int:
 
 def check_options(model: Model, options: Mapping[str, Any]) -> None:
     """What can be said of the caller's options before they meet the file's."""
+    check_values(options)
     for one, other in RIVALS:
         if options.get(one) is not None and options.get(other) is not None:
             raise InputError(f"{one} and {other} say the same thing in two ways; give one of them.")
-        for name, least in ((one, 1 if one.startswith("max") else 0), (other, 0)):
-            check_length(name, options.get(name), least)
     size = vocabulary(model)
     bad = [token for word in words(options.get("bad_words_ids")) for token in word]
     for name, ids in (*((name, several(options.get(name), name)) for name in IDS), ("bad_words_ids", bad)):
@@ -259,11 +259,6 @@ def check_options(model: Model, options: Mapping[str, Any]) -> None:
         if wrong:
             never = "; pass eos_token_id=None for texts that do not end" if name == "eos_token_id" else ""
             raise InputError(f"{name} holds {wrong[0]}, but the vocabulary has {size} entries{never}.")
-
-
-def check_length(name: str, value: Any, least: int) -> None:
-    if value is not None and (type(value) is not int or value < least):
-        raise InputError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
 
 
 def check_file(file: Mapping[str, Any]) -> None:
@@ -287,7 +282,10 @@ def check_file(file: Mapping[str, Any]) -> None:
 
 
 def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) -> Plan:
-    end = several(given.get("eos_token_id"))
+    end = tuple(dict.fromkeys(several(given.get("eos_token_id"))))
+    least = given.get("min_new_tokens") or given.get("min_length")
+    if (least or (given.get("num_beams") or 1) > 1) and len(end) >= vocabulary(model):  # nothing could go on
+        raise InputError("eos_token_id holds the whole vocabulary; leave out the tokens that do not end a text.")
     padding = given.get("pad_token_id")
     plain = {name: given[name] for name in PLAIN if given.get(name) is not None}
     plan = Plan(
@@ -331,9 +329,9 @@ def several(value: Any, name: str = "An option") -> tuple[int, ...]:
     value = as_python(value)
     ids = () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (value,)
     ids = tuple(as_python(token) for token in ids)
-    wrong = next((token for token in ids if not isinstance(token, int)), None)
-    if wrong is not None:
-        raise InputError(f"{name} holds {wrong!r}; it must be an id, or a list of ids.")
+    wrong = [token for token in ids if not isinstance(token, int)]
+    if wrong:
+        raise InputError(f"{name} holds {shown(wrong[0])}; it must be an id, or a list of ids.")
     return ids
 
 

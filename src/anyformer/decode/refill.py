@@ -23,8 +23,9 @@ from anyformer.decode.graph import LEAST, Recording, can_record, recording_for
 from anyformer.decode.jobs import Job, Jobs, Prompt, collate
 from anyformer.decode.options import resolve
 from anyformer.decode.processors import Processor, truncations
+from anyformer.decode.ranking import gumbel, pick
 from anyformer.decode.stops import Stops
-from anyformer.decode.strategies import check_every, gumbel, largest
+from anyformer.decode.strategies import check_every, warn_stuck
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
@@ -160,6 +161,7 @@ class Refill:
         self.dice = [self.dice[row] for row in live] if self.dice else []
 
     def _step(self, tokens: Tensor) -> None:
+        tokens = tokens.clamp(min=0)  # of rows that are over
         name = decoding_stage(self.model).names[0]
         if self.recording is not None and self.room == 0:
             self._settle()
@@ -180,20 +182,20 @@ class Refill:
             self.recording = None
 
     def _choose(self) -> Tensor:
-        """The next token of each row [R]; that of a free row means nothing."""
+        """The next token of each row [R], -1 if all are forbidden; that of a free row means nothing."""
         self._check()
         scores = self._obey(self.scores)
-        if self.dice:
-            for limit in self.limits:
-                scores = limit(scores, self.end[None])  # none of them looks at what was said
-            scores = scores + gumbel(scores, self.dice)
-        return largest(scores)
+        if not self.dice:
+            return pick(scores, scores)
+        for limit in self.limits:
+            scores = limit(scores, self.end[None])  # none of them looks at what was said
+        return pick(scores + gumbel(scores, self.dice), scores)
 
     def _ends(self, token: Tensor) -> Tensor:
         """Which of these tokens [R] end their rows."""
-        ends = torch.isin(token, self.end)
+        ends = torch.isin(token, self.end) | (token < 0)
         if self.stops is not None:
-            stopped, self.read = self.stops.step(self.read, token)
+            stopped, self.read = self.stops.step(self.read, token.clamp(min=0))
             ends = ends | stopped
         return ends
 
@@ -228,7 +230,10 @@ class Refill:
             if job is None:
                 continue
             for tokens, ends in steps:
-                job.said.append(tokens[row])
+                if tokens[row] < 0:
+                    warn_stuck(job.plan, [job.index])
+                else:
+                    job.said.append(tokens[row])
                 if ends[row] or not job.left:
                     free.append(row)
                     finished.append(job)

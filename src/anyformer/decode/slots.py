@@ -14,6 +14,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.heads.base import Head
+from anyformer.heads.geometry import broken, clip, not_suppressed
 from anyformer.run import Output
 
 if TYPE_CHECKING:  # the model imports this module, when it is asked to find things
@@ -60,6 +61,18 @@ def as_sizes(given: Sizes, like: Tensor) -> Tensor:
             f"target_sizes has shape {list(sizes.shape)}; it must be [{like.shape[0]}, 2]: height and width of each."
         )
     return sizes
+
+
+def tidy(found: Output, size: tuple[int, int], nms: float = 1.0) -> Output:
+    """What was found in a picture of `size` (height, width), with boxes in pixels cut to it: without those that lie
+    outside, and without the less sure of two of one class whose IoU is above `nms`."""
+    inside = clip(found.boxes, *size)
+    stay = ~broken(inside)
+    kept = Output({**{name: value[stay] for name, value in found.items()}, "boxes": inside[stay]})
+    if nms >= 1:
+        return kept
+    chosen = not_suppressed(kept.boxes, kept.labels, nms)
+    return Output({name: value[chosen] for name, value in kept.items()})
 
 
 def pick(slots: dict[str, Tensor], threshold: float) -> Output:

@@ -18,6 +18,7 @@ from torch import Tensor
 from anyformer.core.state import State
 from anyformer.decode.strategies import Line, Speculation
 
+Note = Callable[[Tensor, Line, Tensor, int], None]
 Read = Callable[[State, Tensor], Tensor]  # ids [B, n] that the state remembers from now on -> scores [B, n, V]
 
 
@@ -61,7 +62,8 @@ class ModelDraft:
         self.reader.back_to(history[:, :-1])  # the last token is the model's own: guessed otherwise, or not at all
         for _ in range(n):
             scores = self.reader.next(history)[:, -1]
-            history = torch.cat([history, strategy.choose(scores, history)[:, None]], dim=1)
+            token = strategy.choose(scores, history).clamp(min=0)  # a row that cannot go on is ended by the model
+            history = torch.cat([history, token[:, None]], dim=1)
         return history[:, known:]
 
 
@@ -86,31 +88,44 @@ class LookupDraft:
         return history.gather(1, goes_on[:, None] + ahead)
 
 
-def speculate(reader: Reader, scores: Tensor, strategy: Line, draft: Draft) -> Speculation:
-    """Go on from the prompt, which the reader has read and after which it gave `scores` [B, V], until all is said."""
+def speculate(reader: Reader, scores: Tensor, strategy: Line, draft: Draft, note: Note | None = None) -> Speculation:
+    """Go on from the prompt, which the reader has read and after which it gave `scores` [B, V], until all is said.
+
+    `note` is told each token that is kept: the model's scores, the strategy, the token, and the query it comes from.
+    """
     report = Speculation()
-    strategy.advance(scores)
+    tokens, _ = strategy.advance(scores)
+    if note is not None:
+        note(scores, strategy, tokens, -1)
     while not strategy.done:
         history = strategy.history
         room = strategy.plan.max_length - history.shape[1] - 1  # for guesses; the model's own choice comes after them
         guesses = draft.guess(strategy, min(draft.n, room))
         reader.back_to(history[:, :-1])
-        choices = _choices(strategy, reader.next(torch.cat([history, guesses], dim=1)), history, guesses)
+        scores = reader.next(torch.cat([history, guesses], dim=1))
+        choices, processed = _choices(strategy, scores, history, guesses)
         kept = _agreed(strategy, choices, guesses)
         report.rounds += 1
         report.drafted += guesses.shape[1]
         report.accepted += kept
-        for token in choices[:, : kept + 1].unbind(1):
+        for i, token in enumerate(choices[:, : kept + 1].unbind(1)):
             if not strategy.done:
-                strategy.take(token)
+                strategy.processed, taken = processed[i], strategy.take(token)
+                if note is not None:
+                    note(scores[:, i], strategy, taken, i - scores.shape[1])
     return report
 
 
-def _choices(strategy: Line, scores: Tensor, history: Tensor, guesses: Tensor) -> Tensor:
-    """What the model itself says after each guess [B, n + 1], were all guesses before it right."""
+def _choices(strategy: Line, scores: Tensor, history: Tensor, guesses: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """What the model itself says after each guess [B, n + 1], were all guesses before it right, and the scores that
+    it chose by.
+    """
     rows = torch.cat([history, guesses], dim=1)
-    first = history.shape[1]
-    return torch.stack([strategy.choose(scores[:, i], rows[:, : first + i]) for i in range(scores.shape[1])], dim=1)
+    first, chosen, processed = history.shape[1], [], []
+    for i in range(scores.shape[1]):
+        chosen.append(strategy.choose(scores[:, i], rows[:, : first + i]))
+        processed.append(strategy.processed)
+    return torch.stack(chosen, dim=1), processed
 
 
 def _agreed(strategy: Line, choices: Tensor, guesses: Tensor) -> int:

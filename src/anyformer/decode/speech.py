@@ -4,7 +4,9 @@ warmer tries where a window came out badly. Each window is written by the one lo
     ids = model.generate(input_features, language="de", task="transcribe", return_timestamps=True)
     out = model.generate(input_features, return_segments=True)     # out.segments: {"start", "end", "tokens"} of each
 
-The ids are those of transformers: new tokens alone, without the end. `temperature` may be several, tried one after
+The ids are those of transformers: new tokens alone, without the end, also if `decoder_input_ids` gives how the answer
+begins. With `return_dict_in_generate` and without times, one window is one answer: an Output with the opening and the
+end. With times each segment has the Output of its window as "result". `temperature` may be several, tried one after
 another until a row is neither as repetitive as `compression_ratio_threshold` nor less likely than `logprob_threshold`.
 """
 
@@ -13,11 +15,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from anyformer.decode.observe import WISHES, take_wishes
 from anyformer.decode.opening import Wish, cut_window, open_answers, read_wish, window_of
 from anyformer.decode.options import vocabulary
 from anyformer.decode.stamps import Stamps
@@ -30,6 +34,7 @@ if TYPE_CHECKING:  # the model imports this package, when it is asked to generat
 STAMP = 0.02  # seconds between two times; one token of the encoder
 STRIDE = 2  # frames in that
 COOL = 0.5  # temperatures below this are trusted with the next window
+BEGUN = ("decoder_input_ids", "decoder_attention_mask")  # how the caller begins the answer of the first window
 
 
 @dataclass
@@ -45,6 +50,9 @@ class Row:
 def generate(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor | Output:
     """Any length of sound: `input_features` [B, mels, frames], with an attention_mask [B, frames] where rows differ."""
     features, mask = _take_features(args, options)
+    begun = _take_begun(options, len(features))
+    shown = {name: options.pop(name) for name in WISHES if name in options}
+    wants_more = take_wishes(dict(shown)) is not None
     window = window_of(model)
     assert window is not None
     wish = read_wish(model, options, features.shape[2] > window)
@@ -58,8 +66,12 @@ def generate(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) ->
         for row in rows:
             row.segments.append({"tokens": said.tolist(), "prompt": True})
     features = features.repeat_interleave(many, dim=0)
-    Listener(model, wish, window, options).hear(features, openings, rows)
-    return _report(rows, wish, features.device, wants_segments)
+    begun = {name: value.repeat_interleave(many, dim=0) for name, value in begun.items()}
+    listener = Listener(model, wish, window, options, begun, shown if wants_more else {})
+    if wants_more and not wish.stamped:
+        return listener.hear_once(features, openings, rows)
+    listener.hear(features, openings, rows)
+    return _report(rows, wish, features.device, wants_segments or wants_more)
 
 
 def _take_features(args: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
@@ -67,6 +79,15 @@ def _take_features(args: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[T
     if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].dim() != 3:
         raise InputError("generate needs input_features of shape [batch, mels, frames], once.")
     return given[0], options.pop("attention_mask", None)
+
+
+def _take_begun(options: dict[str, Any], rows: int) -> dict[str, Tensor]:
+    """How the caller begins the answers: ids [rows, n], and which of them are real."""
+    begun = {name: options.pop(name) for name in BEGUN if options.get(name) is not None}
+    for name, value in begun.items():
+        if BEGUN[0] not in begun or not isinstance(value, Tensor) or value.dim() != 2 or len(value) != rows:
+            raise InputError(f"{name} must be a tensor of shape [{rows}, tokens], beside {BEGUN[0]} of the same shape.")
+    return begun
 
 
 def _lengths(features: Tensor, mask: Tensor | None, window: int) -> list[int]:
@@ -85,22 +106,45 @@ class Heard:
     tokens: list[int]
     silent: bool
     cool: bool  # said at so low a temperature that the next window may build on it
+    result: Output | None = None  # the row's part of what `generate` shows, if the caller asks for more than ids
+    opening: int = 0  # tokens in front of `tokens` in it
 
 
 class Listener:
     """Hears one window after another of every row, and writes each by the loop of `engine`."""
 
-    def __init__(self, model: Model, wish: Wish, window: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        wish: Wish,
+        window: int,
+        options: Mapping[str, Any],
+        begun: Mapping[str, Tensor],
+        shown: Mapping[str, Any],
+    ) -> None:
         self.model, self.wish, self.window, self.options = model, wish, window, options
+        self.begun, self.shown = begun, shown
 
     def hear(self, features: Tensor, openings: Tensor, rows: list[Row]) -> None:
         """To the end of every row, those that are not there yet side by side."""
         while active := [i for i, row in enumerate(rows) if row.seek < row.frames]:
             pieces = [cut_window(features[i], rows[i].seek, rows[i].frames, self.window) for i in active]
             prompt, mask = self.prompts(openings[active], [rows[i] for i in active], rows[0])
+            self.begun = {}
             heard = self.attempt(torch.stack(pieces), prompt, mask, openings.shape[1])
             for i, one in zip(active, heard, strict=True):
                 self.note(rows[i], one)
+
+    def hear_once(self, features: Tensor, openings: Tensor, rows: list[Row]) -> Output:
+        """One window of every row by a single call, with all that it shows."""
+        if len(self.wish.temperatures) > 1:
+            raise InputError(
+                f"temperature is {self.wish.temperatures}, but scores are returned for one temperature only; give one,"
+                " or return_timestamps=True for the scores of each segment."
+            )
+        pieces = torch.stack([cut_window(x, 0, row.frames, self.window) for x, row in zip(features, rows, strict=True)])
+        begin = self.begin(pieces, *self.prompts(openings, rows, rows[0]))
+        return self.call(begin, self.wish.temperatures[0], list(range(len(rows))))
 
     def note(self, row: Row, heard: Heard) -> None:
         row.follows = self.wish.follows and heard.cool
@@ -109,12 +153,18 @@ class Listener:
             row.seek += length
             return
         segments, moved = cut_segments(heard.tokens, self.wish.first, row.seek * STAMP / STRIDE, length)
+        if heard.result is not None:
+            ends = accumulate((len(segment["tokens"]) for segment in segments), initial=heard.opening)
+            for segment, place in zip(segments, pairwise(ends), strict=True):
+                segment.update(idxs=place, result=heard.result)
         row.segments += segments
         row.seek += moved
 
     def prompts(self, openings: Tensor, rows: list[Row], first: Row) -> tuple[Tensor, Tensor | None]:
         """What the decoder reads first: what was said before, where that is wanted, and how the answer begins."""
         wish, device = self.wish, openings.device
+        if self.begun:
+            return self.begun[BEGUN[0]], self.begun.get(BEGUN[1])
         if any(row.follows for row in rows) and first.segments:
             head = [wish.previous] if wish.previous is not None else []
             head = torch.as_tensor(wish.prompt).tolist() if wish.prompt is not None and wish.prompt_always else head
@@ -132,24 +182,29 @@ class Listener:
     def attempt(self, pieces: Tensor, prompt: Tensor, mask: Tensor | None, opening: int) -> list[Heard]:
         """Each row at the first temperature, those that come out badly at the next."""
         wish, heard = self.wish, [Heard([], False, True)] * len(pieces)
-        encoded = self.model.encode(input_features=pieces).memory["encoder"].x
-        begin = {"decoder_input_ids": prompt, "encoder_outputs": encoded}
-        begin |= {} if mask is None else {"decoder_attention_mask": mask}
+        begin = self.begin(pieces, prompt, mask)
         silence = self.silence(begin, opening)
         pending = list(range(len(pieces)))
         for temperature in wish.temperatures:
             again = []
             some = {name: value[pending] for name, value in begin.items()}
-            for i, (tokens, chance) in zip(pending, self.write(some, temperature, pending), strict=True):
+            for i, (tokens, chance, result) in zip(pending, self.write(some, temperature, pending), strict=True):
                 unlikely = wish.logprob is not None and chance < wish.logprob
                 silent = unlikely and wish.no_speech is not None and silence[i] > wish.no_speech
                 words = tokens[:-1] if tokens and tokens[-1] == wish.end else tokens
-                heard[i] = Heard(words, silent, temperature is None or temperature < COOL)
+                cool = temperature is None or temperature < COOL
+                heard[i] = Heard(words, silent, cool, result, prompt.shape[1])
                 again += [i] if (unlikely or self.repeats(tokens)) and not silent else []
             pending = again
             if not pending:
                 break
         return heard
+
+    def begin(self, pieces: Tensor, prompt: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        """What a call is given: windows [B, mels, frames], encoded once, and how their answers begin."""
+        encoded = self.model.encode(input_features=pieces).memory["encoder"].x
+        begin = {"decoder_input_ids": prompt, "encoder_outputs": encoded}
+        return begin if mask is None else {**begin, "decoder_attention_mask": mask}
 
     def repeats(self, tokens: list[int]) -> bool:
         most = self.wish.compression
@@ -160,14 +215,25 @@ class Listener:
         wish, prompt = self.wish, begin["decoder_input_ids"]
         if wish.no_speech is None or wish.no_stamps is None:
             return [0.0] * len(prompt)
-        scores = self.model(**begin).logits[:, prompt.shape[1] - opening]
+        scores = self.model(**begin).logits[:, max(prompt.shape[1] - opening, 0)]
         found: list[float] = scores.float().log_softmax(dim=-1).exp()[:, wish.no_stamps - 1].tolist()
         return found
 
     def write(
         self, begin: Mapping[str, Tensor], temperature: float | None, numbers: list[int]
-    ) -> list[tuple[list[int], float]]:
-        """The new tokens of each row, the end among them, and the mean of their log-probabilities where it matters."""
+    ) -> list[tuple[list[int], float, Output | None]]:
+        """The new tokens of each row, the end among them, the mean of their log-probabilities where it matters, and
+        what else the caller asks to see.
+        """
+        length, asks = begin["decoder_input_ids"].shape[1], self.wish.logprob is not None
+        out: Any = self.call(begin, temperature, numbers)
+        made, sizes = out.sequences[:, length:], (out.lengths - length).tolist()
+        tokens = [row[:size] for row, size in zip(made.tolist(), sizes, strict=True)]
+        results = [_row_of(out, row) if self.shown else None for row in range(len(tokens))]
+        return list(zip(tokens, _chances(out, made, sizes, temperature, asks), results, strict=True))
+
+    def call(self, begin: Mapping[str, Tensor], temperature: float | None, numbers: list[int]) -> Output:
+        """The loop of `engine`, once, for the rows with these numbers; scores of beams are those of the rows."""
         from anyformer.decode.engine import write
 
         wish, length = self.wish, begin["decoder_input_ids"].shape[1]
@@ -182,18 +248,28 @@ class Listener:
             chosen["stamps"] = Stamps(first=wish.first, none=wish.first - 1, end=wish.end, latest=wish.latest)
         asks = wish.logprob is not None
         shown = {"return_dict_in_generate": True, "logprobs": asks and not warm, "output_scores": asks and warm}
+        shown |= {name: value for name, value in self.shown.items() if value}
         out: Any = write(self.model, **begin, **chosen, **shown)
-        made, sizes = out.sequences[:, length:], (out.lengths - length).tolist()
-        tokens = [row[:size] for row, size in zip(made.tolist(), sizes, strict=True)]
-        return list(zip(tokens, _chances(out, made, sizes, temperature, asks), strict=True))
+        if "beam_indices" in out:
+            steps = range(out.beam_indices.shape[1])
+            for name in ("scores", "logits"):
+                out |= {name: tuple(out[name][i][out.beam_indices[:, i]] for i in steps)} if name in out else {}
+        return Output(out)
 
     def lengths(self, prompt: int) -> dict[str, int]:
         """As many tokens as are asked for, beyond what the answer begins with, and as fit."""
         options, file, room = self.options, self.model.origin.generation, self.wish.room
         asked = options.get("max_length")
-        if options.get("max_new_tokens") is not None or (asked is None and file.get("max_new_tokens") is not None):
+        if options.get("max_new_tokens", file.get("max_new_tokens")) is not None:
             return {}
         return {"max_length": min((asked or file.get("max_length") or room) + min(room // 2 - 1, prompt), room)}
+
+
+def _row_of(out: Output, row: int) -> Output:
+    """One row of everything: tensors [rows, …], and tuples with one such tensor a step."""
+    return Output(
+        (name, [x[row] for x in value] if isinstance(value, tuple) else value[row]) for name, value in out.items()
+    )
 
 
 def _said(segments: Sequence[Mapping[str, Any]], first: int) -> list[int]:

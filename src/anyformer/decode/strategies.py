@@ -6,15 +6,16 @@ the old row that each continues (None: its own), so that the engine can reorder 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from anyformer.core.linear import HAS_TRITON
 from anyformer.decode.options import Plan
-from anyformer.decode.processors import Processor, processors, truncations
+from anyformer.decode.processors import Processor, normalise, processors, truncations
+from anyformer.decode.ranking import best_logs, can_rank, exact, gumbel, largest, pick, top
 
 
 @dataclass
@@ -36,6 +37,29 @@ CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, whe
 def check_every(device: torch.device) -> int:
     """Looking whether all rows are finished is free on the CPU, and stops the queue of a GPU."""
     return 1 if device.type == "cpu" else CHECK_EVERY
+
+
+# Options that forbid tokens, and the fields of a plan that hold them.
+FORBIDDING = {
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "bad_words_ids": "bad_words",
+    "prefix_allowed_tokens_fn": "allowed",
+    "suppress_tokens": "suppress",
+    "begin_suppress_tokens": "begin_suppress",
+    "min_length or min_new_tokens": "min_length",
+}
+
+
+def warn_stuck(plan: Plan, rows: Sequence[int]) -> None:
+    """Say which rows ended because every next token was forbidden."""
+    if not rows:
+        return
+    some = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    names = ", ".join(option for option, field in FORBIDDING.items() if getattr(plan, field))
+    warnings.warn(
+        f"Row {some} ends early: every next token is forbidden there ({names}); what was written so far is returned.",
+        stacklevel=2,
+    )
 
 
 class Strategy:
@@ -67,6 +91,10 @@ class Strategy:
     def result(self) -> Tensor:
         raise TypeError("a strategy says what came out")
 
+    def stuck_rows(self) -> list[int]:
+        """The numbers of the rows that ended because every next token was forbidden."""
+        raise TypeError("a strategy says which rows could not go on")
+
 
 class Line(Strategy):
     """One token after another in each row: greedy, or drawn."""
@@ -78,6 +106,7 @@ class Line(Strategy):
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.read = self.stops.begin(prompt) if self.stops is not None else None
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
+        self.stuck = torch.zeros_like(self.finished)
 
     @property
     def history(self) -> Tensor:
@@ -88,16 +117,26 @@ class Line(Strategy):
         return self.joined[0]
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        """What is said after `history`, whoever asks and however often."""
-        self.processed = self.apply(self.rules, scores.clone(), history) if self.rules else scores
-        return largest(self.processed)
+        """What is said after `history`, whoever asks and however often; -1 if every token is forbidden."""
+        scores = exact(scores) if self.rules or self.observed else scores
+        chosen = self.apply(self.rules, scores.clone(), history) if self.rules else scores
+        self.show(chosen)
+        return pick(chosen, chosen) if self.rules else largest(chosen)
+
+    def show(self, scores: Tensor) -> None:
+        """Keep the scores that a token is chosen by. Normalizing them changes no token, so only observers need it."""
+        again = self.observed and self.plan.renormalize_logits
+        self.processed = normalise(scores, scores) if again else scores
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         history = self.history if self.rules or self.plan.do_sample else self.columns[0]
         return self.take(self.choose(scores, history)), None
 
     def take(self, token: Tensor) -> Tensor:
-        """Go on with these tokens [R]; rows that are finished get padding."""
+        """Go on with these tokens [R]; rows that are finished, or cannot go on (-1), get padding."""
+        if self.rules:
+            self.stuck = self.stuck | ((token < 0) & ~self.finished)
+            self.finished = self.finished | self.stuck
         token = token.masked_fill(self.finished, self.plan.padding)
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
@@ -112,6 +151,9 @@ class Line(Strategy):
 
     def result(self) -> Tensor:
         return self.history[:, : int(self.lengths.max())]
+
+    def stuck_rows(self) -> list[int]:
+        return self.stuck.nonzero().flatten().tolist() if self.rules else []
 
 
 class Greedy(Line):
@@ -146,28 +188,18 @@ class Sample(Line):
         self.noise: dict[int, Tensor] = {}  # by place; drawn in order
 
     def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        self.processed = scores = self.apply([*self.rules, *self.limits], scores.clone(), history)
+        scores = self.apply([*self.rules, *self.limits], exact(scores).clone(), history)
+        self.show(scores)
         place = history.shape[1]
         if place not in self.noise:
             self.noise[place] = gumbel(scores, self.dice)
-        return largest(scores + self.noise[place])
+        return pick(scores + self.noise[place], scores)
 
     def take(self, token: Tensor) -> Tensor:
         self.noise.pop(self.plan.prompt + len(self.columns) - 1, None)
         return super().take(token)
 
 
-def gumbel(scores: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
-    """Noise for scores [R, V], from a die a row; without dice, from PyTorch's own."""
-    if dice:
-        even = torch.stack([torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in dice])
-    else:
-        even = torch.rand(scores.shape, device=scores.device)
-    return -torch.log(-torch.log(even.clamp(torch.finfo(even.dtype).tiny, 1 - 1e-7)))
-
-
-MOST_RANKED = 65_536  # words, of which one program of a GPU holds a row
-TOP_BLOCK = 128  # numbers of which the largest stands for all
 LOST = -1.0e9  # the score of a beam that is not there
 
 
@@ -202,6 +234,7 @@ class Beam(Strategy):
         self.end_scores = torch.full_like(self.scores, LOST)
         self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)  # 0: nothing has ended here yet
         self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=device)
+        self.stuck = torch.zeros_like(self.scores, dtype=torch.bool)  # no ends: nothing was allowed to follow
         self.first_row = torch.arange(batch, device=device)[:, None] * beams
         self.first = torch.arange(self.keep, device=device) < beams
         new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt).clamp(min=1)
@@ -224,6 +257,8 @@ class Beam(Strategy):
     def turn(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """One step of all tensors, at none of which the host looks."""
         best, source, token = self._candidates(scores)
+        if not self.plain:
+            self._give_up(best)
         sequences = _pick(self.running, source).index_copy_(2, self.at, token[..., None])  # [B, keep, max_length]
         self.at += 1
         stops = torch.isin(token, self.end) | (self.at >= self.plan.max_length)
@@ -269,7 +304,8 @@ class Beam(Strategy):
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
         total = self._diversify(total) if self.groups > 1 else total
         if self.plan.do_sample:
-            index = torch.multinomial(total.log_softmax(-1).exp(), self.keep)
+            chances = total.log_softmax(-1).exp()
+            index = torch.multinomial(chances.nan_to_num(1.0), self.keep)  # NaN: everything is forbidden to a row
             best = total.gather(1, index)
         else:
             best, index = total.topk(self.keep)
@@ -310,6 +346,20 @@ class Beam(Strategy):
         lengths = torch.cat([self.end_lengths, just * self.at], dim=1)
         self.end_lengths.copy_(lengths.gather(1, order))
 
+    def _give_up(self, best: Tensor) -> None:
+        """Where no beam of a row can go on, what they say so far takes the places that no end has."""
+        real = self.scores > LOST / 2  # a beam that is lost may be allowed something
+        over = real.any(dim=1, keepdim=True) & (best.amax(dim=1, keepdim=True) <= LOST / 2) & self.hopeful
+        index = torch.arange(self.beams, device=best.device) - (self.end_lengths > 0).sum(dim=1, keepdim=True)
+        index, free = index.clamp(min=0), index >= 0  # the best beam goes to the first place after the last end
+        take = over & free & real.gather(1, index)
+        values = self.scores.gather(1, index) / self.divisors[self.at]
+        self.ends.copy_(torch.where(take[..., None], _pick(self.running, index), self.ends))
+        self.end_scores.copy_(torch.where(take, values, self.end_scores))
+        self.end_lengths.copy_(torch.where(take, self.at, self.end_lengths))
+        self.stuck |= take
+        self.hopeful &= ~over
+
     def _judge(self) -> None:
         """Can a running beam still beat what has ended?"""
         never = self.plan.early_stopping == "never" and self.plan.length_penalty > 0
@@ -319,7 +369,8 @@ class Beam(Strategy):
 
     def returned(self) -> Tensor:
         """Which ends of a prompt come out, the best first: [prompts, num_return_sequences]."""
-        scores = self.end_scores.view(self.prompts, -1)
+        below = self.stuck + 2.0 * (self.end_lengths == 0)  # ends come first, then what could not go on, then nothing
+        scores = (self.end_scores.double() + LOST * below).view(self.prompts, -1)
         return scores.sort(dim=1, descending=True, stable=True).indices[:, : self.plan.num_return_sequences]
 
     def result(self) -> Tensor:
@@ -328,55 +379,16 @@ class Beam(Strategy):
         ends = _pick(self.ends.view(self.prompts, self.plan.num_beams, -1), best)
         return ends.flatten(0, 1)[:, : int(lengths.max())]
 
+    def stuck_rows(self) -> list[int]:
+        if self.plain:
+            return []
+        rows = self.stuck.view(self.prompts, -1).gather(1, self.returned())
+        return rows.flatten().nonzero().flatten().tolist()
+
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
     """x [B, n, L] at index [B, m] -> [B, m, L]"""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
-
-
-def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest log-probabilities of each row of scores [R, V], and their tokens."""
-    from anyformer.core.gpu import best
-
-    values, tokens, sums = best(scores, k)
-    return values - sums[:, None], tokens
-
-
-def can_rank(scores: Tensor) -> bool:
-    """Is there a kernel for `best_logs`?"""
-    return HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64
-
-
-def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row [R, V] and their places, as topk gives them.
-
-    They lie in the k blocks with the largest maxima, and finding maxima is what a CPU does fast.
-    """
-    n = scores.shape[-1] // TOP_BLOCK
-    if scores.is_cuda or n < 4 * k:
-        return tuple(scores.topk(k))  # type: ignore[return-value]
-    blocks, rest = scores[:, : n * TOP_BLOCK].unflatten(1, (n, TOP_BLOCK)), scores[:, n * TOP_BLOCK :]
-    chosen = blocks.amax(dim=-1).topk(k).indices  # [R, k]
-    places = (chosen[..., None] * TOP_BLOCK + torch.arange(TOP_BLOCK, device=scores.device)).flatten(1)
-    tail = torch.arange(n * TOP_BLOCK, scores.shape[-1], device=scores.device).expand(len(scores), -1)
-    best, index = torch.cat([scores.gather(1, places), rest], dim=1).topk(k)
-    return best, torch.cat([places, tail], dim=1).gather(1, index)
-
-
-def largest(scores: Tensor) -> Tensor:
-    """The place of the largest of each row [R, V], the first of equals, as argmax gives it."""
-    n = scores.shape[-1] // TOP_BLOCK
-    if scores.is_cuda or n < 4:
-        return scores.argmax(dim=-1)
-    blocks, rest = scores[:, : n * TOP_BLOCK].unflatten(1, (n, TOP_BLOCK)), scores[:, n * TOP_BLOCK :]
-    maxima = blocks.amax(dim=-1)  # [R, n], which a CPU finds many times faster than places
-    block = maxima.argmax(dim=-1, keepdim=True)
-    near = blocks.gather(1, block[..., None].expand(-1, 1, TOP_BLOCK)).squeeze(1)
-    found = block * TOP_BLOCK + near.argmax(dim=-1, keepdim=True)
-    if rest.shape[1]:
-        most, place = rest.max(dim=-1, keepdim=True)
-        found = torch.where(most > maxima.gather(1, block), place + n * TOP_BLOCK, found)
-    return found.squeeze(1)
 
 
 def make_strategy(plan: Plan, prompt: Tensor) -> Strategy:

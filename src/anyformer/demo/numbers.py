@@ -27,11 +27,11 @@ from anyformer.config import Settings
 from anyformer.errors import FolderError
 from anyformer.heads.base import IGNORED
 from anyformer.model import Model
+from anyformer.progress import progress_bar
 from anyformer.tasks.base import Loss
 from anyformer.tasks.text import token_loss
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
-from anyformer.train.display import progress_bar
 from anyformer.train.engine import train
 from anyformer.train.seeds import mix
 from anyformer.train.settings import TrainSettings
@@ -143,6 +143,7 @@ class Lesson:
     """What the engine is given to do: say the German of the corpus's English."""
 
     metric, larger_is_better, slow, steady, streams = "exact", True, False, False, 0
+    contrastive = False
 
     def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
         self.model, self.corpus, self.settings = model, corpus, settings

@@ -13,9 +13,9 @@ from anyformer.demo import views
 from anyformer.demo.numbers import make_folder
 from anyformer.demo.page import Panel, write_page
 from anyformer.errors import Error, FolderError
+from anyformer.progress import progress_bar
 from anyformer.shipped import Shipped
 from anyformer.tasks import TASKS, task
-from anyformer.train.display import progress_bar
 
 PAGE = "index.html"
 # The order of the page; other tasks come after these.

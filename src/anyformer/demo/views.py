@@ -60,13 +60,11 @@ def bars(thing: Any, answer: Any) -> str:
 
 
 def entities(thing: Any, answer: Any) -> str:
-    shown, at = [], 0
-    for entity in answer.entities:
-        shown += [html.escape(word) for word in answer.words[at : entity.start]]
-        shown.append(f"<mark>{html.escape(entity.text)}<small>{html.escape(entity.label)}</small></mark>")
-        at = entity.end
-    shown += [html.escape(word) for word in answer.words[at:]]
-    return f"<p class='text'>{' '.join(shown)}</p>"
+    shown = [
+        f"<mark>{html.escape(part)}<small>{html.escape(label)}</small></mark>" if label else html.escape(part)
+        for part, label in answer.parts()
+    ]
+    return f"<p class='text'>{''.join(shown)}</p>"
 
 
 def span(thing: Any, answer: Any) -> str:

@@ -145,8 +145,11 @@ async def _body(request: Request, largest: int) -> dict[str, Any]:
             raise TooLargeError(f"A request may have {largest >> 20} MB at most; send a smaller picture or text.")
     try:
         found = json.loads(content)
-    except ValueError:
-        raise InputError("The request is not JSON.") from None
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError("The request holds half a character (a surrogate by itself).") from None
+    except (ValueError, RecursionError):
+        raise InputError("The request is not JSON, or is nested too deeply.") from None
     if not isinstance(found, dict):
         raise InputError("The request is JSON, but not an object.")
     return found

@@ -12,6 +12,7 @@ from anyformer.config import Settings
 from anyformer.errors import InputError
 
 MOST_CHARACTERS = 100_000
+NEW = 20  # tokens that are written unless the page or the task says otherwise
 MOST_NEW = 128  # tokens that are written for one request
 MOST_BEAMS = 8
 MOST_PADDING = 64
@@ -57,7 +58,7 @@ class Ask(Settings):
     top_p: float = 1.0
     sample: bool = False
     seed: int = 0
-    new_tokens: int = 20
+    new_tokens: int | None = None  # None: as many as the model's task writes, or 20 without a task
     beams: int = 4
     share: float = 0.75  # of patches that are hidden
     threshold: float = 0.5
@@ -70,7 +71,8 @@ class Ask(Settings):
         self.require(0 < self.top_p <= 1, "top_p must be above 0 and at most 1.")
         self.require(self.top_k >= 0, "top_k must be 0 or more.")
         self.require(-(2**63) <= self.seed < 2**63, "seed must be a whole number of at most 64 bits.")
-        self.require(1 <= self.new_tokens <= MOST_NEW, f"new_tokens must be from 1 to {MOST_NEW}.")
+        new = self.new_tokens
+        self.require(new is None or 1 <= new <= MOST_NEW, f"new_tokens must be from 1 to {MOST_NEW}.")
         self.require(1 <= self.beams <= MOST_BEAMS, f"beams must be from 1 to {MOST_BEAMS}.")
         self.require(0 <= self.padding <= MOST_PADDING, f"padding must be from 0 to {MOST_PADDING}.")
         self.require(0 < self.share < 1, "share must be between 0 and 1.")
@@ -78,6 +80,11 @@ class Ask(Settings):
         self.require(min(self.top, self.left, self.layer, self.row) >= 0, "top, left, layer and row count from 0.")
         self.require(len(self.pictures) <= MOST_PICTURES, f"at most {MOST_PICTURES} pictures go into one question.")
         self.require(len(self.silence) <= 4096, "no model has so many heads to silence.")
+
+    @property
+    def steps(self) -> int:
+        """Tokens that are written one by one, to look at each."""
+        return NEW if self.new_tokens is None else self.new_tokens
 
     def file(self, kind: str) -> bytes:
         """The picture, the sound or what else was given."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.attend import weigh
+from anyformer.core.attend import attention_weights
 from anyformer.core.attention import Attention
 from anyformer.core.block import Block, Sublayer
 from anyformer.core.masks import Mask
@@ -167,7 +167,9 @@ class Trace:
             _, far = mask.reach(start, stop, keys)
             part = None if bias is None else bias[..., start:stop, :far]
             some = query[:, :, start:stop], key[:, :, :far]
-            found = weigh(*some, mask, scale=attention.scale, bias=part, offset=start, score=attention.score)
+            found = attention_weights(
+                *some, mask, scale=attention.scale, bias=part, offset=start, score=attention.score
+            )
             yield F.pad(found[0], (0, keys - far))
 
     def bias(self, site: Site, query: Tensor, key: Tensor) -> Tensor | None:

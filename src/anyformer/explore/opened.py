@@ -16,7 +16,7 @@ from anyformer.data.settings import DataSettings
 from anyformer.decode.engine import pack_for_steps
 from anyformer.decode.opening import open_answers, read_wish, window_of
 from anyformer.errors import Error, InputError
-from anyformer.explore.ask import Ask
+from anyformer.explore.ask import NEW, Ask
 from anyformer.explore.capture import Trace, trace, watched
 from anyformer.explore.gallery import Gallery
 from anyformer.explore.patience import Patience
@@ -32,11 +32,14 @@ from anyformer.model import Model, Stage
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import Processor
 from anyformer.sounds.open import as_sound
+from anyformer.tasks import find
 from anyformer.tasks.classify_audio import find_extractor, hear
+from anyformer.tasks.picture_text import PictureTextTask
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.folder import load
 
 MOST_TOKENS = 2048
+WRITERS = frozenset("ask-image caption read summarize transcribe translate".split())
 KEPT = 4  # passes, and
 KEPT_BYTES = 2**30  # so much of them
 
@@ -65,8 +68,8 @@ class Subject:
 
 
 class Opened:
-    def __init__(self, model: Model, tokenizer: Tokenizer | None) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(self, model: Model, tokenizer: Tokenizer | None, task: Any = None) -> None:
+        self.model, self.tokenizer, self.task = model, tokenizer, task
         self.processor = _processor(model) if self.reads_pictures else None
         self.extractor = find_extractor(model, None) if self.reads_sounds else None
         self.reader = find_reader(model)  # of clips, sets or tables
@@ -83,7 +86,7 @@ class Opened:
             tokenizer = Tokenizer.load(path)
         except Error:  # a model of pictures has none
             tokenizer = None
-        return cls(model, tokenizer)
+        return cls(model, tokenizer, writing_task(model, path))
 
     # What kind of model it is.
 
@@ -241,6 +244,8 @@ class Opened:
 
         assert self.processor is not None
         opened = Picture.of(ask.file("picture")).open(self.processor.mode)
+        if isinstance(self.task, PictureTextTask):
+            opened = self.task.fit_picture(opened, "the picture")
         pixels = place_picture(self, opened)
         stacked = self.processor.stack([pixels])
         shown = pixels.transpose(1, 2, 0)
@@ -287,7 +292,8 @@ class Opened:
             return ids
         wish = read_wish(self.model, self.ending(), long=False)
         whole = [*self._opening(ask, batch, patience), *ids]
-        ended = len(ids) < ask.new_tokens and len(whole) < wish.room
+        most = ask.new_tokens if ask.new_tokens is not None else self.decoding.get("max_new_tokens", wish.room)
+        ended = len(ids) < most and len(whole) < wish.room
         return [*whole, wish.end] if ended else whole
 
     @torch.inference_mode()
@@ -307,10 +313,16 @@ class Opened:
         found = said[0] if isinstance(said, list) else said
         return self.tokenizer.target.end_id if found is None and self.tokenizer is not None else found
 
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """How the model writes: as its task does, on the command line and in Python."""
+        return {"max_new_tokens": NEW} if self.task is None else dict(self.task.decoding)
+
     def generate(self, ask: Ask, batch: dict[str, Any], patience: Patience, **options: Any) -> list[int]:
         given = {name: value for name, value in batch.items() if name != "logits_to_keep"}
+        asked = {} if ask.new_tokens is None else {"max_new_tokens": ask.new_tokens}
         with watched(self.model, None, [], patience), silenced(self.model, ask.silence):
-            made = self.model.generate(**given, max_new_tokens=ask.new_tokens, **self.ending(), **options)
+            made = self.model.generate(**given, **{**self.ending(), **self.decoding, **asked, **options})
         return cast("list[int]", made[0].tolist())
 
     def ending(self) -> dict[str, Any]:
@@ -318,6 +330,12 @@ class Opened:
         if "eos_token_id" in self.model.origin.generation or self.end is None:
             return {}
         return {"eos_token_id": self.end}
+
+
+def writing_task(model: Model, path: Path) -> Any:
+    """The task around a folder's model, if it is one that writes about what it reads; else None."""
+    name = model.origin.settings.get("task", {}).get("name")
+    return find(name).around(model, path, {}) if name in WRITERS else None
 
 
 def _ids(text: str) -> list[Word]:

@@ -21,23 +21,29 @@ def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> i
         raise InputError(f'This {model.family} model has no stage "{stage}"; it has {", ".join(model.stages)}.')
     part = model.stages[stage]
     assert isinstance(part, Stage) and part.stack is not None
-    vectors = _vectors(part, max(start, end) + 1, model)
+    vectors = _vectors(part, max(start, end) + 1)
     run = Run({part.inputs.names[0].replace("input_ids", "inputs_embeds"): vectors}, None, training=False)
     part(run, pack=False)
     layers = run.layers[stage]
     for n, tokens in enumerate(layers):
-        (reached,) = torch.autograd.grad(tokens.x[0, end].sum(), vectors, retain_graph=True)
+        made = tokens.x[0, end]
+        # Weighed at random: the plain sum of what a norm gives is a constant, whose gradient is zero.
+        (reached,) = torch.autograd.grad(made, vectors, _random(made, seed=1), retain_graph=True)
         if bool((reached[0, start] != 0).any()):
             blocks = [part.stack.blocks[index] for index in part.stack.order[:n]]
             return sum(abs(end - start) if _recurs(block) else 1 for block in blocks)
     return None
 
 
-def _vectors(stage: Stage, length: int, model: Model) -> torch.Tensor:
+def _vectors(stage: Stage, length: int) -> torch.Tensor:
     words = next(p for name, p in stage.inputs.named_parameters() if name.endswith("words.weight"))
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(1, length, words.shape[1], generator=generator, dtype=torch.float64)
-    return vectors.to(model.device, words.dtype).requires_grad_()
+    return _random(words.new_empty(1, length, words.shape[1]), seed=0).requires_grad_()
+
+
+def _random(like: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same normal numbers at every call, in the shape and type of `like`."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
 def _recurs(block: torch.nn.Module) -> bool:

@@ -31,13 +31,17 @@ def alignment(
 ) -> Figure:
     """Cross-attention as a picture: a row for each target word, dark where it looks.
 
-    `weights` is [target, source], or [heads, target, source], of which the mean is drawn. With `path` the picture is
-    written there (.png, .svg, .pdf); the figure comes back either way.
+    `weights` is [target, source], or [heads, target, source], of which the mean is drawn. The alignment that
+    `generate` gives has a row for each new token; if `target_tokens` are those of a whole sequence, the tokens before
+    them (the start token) have no row and are left out. With `path` the picture is written there (.png, .svg, .pdf);
+    the figure comes back either way.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
     grid = weights.detach().float().cpu()
     grid = grid.mean(dim=0) if grid.dim() == 3 else grid
+    if grid.dim() == 2 and 0 < len(grid) < len(target_tokens):
+        target_tokens = target_tokens[len(target_tokens) - len(grid) :]
     expected = (len(target_tokens), len(source_tokens))
     if grid.dim() != 2 or tuple(grid.shape) != expected:
         raise InputError(
@@ -53,6 +57,41 @@ def alignment(
     bar.set_label("attention weight", color=INK, labelpad=8)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, colors=INK)
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    return figure
+
+
+def temperature(
+    scores: Tensor,
+    labels: Sequence[str],
+    temperatures: Sequence[float] = (0.2, 1.0, 5.0),
+    path: str | PathLike[str] | None = None,
+) -> Figure:
+    """softmax(scores / temperature) as bars, a panel for each temperature, with its entropy in the title.
+
+    `scores` has one number for each label. With `path` the picture is written there; the figure comes back either way.
+    """
+    from matplotlib.figure import Figure
+
+    values = scores.detach().double().cpu()
+    if tuple(values.shape) != (len(labels),) or not temperatures or min(temperatures) <= 0:
+        raise InputError(
+            f"scores have shape {list(values.shape)} for {len(labels)} labels, and the temperatures are "
+            f"{list(temperatures)}; give one score a label and temperatures above 0."
+        )
+    figure = Figure(figsize=(2.6 * len(temperatures), 2.8), layout="constrained", facecolor=PAPER)
+    panels = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
+    for axes, degree in zip(panels, temperatures, strict=True):
+        logs = (values / degree).log_softmax(dim=-1)
+        shares = logs.exp()
+        entropy = float(-(shares * logs).nan_to_num(0.0).sum())
+        axes.bar(range(len(labels)), shares.tolist(), color=INK)
+        axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
+        axes.set_title(f"temperature {degree:g}, entropy {entropy:.2f}", fontsize=10, color=INK)
+        axes.set_ylim(0, 1)
+    panels[0].set_ylabel("probability", color=INK)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)

@@ -3,7 +3,6 @@ sounds. A file that was handed in, or else an example that is made by formula.""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -27,6 +26,7 @@ from anyformer.inputs.image import ImageInput
 from anyformer.inputs.latents import JoinedQueries, Queries, QueriesInTurn
 from anyformer.inputs.sets import SetInput, TableInput
 from anyformer.inputs.video import VideoInput
+from anyformer.jsonfile import parse_object
 from anyformer.model import Model, Stage
 from anyformer.pictures.clips import Clip
 from anyformer.pictures.people import cut_out
@@ -91,7 +91,7 @@ def read_thing(reader: Reader, ask: Ask) -> tuple[dict[str, Tensor], Shown]:
 
 def cuts_people_out(model: Model) -> bool:
     """A model of poses that is shown people one by one; the whole picture counts as one."""
-    said = json.loads(model.origin.files.get(FILE, b"{}")).get("image_processor_type", "")
+    said = parse_object(model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
     return head_of(model, PoseHead) is not None and str(said).startswith("VitPose")
 
 

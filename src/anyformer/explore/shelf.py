@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from anyformer.errors import FolderError, InputError
+from anyformer.errors import Error, FolderError, InputError
 from anyformer.explore.gallery import Gallery
 from anyformer.explore.opened import Opened
 from anyformer.explore.patience import Patience
+from anyformer.jsonfile import read_object
 
 DEPTH = 4  # folders below the working one that are searched
 MOST = 200  # models that are listed
@@ -177,11 +177,9 @@ def _read(path: Path) -> tuple[str, str, str]:
     if path.suffix == ".gguf":
         return "", "generate", "a GGUF file"
     try:
-        if (path / "config.json").stat().st_size > LARGEST_CONFIG:
-            return "", "", ""
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = read_object(path / "config.json", limit=LARGEST_CONFIG)
         family = str(config.get("family") or config.get("model_type") or "")
         task = str((config.get("task") or {}).get("name") or "")
         return family, task, ", ".join(word for word in (str(config.get("recipe") or family), task) if word)
-    except (OSError, ValueError, AttributeError):
+    except (Error, AttributeError):
         return "", "", ""  # what is wrong with it is said when it is opened

@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.errors import ConfigError, InputError
-from anyformer.pictures.clips import Clip
+from anyformer.data.arrays import Arrays, ends_of, read_arrays
+from anyformer.data.files import reading
+from anyformer.data.unpack import read_member
+from anyformer.errors import InputError
+from anyformer.pictures.clips import Clip, open_video
 from anyformer.pictures.open import is_picture
 
 UNPACKED = 128 * 2**20  # bytes that a packed file may become
@@ -26,6 +29,7 @@ MOST_ROWS = 10_000
 MOST_PIXELS = 4096 * 4096  # of a video's frame
 FRAME_SIDE = 256  # pixels of a video's frames that are kept
 
+GIVEN = "The file given"
 CLIPS = ("x", "clips", "videos", "frames", "data")
 SETS = ("x", "points", "items", "sets", "data")
 
@@ -41,7 +45,7 @@ def read_clip(content: bytes, row: int) -> tuple[Clip, int]:
         pictures = sorted(name for name in names if is_picture(name))[:MOST_FRAMES]
         if not pictures:
             raise InputError("The zip holds no pictures; a clip is a zip of its frames, in the order of their names.")
-        return Clip.of([archive.read(name) for name in pictures]), 1
+        return Clip.of([read_member(archive, name, GIVEN) for name in pictures]), 1
 
 
 def _clip_of(values: Any, row: int) -> tuple[Clip, int]:
@@ -60,26 +64,17 @@ def _clip_of(values: Any, row: int) -> tuple[Clip, int]:
 
 def _video(content: bytes) -> Clip:
     """Through PyAV; frames are made small as they come, and those after the last that are read are left."""
-    try:
-        import av
-    except ImportError:
-        raise ConfigError(
-            "Video files take PyAV to open: pip install 'anyformer[video]'. A zip of frames does not."
-        ) from None
     frames: list[Any] = []
-    try:
-        with av.open(io.BytesIO(content), "r") as container:
-            size = container.streams.video[0].codec_context
-            if size.width * size.height > MOST_PIXELS:
-                raise InputError(f"The video has {size.width} x {size.height} pixels; the most is 4096 x 4096.")
-            for frame in container.decode(video=0):
-                scale = min(1.0, FRAME_SIDE / max(frame.width, frame.height))
-                wide, high = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
-                frames.append(frame.reformat(format="rgb24", width=wide, height=high).to_ndarray())
-                if len(frames) == MOST_FRAMES:
-                    break
-    except (av.FFmpegError, IndexError, ValueError):
-        raise InputError("The file is no clip that can be read: give a video, a zip of frames or an npz.") from None
+    with reading(GIVEN), open_video(io.BytesIO(content), GIVEN) as container:
+        size = container.streams.video[0].codec_context
+        if size.width * size.height > MOST_PIXELS:
+            raise InputError(f"The video has {size.width} x {size.height} pixels; the most is 4096 x 4096.")
+        for frame in container.decode(video=0):
+            scale = min(1.0, FRAME_SIDE / max(frame.width, frame.height))
+            wide, high = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
+            frames.append(frame.reformat(format="rgb24", width=wide, height=high).to_ndarray())
+            if len(frames) == MOST_FRAMES:
+                break
     if not frames:
         raise InputError("The video has no frames.")
     return Clip.array(np.stack(frames), "the clip given")
@@ -96,7 +91,7 @@ def read_set(content: bytes, row: int) -> tuple[Any, int]:
             )
         several = list(items) if items.ndim == 3 else [items]
         if "offsets" in held and items.ndim == 2:
-            several = [items[int(a) : int(b)] for a, b in pairwise(held["offsets"])]
+            several = [items[a:b] for a, b in pairwise(ends_of(held["offsets"], len(items), GIVEN))]
         chosen, n = several[_which(row, len(several), "sets")], len(several)
     else:
         chosen, n = _numbers(_lines(content)), 1
@@ -135,7 +130,8 @@ def _lines(content: bytes) -> list[list[str]]:
     except UnicodeDecodeError:
         raise InputError("The file is neither an npz nor a CSV in UTF-8.") from None
     separator = max("\t;,", key=text.partition("\n")[0].count)
-    found = [line for line in csv.reader(io.StringIO(text), delimiter=separator) if any(line)]
+    with reading(GIVEN):
+        found = [line for line in csv.reader(io.StringIO(text), delimiter=separator) if any(line)]
     if not found:
         raise InputError("The file is empty.")
     return found[: MOST_ROWS + 1]
@@ -148,23 +144,20 @@ def _which(row: int, n: int, what: str) -> int:
 
 
 def _archive(content: bytes) -> zipfile.ZipFile:
-    archive = zipfile.ZipFile(io.BytesIO(content))
+    with reading(GIVEN):
+        archive = zipfile.ZipFile(io.BytesIO(content))
     size = sum(one.file_size for one in archive.infolist())
     if size > UNPACKED:
         raise InputError(f"The file would become {size >> 20:,} MB unpacked; the most is {UNPACKED >> 20} MB.")
     return archive
 
 
-def _arrays(content: bytes) -> dict[str, Any]:
+def _arrays(content: bytes) -> Arrays:
     _archive(content).close()
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return {name.lower(): stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError, MemoryError, zipfile.BadZipFile):  # a header may promise any size
-        raise InputError("The npz is damaged, or holds something that is no array.") from None
+    return read_arrays(content, GIVEN)
 
 
-def _array(held: dict[str, Any], names: Sequence[str], what: str) -> Any:
+def _array(held: Arrays, names: Sequence[str], what: str) -> Any:
     found = next((held[name] for name in names if name in held), None)
     if found is None:
         raise InputError(f"The npz holds {', '.join(held) or 'nothing'}; {what} are called {' or '.join(names)} there.")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.attend import weigh
+from anyformer.core.attend import attention_weights
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING, Padding
 from anyformer.core.taps import NO_TAPS
@@ -78,7 +78,7 @@ class AttentionPool(nn.Module):
         keys = tokens.x.unsqueeze(1)  # one head
         query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
         mask = EVERYTHING if tokens.mask is None else Padding(tokens.mask)
-        weights = self.taps.see("weights", weigh(query, keys, mask, scale=1.0))
+        weights = self.taps.see("weights", attention_weights(query, keys, mask, scale=1.0))
         return (weights @ keys).flatten(1)  # one query as wide as a token: nothing for a fused kernel
 
 

@@ -31,11 +31,12 @@ class EmbedHead(Head):
 
 
 def max_token(tokens: Tokens) -> Tensor:
-    """[B, d]: the largest value of each feature among a row's real tokens."""
+    """[B, d]: the largest value of each feature among a row's real tokens; zeros if it has none."""
     padded = tokens.pad()
     if padded.mask is None:
         return padded.x.amax(dim=1)
-    return padded.x.masked_fill(~padded.mask.unsqueeze(-1), float("-inf")).amax(dim=1)
+    largest = padded.x.masked_fill(~padded.mask.unsqueeze(-1), float("-inf")).amax(dim=1)
+    return largest.masked_fill(~padded.mask.any(dim=1, keepdim=True), 0.0)
 
 
 POOLS: dict[str, Callable[[Tokens], Tensor]] = {"cls": first_token, "max": max_token, "mean": mean_token}

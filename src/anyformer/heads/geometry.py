@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,6 +72,17 @@ def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
 def broken(corners: Tensor) -> Tensor:
     """Which boxes are none: without width or height, or not made of numbers."""
     return ~((corners[..., 2:] > corners[..., :2]).all(dim=-1) & corners.isfinite().all(dim=-1))
+
+
+def not_suppressed(corners: Tensor, labels: Tensor, threshold: float) -> Tensor:
+    """Class-wise non-maximum suppression of boxes [n, 4], the surest first: a mask [n] of those that stay. A box goes
+    if its IoU with a surer one of its class that stays is above the threshold."""
+    near = ((iou(corners[:, None], corners) > threshold) & (labels[:, None] == labels)).cpu().numpy()
+    keep = np.ones(len(near), dtype=bool)
+    for i in range(len(near)):
+        if keep[i]:
+            keep[i + 1 :] &= ~near[i, i + 1 :]
+    return torch.from_numpy(keep).to(corners.device)
 
 
 def clip(corners: Tensor, height: float, width: float) -> Tensor:

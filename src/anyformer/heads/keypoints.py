@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.attend import weigh
+from anyformer.core.attend import attention_weights
 from anyformer.core.linear import Linear
 from anyformer.core.masks import EVERYTHING, Padding
 from anyformer.core.norms import NormConfig, make_norm
@@ -161,7 +161,7 @@ class JointHead(PoseHead):
         mask = EVERYTHING if cells.mask is None else Padding(cells.mask)
         with torch.autocast(x.device.type, enabled=False):
             wide = torch.promote_types(x.dtype, torch.float32)
-            return weigh(query.to(wide), key.to(wide), mask, scale=x.shape[-1] ** -0.5).squeeze(1)
+            return attention_weights(query.to(wide), key.to(wide), mask, scale=x.shape[-1] ** -0.5).squeeze(1)
 
     def point(self, x: Tensor, cells: Tokens) -> Tensor:
         """Half precision would not tell pixels apart."""

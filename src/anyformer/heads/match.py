@@ -93,7 +93,8 @@ def match_loss(logits: Tensor) -> Tensor:
     if logits.shape[0] != logits.shape[1]:
         raise InputError(f"There are {logits.shape[0]} texts and {logits.shape[1]} pictures; the loss needs pairs.")
     own = torch.arange(len(logits), device=logits.device)
-    return (F.cross_entropy(logits.float(), own) + F.cross_entropy(logits.T.float(), own)) / 2
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
 LOG_SCALE = math.log(1 / 0.07)  # of the factor at the start

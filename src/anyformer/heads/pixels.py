@@ -14,11 +14,14 @@ from anyformer.run import Run
 
 
 class PixelHead(Head):
-    """Predicts the dropped patches; the loss is the squared error there, of pixels or of pixels normalised by patch."""
+    """Predicts the dropped patches; the loss is the squared error there, of pixels or of pixels normalised by patch.
+    There is none if the stage `source` saw all patches."""
 
-    def __init__(self, d_model: int, patch_size: tuple[int, int], n_channels: int, normalise: bool, reads: str) -> None:
+    def __init__(
+        self, d_model: int, patch_size: tuple[int, int], n_channels: int, normalise: bool, reads: str, source: str
+    ) -> None:
         super().__init__(reads)
-        self.patch_size, self.normalise = patch_size, normalise
+        self.patch_size, self.normalise, self.source = patch_size, normalise, source
         self.pixels = Linear(d_model, patch_size[0] * patch_size[1] * n_channels)
 
     def forward(self, run: Run) -> dict[str, Any]:
@@ -26,6 +29,8 @@ class PixelHead(Head):
         pixels = run.tensor("pixel_values")
         assert pixels is not None
         mask = run.extras["mask"]
+        if run.tokens[self.source].pad().x.shape[1] > logits.shape[1]:  # a class token, and every patch
+            return {"logits": logits, **run.extras}
         error = (logits - self.target(pixels.to(logits.dtype))).square().mean(dim=-1)
         return {"loss": (error * mask).sum() / mask.sum(), "logits": logits, **run.extras}
 

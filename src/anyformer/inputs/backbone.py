@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
+from anyformer.core.copies import Copy
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Positions
 from anyformer.core.taps import NO_TAPS
@@ -100,15 +101,21 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._folded is not None and not (self.norm.training or torch.is_grad_enabled()):
-            if torch.compiler.is_compiling() or self._folded.versions == versions(self):
+            if not torch.compiler.is_compiling() and not self._folded.holds(*folds(self)):
+                self.fold()  # the weights have moved on
+            if self._folded is not None:
                 return self.activation(self._folded(x, self.filter))
-            self._folded = None  # the weights have moved on
         return self.activation(self.norm(self.filter(x)))
 
     def fold(self) -> None:
         """Keep a copy of the filter with the norm worked into it, for running without gradients."""
-        if not self.filter.weight.is_inference():
-            self._folded = Folded(self)
+        self._folded = None if self.filter.weight.is_inference() else Folded(self)
+
+    def train(self, mode: bool = True) -> Self:
+        if self._folded is not None:
+            self._folded.expire()
+        self._folded = None if mode else self._folded
+        return super().train(mode)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._folded = None  # another device or type
@@ -121,11 +128,12 @@ class Convolution(nn.Module):
 PARTS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
 
 
-class Folded:
+class Folded(Copy):
     """γ (W x - μ) / σ + β as one convolution: W γ / σ, and a bias of β - μ γ / σ."""
 
     @torch.no_grad()
     def __init__(self, layer: Convolution) -> None:
+        super().__init__(*folds(layer))
         norm = layer.norm
         plain = layer.filter.weight
         wide = torch.promote_types(plain.dtype, torch.float32)
@@ -135,16 +143,14 @@ class Folded:
         if self.weight.is_cuda:
             self.weight = self.weight.contiguous(memory_format=torch.channels_last)
         self.bias = (bias - mean * scale).to(plain.dtype)
-        self.versions = versions(layer)
 
     def __call__(self, x: Tensor, like: nn.Conv2d) -> Tensor:
         return F.conv2d(x, self.weight, self.bias, like.stride, like.padding, like.dilation)
 
 
-def versions(layer: Convolution) -> tuple[int, ...]:
-    """Of what is folded; they count up when it changes."""
-    parts = [layer.filter.weight, *(getattr(layer.norm, name) for name in PARTS)]
-    return tuple(part._version for part in parts)
+def folds(layer: Convolution) -> list[Tensor]:
+    """What is worked into one filter."""
+    return [layer.filter.weight, *(getattr(layer.norm, name) for name in PARTS)]
 
 
 def fold_norms(model: nn.Module) -> None:

@@ -69,7 +69,7 @@ class ImageInputConfig(Settings):
     masked: bool = True  # takes attention_mask, which says which of its tokens count
     frames: bool = False  # takes [batch, frames, channels, height, width] too, each frame a row of its own
     dropout: float = 0.0
-    mask_ratio: float = 0.0  # the share of patches that are dropped (MAE)
+    mask_ratio: float | None = None  # the share of patches that are dropped (MAE, which also notes their order)
     mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
     spread: bool = False  # no class token, but the vector of its position, added to every cell (ViTPose)
     margin: int = 0  # black pixels around the picture, before it is cut (ViTPose)
@@ -90,7 +90,8 @@ class ImageInputConfig(Settings):
         rows, columns = self.grid
         self.require(self.class_token or not self.distill_token, "a distill_token stands behind a class_token.")
         self.require(rows > 0 and columns > 0, f"patch_size {self.patch_size} is larger than the image.")
-        self.require(0 <= self.mask_ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
+        ratio = 0.0 if self.mask_ratio is None else self.mask_ratio
+        self.require(0 <= ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
 
 
 def make_places(config: ImageInputConfig, width: int) -> Grid | Axes | None:
@@ -121,7 +122,7 @@ class ImageInput(Input):
         self.distill_token = Vector(1, config.d_model) if config.distill_token else None
         self.mask_token = Vector(1, config.d_model) if config.mask_token else None
         names = ["pixel_values", *([self.mask_name] if self.mask_name else []), "interpolate_pos_encoding"]
-        names += ["noise"] if config.mask_ratio else []
+        names += ["noise"] if config.mask_ratio is not None else []
         names += ["bool_masked_pos"] if config.mask_token else []
         self.names = (*names, *([config.alias] if config.alias else []))
 
@@ -137,8 +138,8 @@ class ImageInput(Input):
         x = self._cover(run, self.patches(patchify(pixels, (height, width))))
         x, first = self._place(x, rows, columns)
         tokens = Tokens(x, grid=(rows, columns))
-        if config.mask_ratio:
-            tokens = self._drop(run, tokens)
+        if config.mask_ratio is not None:
+            tokens = self._drop(run, tokens, config.mask_ratio)
         if first is not None:
             tokens = Tokens.cat([Tokens(first.unsqueeze(0)), tokens])
         x = tokens.x if self.norm is None else self.norm(tokens.x)
@@ -182,16 +183,19 @@ class ImageInput(Input):
             )
         return size[0] // config.step[0], size[1] // config.step[1]
 
-    def _drop(self, run: Run, tokens: Tokens) -> Tokens:
-        """Keep the patches with the smallest noise (He et al. 2022, appendix A.1); note what was dropped."""
+    def _drop(self, run: Run, tokens: Tokens, ratio: float) -> Tokens:
+        """Keep the patches with the smallest noise (He et al. 2022, appendix A.1); note what was dropped. If nothing is
+        to be, and no noise is given, patches keep their order."""
         batch, length = tokens.x.shape[:2]
         noise = run.tensor("noise")
-        if noise is None:
+        if noise is None and not ratio:
+            noise = torch.arange(length, device=tokens.x.device).expand(batch, -1)
+        elif noise is None:
             noise = torch.rand(batch, length, device=tokens.x.device)
         if tuple(noise.shape) != (batch, length):
             raise InputError(f"noise has shape {list(noise.shape)}; it must be {[batch, length]} (batch, patches).")
         order = noise.argsort(dim=1)
-        kept = int(length * (1 - self.config.mask_ratio))
+        kept = int(length * (1 - ratio))
         back = order.argsort(dim=1)
         run.extras["ids_restore"] = back
         run.extras["mask"] = (back >= kept).to(tokens.x.dtype)  # 1 = dropped

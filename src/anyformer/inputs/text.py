@@ -16,7 +16,7 @@ from anyformer.core.positions import Positions
 from anyformer.errors import InputError
 from anyformer.inputs.base import Input
 from anyformer.run import Run, real_mask
-from anyformer.tokens import Tokens, unobserved
+from anyformer.tokens import Tokens, on_host, unobserved
 
 
 class Embedding(nn.Module):
@@ -25,7 +25,7 @@ class Embedding(nn.Module):
     def __init__(self, n: int, width: int, padding: int | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n, width))
-        self.padding = padding
+        self.padding = padding if padding is not None and -n <= padding < n else None  # past a table that shrank
 
     def reset(self, std: float) -> None:
         nn.init.normal_(self.weight, std=std)
@@ -83,7 +83,8 @@ class TextInput(Input):
         x = self._vectors(run)
         batch, length = x.shape[:2]
         mask = self._real(run, batch, length)
-        tokens = Tokens(x, mask, self._places(run, mask, length, x.device))
+        places = self._places(run, mask, length, x.device)
+        tokens = Tokens(x, mask, places, documents=self._documents(run, places))
         x = self._add_types(run, x)
         if self.positions is not None:
             encoding = self.positions.embed(tokens)
@@ -127,6 +128,21 @@ class TextInput(Input):
         assert mask is not None
         places = torch.where(mask, mask.cumsum(dim=1) - 1, torch.arange(length, device=device)) + start + first
         return places if aside is None else places.masked_fill(~mask, aside)
+
+    def _documents(self, run: Run, places: Tensor | None) -> Tensor | None:
+        """The number of each token's text, counted from 0, if `position_ids` that jump put several texts in a row.
+
+        transformers' rule: only without a mask and without a cache, and not for the decoder of an encoder-decoder.
+        None if every row is one text.
+        """
+        asked = self.config.position_ids and not self.config.prefix and run.tensor("position_ids") is not None
+        if not asked or places is None or run.tensor(self.mask_name) is not None or run.state is not None:
+            return None
+        jumps = F.pad(places.diff(dim=1) != 1, (1, 0))
+        if not unobserved(places) and not bool(on_host((places == 0) | ~jumps).all()):
+            return None  # positions of the caller's choice: a further text in a row begins at 0
+        numbers = jumps.cumsum(dim=1)
+        return numbers if unobserved(places) or bool(on_host(numbers).any()) else None
 
     def _add_types(self, run: Run, x: Tensor) -> Tensor:
         if self.config.types == "none":

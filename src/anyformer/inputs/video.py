@@ -129,6 +129,11 @@ class VideoInput(Input):
         if given is None:
             cells = rows * columns
             dropped = int((self.config.mask_ratio or 0.0) * cells)
+            if not dropped:
+                ratio = self.config.mask_ratio
+                raise InputError(
+                    f"mask_ratio {ratio} masks no token of {cells} cells; raise it, or give bool_masked_pos."
+                )
             ranks = torch.rand(batch, cells, device=x.device).argsort(dim=1).argsort(dim=1)
             return (ranks < dropped).repeat(1, frames)
         if tuple(given.shape) != (batch, self.config.n_tokens):

@@ -52,16 +52,18 @@ def matthews(found: Sequence[Any], wanted: Sequence[Any]) -> float:
 
 
 def pearson(found: Sequence[float], wanted: Sequence[float]) -> float:
-    """The correlation of two lists of numbers; 0 where one side is always the same."""
+    """The correlation of two lists of numbers; 0 if one side is always the same, NaN if one holds NaN."""
     _alike(found, wanted)
     x, y = (np.asarray(side, dtype=np.float64) for side in (found, wanted))
+    if np.isnan(x).any() or np.isnan(y).any():
+        return float("nan")
     x, y = x - x.mean(), y - y.mean()
     spread = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / spread) if spread > 0 else 0.0
 
 
 def spearman(found: Sequence[float], wanted: Sequence[float]) -> float:
-    """The correlation of the ranks; equal numbers share the mean of theirs."""
+    """The correlation of the ranks; equal numbers share the mean of theirs. NaN if one side holds NaN."""
     _alike(found, wanted)
     return pearson(list(_ranks(found)), list(_ranks(wanted)))
 
@@ -69,7 +71,8 @@ def spearman(found: Sequence[float], wanted: Sequence[float]) -> float:
 def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
     _, place, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[place]
+    found = (ends - (counts - 1) / 2)[place]
+    return np.where(np.isnan(values), np.nan, found)
 
 
 def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> None:

@@ -7,17 +7,23 @@ read_clips("train.tsv")             # a table that names folders of frames or vi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from anyformer.data.arrays import labels_of, read_arrays
+from anyformer.data.files import reading
 from anyformer.data.formats import SUFFIXES as TABLES
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows, read
-from anyformer.errors import ConfigError, DataError, InputError
-from anyformer.pictures.open import Array, Picture, is_picture
+from anyformer.errors import ConfigError, DataError, InputError, UnreadableError
+from anyformer.jsonfile import open_file
+from anyformer.pictures.open import Array, Picture, is_picture, most_pixels, too_large
+from anyformer.pictures.places import Place
 from anyformer.pictures.read import Joined, PictureRows
 from anyformer.pictures.read import expand as expand_paths
 
@@ -26,10 +32,11 @@ CLIP_COLUMNS = ("clip", "video", "file", "file_name", "filename", "path", "folde
 
 
 class Clip:
-    """Pictures that follow one another; `take(n)` opens so many of them, evenly spread over the whole."""
+    """Pictures that follow one another; `take(n)` opens so many of them, evenly spread over the whole. `path` is set
+    where it is a video file, or a folder of frames, by itself."""
 
-    def __init__(self, name: str, frames: Callable[[int], list[Any]]) -> None:
-        self.name, self._frames = name, frames
+    def __init__(self, name: str, frames: Callable[[int], list[Any]], path: Path | None = None) -> None:
+        self.name, self._frames, self.path = name, frames, path
 
     def __repr__(self) -> str:
         return f"Clip({self.name})"
@@ -43,10 +50,10 @@ class Clip:
         def frames(n: int) -> list[Picture]:
             names = sorted(one for one in path.iterdir() if is_picture(one)) if path.is_dir() else []
             if not names:
-                raise DataError(f"{path} has no frames: a clip is a folder of pictures, or a video file.")
+                raise UnreadableError(f"{path} has no frames: a clip is a folder of pictures, or a video file.")
             return [Picture.file(names[i]) for i in spread(len(names), n)]
 
-        return cls(str(path), frames)
+        return cls(str(path), frames, path)
 
     @classmethod
     def array(cls, values: Any, name: str) -> Clip:
@@ -54,14 +61,14 @@ class Clip:
 
         def frames(n: int) -> list[Any]:
             if values.ndim not in (3, 4) or not len(values):
-                raise DataError(f"{name} has no frames: it has the shape {list(values.shape)}.")
+                raise UnreadableError(f"{name} has no frames: it has the shape {list(values.shape)}.")
             return [values[i] for i in spread(len(values), n)]
 
         return cls(name, frames)
 
     @classmethod
     def file(cls, path: Path) -> Clip:
-        return cls(str(path), lambda n: decode(path, n))
+        return cls(str(path), lambda n: decode(path, n), path)
 
     @classmethod
     def of(cls, thing: Any) -> Clip:
@@ -86,21 +93,52 @@ def spread(have: int, want: int) -> list[int]:
 def decode(path: Path, n: int) -> list[Array]:
     """So many frames of a video file, through PyAV."""
     if not path.is_file():
-        raise DataError(f"There is no clip {path}.")
+        raise UnreadableError(f"There is no clip {path}.")
+    with reading(path, UnreadableError), open_file(path) as stream:
+        with open_video(stream, str(path)) as container:
+            count = sum(packet.size > 0 for packet in container.demux(video=0))
+        while True:  # once more where some packets were no frames
+            stream.seek(0)
+            frames, found = _frames(stream, str(path), spread(count, n))
+            if not found:
+                raise UnreadableError(f"{path} is a video without frames.")
+            if found == count:
+                return frames
+            count = found
+
+
+def _frames(stream: BinaryIO, name: str, wanted: Sequence[int]) -> tuple[list[Array], int]:
+    """Frames by their numbers, and how many there are; no others are kept."""
+    kept: dict[int, Array] = {}
+    found = 0
+    with open_video(stream, name) as container:
+        for frame in container.decode(video=0):
+            if found in wanted:
+                kept[found] = frame.to_ndarray(format="rgb24")
+            found += 1
+    return [kept[i] for i in wanted if i in kept], found
+
+
+@contextmanager
+def open_video(stream: BinaryIO, name: str) -> Iterator[Any]:
+    """A video through PyAV. Some formats are lists of other files, or of addresses on the net: none is opened."""
     try:
         import av
     except ImportError:
         raise ConfigError(
-            f"{path} is a video file, which takes PyAV to open: pip install 'anyformer[video]'."
+            f"{name} is a video file, which takes PyAV to open: pip install 'anyformer[video]'."
         ) from None
     try:
-        with av.open(str(path)) as container:
-            frames: list[Any] = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    except (av.FFmpegError, IndexError, ValueError) as error:
-        raise DataError(f"{path} is damaged, or no video at all: {error}.") from None
-    if not frames:
-        raise DataError(f"{path} is a video without frames.")
-    return [frames[i] for i in spread(len(frames), n)]
+        with av.open(stream, "r", options={"protocol_whitelist": "none"}) as container:
+            tracks = container.streams.video
+            if not tracks:
+                raise UnreadableError(f"{name} has no pictures: it is no video.")
+            wide, high = tracks[0].codec_context.width, tracks[0].codec_context.height
+            if wide * high > most_pixels():
+                raise too_large(name, (wide, high))
+            yield container
+    except av.FFmpegError as error:
+        raise UnreadableError(f"{name} is damaged, or no video at all: {error.strerror}.") from None
 
 
 def read_clips(
@@ -128,10 +166,10 @@ def read_clips(
     return parts[0] if len(parts) == 1 else Joined(parts)
 
 
-def _listed(path: Path, rows: Sequence[Row], names: Sequence[str]) -> Rows:
+def _listed(path: Path, rows: Sequence[Row], names: Sequence[str], digest: str = "") -> Rows:
     labels = sorted({row["label"] for row in rows if "label" in row})
     about = {"labels": labels} if labels else {}
-    return PictureRows(str(path), len(rows), lambda i: rows[i], lambda i: names[i], "\n".join(names), about)
+    return PictureRows(str(path), len(rows), lambda i: rows[i], lambda i: names[i], "\n".join([*names, digest]), about)
 
 
 def _folders(path: Path) -> Rows:
@@ -151,27 +189,20 @@ def _folders(path: Path) -> Rows:
 
 
 def _arrays(path: Path) -> Rows:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            held = {name.lower(): stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} is not an npz of arrays: {error}.") from None
+    held = read_arrays(path)
     clips = next((held[name] for name in ("x", "clips", "videos", "frames", "data") if name in held), None)
-    labels = next((held[name] for name in ("y", "labels", "label") if name in held), None)
     if clips is None or clips.ndim not in (4, 5):
         has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
         raise DataError(f"{path} has no clips: it needs x [n, frames, rows, columns(, channels)]; it has {has}.")
     if not clips.shape[1]:
         raise DataError(f"{path} has clips without frames: x has the shape {list(clips.shape)}.")
-    if labels is not None and len(labels) != len(clips):
-        raise DataError(f"{path} has {len(clips):,} clips and {len(labels):,} labels.")
-    classes = held.get("classes")
+    labels = labels_of(held, len(clips), "clips", path)
     names = [f"{path}, clip {i + 1}" for i in range(len(clips))]
     rows: list[Row] = [{"clip": Clip.array(clip, name)} for clip, name in zip(clips, names, strict=True)]
     if labels is not None:
-        for row, label in zip(rows, labels.reshape(len(clips)), strict=True):
-            row["label"] = str(label if classes is None else classes[int(label)])
-    return _listed(path, rows, names)
+        for row, label in zip(rows, labels, strict=True):
+            row["label"] = label
+    return _listed(path, rows, names, Place(path).digest)
 
 
 def _table(rows: Rows, path: Path, clip: str | None) -> Rows:
@@ -186,9 +217,9 @@ def _table(rows: Rows, path: Path, clip: str | None) -> Rows:
     made, names = [], []
     for i, row in enumerate(rows):
         named = path.parent / str(row[column])
-        if not named.exists():
+        if not os.path.exists(named):  # which no name makes fail
             raise DataError(f'{rows.where(i)}, names the clip "{row[column]}", which is not in {path.parent}.')
         rest = {name: value for name, value in row.items() if name != column}
         made.append({"clip": Clip.of(named), **rest})
         names.append(rows.where(i))
-    return _listed(path, made, names)
+    return _listed(path, made, names, rows.fingerprint)

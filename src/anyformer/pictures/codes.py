@@ -14,6 +14,7 @@ from torch import Tensor
 
 from anyformer.core.raster import Raster
 from anyformer.errors import ConfigError
+from anyformer.jsonfile import parse_object
 
 ROUNDS = 12  # of k-means
 CHUNK = 65536  # pixels that are compared with a palette at a time
@@ -101,7 +102,8 @@ class Palette:
 
     def write(self, config: bytes) -> bytes:
         """A preprocessor_config.json with these colours in it, as transformers' ImageGPT has them."""
-        said = {**json.loads(config), "image_processor_type": "ImageGPTImageProcessor", "do_color_quantize": True}
+        said = parse_object(config, "preprocessor_config.json")
+        said |= {"image_processor_type": "ImageGPTImageProcessor", "do_color_quantize": True}
         return (json.dumps({**said, "clusters": self.colours.tolist()}) + "\n").encode()
 
     @classmethod

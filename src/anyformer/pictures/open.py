@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.errors import ConfigError, DataError
+from anyformer.data.files import bytes_said
+from anyformer.data.unpack import LIMIT, read_member
+from anyformer.errors import ConfigError, Error, UnreadableError
+from anyformer.jsonfile import open_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,23 +30,23 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # none that runs another program
 SUFFIXES = frozenset(".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm .pgm .pbm".split())
 NOTES = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))  # where an orientation may be said
-LARGEST = 80_000_000  # pixels that are decoded
-HEAVIEST = 2**29  # bytes of a picture file
+LARGEST = 80_000_000  # pixels that are decoded, unless ANYFORMER_MAX_UNPACKED says how many bytes
 
 CLASSES = "classes"  # a mode: the numbers of a mask as they are stored
 
 Array = NDArray[np.uint8]
 
 
-class PictureError(DataError):
+class PictureError(UnreadableError):
     """A picture that cannot be opened: damaged, cut short, too large, or no picture at all."""
 
 
 class Picture:
-    """`name` says which it is, in messages; `load` gives its file as a stream, or an array, or a PIL image."""
+    """`name` says which it is, in messages; `load` gives its file as a stream, or an array, or a PIL image. `path` is
+    set where it is a file by itself."""
 
-    def __init__(self, name: str, load: Callable[[], Any]) -> None:
-        self.name, self._load = name, load
+    def __init__(self, name: str, load: Callable[[], Any], path: Path | None = None) -> None:
+        self.name, self._load, self.path = name, load, path
 
     def __repr__(self) -> str:
         return f"Picture({self.name})"
@@ -52,11 +55,12 @@ class Picture:
     def file(cls, path: str | PathLike[str]) -> Picture:
         if not os.fspath(path):
             raise PictureError("The path of the picture is empty; give one such as cat.jpg.")
-        return cls(str(path), lambda: Path(path).open("rb"))
+        return cls(str(path), lambda: open_file(Path(path)), Path(path))
 
     @classmethod
     def member(cls, archive: zipfile.ZipFile, name: str) -> Picture:
-        return cls(f"{archive.filename}: {name}", lambda: io.BytesIO(read_member(archive, name)))
+        where = str(archive.filename)
+        return cls(f"{where}: {name}", lambda: io.BytesIO(read_member(archive, name, where, PictureError)))
 
     @classmethod
     def packed(cls, name: str, content: Callable[[], bytes]) -> Picture:
@@ -83,8 +87,8 @@ class Picture:
             raise PictureError(f"There is no picture {self.name}.") from None
         except ValueError as error:  # a null, or half a letter
             raise PictureError(f"{self.name!r} is not the name of a file: {error}.") from None
-        except (OSError, zipfile.BadZipFile) as error:
-            raise PictureError(f"{self.name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        except OSError as error:
+            raise PictureError(f"{self.name} cannot be read: {error.strerror or error}.") from None
         if isinstance(loaded, io.IOBase):
             with loaded:
                 return _decode(loaded, self.name, mode, least)  # type: ignore[arg-type]  # IOBase that is a stream
@@ -115,25 +119,17 @@ def original_size(image: Image) -> tuple[int, int]:
     return height, width
 
 
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).file_size > HEAVIEST:
-        raise PictureError(
-            f"{archive.filename}: {name} is larger than {HEAVIEST >> 20} MB, which no picture should be."
-        )
-    return archive.read(name)
-
-
 def _decode(stream: BinaryIO, name: str, mode: str, least: tuple[int, int] | None) -> Image:
     try:
         image = _identify(stream, name)
         before = image.size
         if image.format == "JPEG":
             _shrink(image, name, least)
-        elif before[0] * before[1] > LARGEST:
+        elif before[0] * before[1] > most_pixels():
             raise too_large(name, before)
         image.load()
         upright = _turn(image)
-    except PictureError:
+    except Error:
         raise
     except Exception as error:  # whatever a decoder trips over in damaged bytes
         raise PictureError(f"{name} is damaged or cut short: {error}.") from None
@@ -163,9 +159,10 @@ def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
     if least is not None:
         while scale < 8 and min(height / least[0], width / least[1]) >= 4 * scale:
             scale *= 2
-    while scale < 8 and width * height / scale**2 > LARGEST:
+    most = most_pixels()
+    while scale < 8 and width * height / scale**2 > most:
         scale *= 2
-    if width * height / scale**2 > LARGEST or (width * height > LARGEST and "progressive" in image.info):
+    if width * height / scale**2 > most or (width * height > most and "progressive" in image.info):
         raise too_large(name, image.size)  # a progressive one is held whole, however small it comes out
     if scale > 1:
         image.draft(None, (-(-width // scale), -(-height // scale)))
@@ -173,9 +170,13 @@ def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
 
 def too_large(name: str, size: tuple[int, int]) -> PictureError:
     return PictureError(
-        f"{name} has {size[0]:,} x {size[1]:,} pixels; more than {LARGEST // 10**6} million are not unpacked (of a"
-        " plain JPEG, 64 times as many): make it smaller."
+        f"{name} has {size[0]:,} x {size[1]:,} pixels; more than {most_pixels() // 10**6} million are not unpacked (of"
+        f" a plain JPEG, 64 times as many): make it smaller, or set the environment variable {LIMIT}, such as 2GB."
     )
+
+
+def most_pixels() -> int:
+    return bytes_said(LIMIT, 3 * LARGEST) // 3
 
 
 def _turn(image: Any) -> Any:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from anyformer.data.unpack import open_zip
 from anyformer.errors import DataError
 from anyformer.pictures.open import Picture, is_picture
 
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "dev"))
-
-
-def open_zip(path: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as a zip: {error}.") from None
 
 
 class Place:
@@ -37,9 +30,10 @@ class Place:
     def files(self) -> list[str]:
         if self.archive is not None:
             return [info.filename for info in self.archive.infolist() if not info.is_dir()]
-        found = []
+        found, seen = [], {_identity(self.path)}
         for folder, folders, names in os.walk(self.path, followlinks=True):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            below = sorted(name for name in folders if not name.startswith("."))
+            folders[:] = [name for name in below if _first_time(Path(folder, name), seen)]
             inside = Path(folder).relative_to(self.path)
             found += [(inside / name).as_posix() for name in names]
         return found
@@ -57,7 +51,7 @@ class Place:
         if self.archive is not None:
             facts: Iterable[str] = (f"{info.filename}|{info.CRC}" for info in self.archive.infolist())
         else:
-            facts = (f"{name}|{(self.path / name).stat().st_size}" for name in self.names)
+            facts = (f"{name}|{_size(self.path / name)}" for name in self.names)
         return hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
 
     @cached_property
@@ -79,6 +73,30 @@ class Place:
         if self.archive is None:
             return Picture.file(self.path / name)
         return Picture.member(self.archive, name)
+
+
+def _size(path: Path) -> int:
+    """In bytes; -1 of a link that leads nowhere, which is said when it is opened."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    facts = folder.stat()
+    return facts.st_dev, facts.st_ino
+
+
+def _first_time(folder: Path, seen: set[tuple[int, int]]) -> bool:
+    """Whether a folder was not walked through yet: links may lead in a circle."""
+    try:
+        identity = _identity(folder)
+    except OSError:
+        return False
+    new = identity not in seen
+    seen.add(identity)
+    return new
 
 
 class Finder:

@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyformer.config import Settings
-from anyformer.errors import ConfigError, nearest
+from anyformer.errors import ConfigError, InputError, nearest
+from anyformer.jsonfile import parse_object
 from anyformer.pictures.open import Array, original_size
 
 FILE = "preprocessor_config.json"
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 BILINEAR, BICUBIC = 2, 3  # Pillow's numbers
+LARGEST_AREA = 2**25  # pixels that a picture is brought to
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,20 @@ class Processor(Settings):
         for name in ("size", "within", "crop", "pad_size"):
             value = getattr(self, name)
             self.require(value is None or (len(value) == 2 and min(value) > 0), f"{name} is {value}; it is two sizes.")
+            self.require(value is None or value[0] * value[1] <= LARGEST_AREA, f"{name} is {value}, which is too much.")
+        for name in ("shortest", "longest"):
+            value = getattr(self, name)
+            self.require(value is None or 0 < value**2 <= LARGEST_AREA, f"{name} is {value}, which is too much.")
+        self.require(
+            self.resample in range(6), f"resample is {self.resample}; it is Pillow's number of a filter, 0 to 5."
+        )
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            self.require(
+                value is None or len(value) in (1, self.channels),
+                f"{name} has {len(value or ())} numbers for {self.channels} channels.",
+            )
+        self.require(self.std is None or min(self.std) > 0, f"std is {self.std}; it must be above 0.")
         self.require(
             self.longest is None or self.shortest is not None, "longest says how far shortest may go, which is not set."
         )
@@ -101,6 +117,8 @@ class Processor(Settings):
         """A PIL image as 8-bit pixels [channels, rows, columns], resized and cropped."""
         before = original_size(image)
         height, width = self.target(before)
+        if height * width > LARGEST_AREA:
+            raise InputError(f"A picture of {before[1]} x {before[0]} pixels would become {width} x {height}; cut it.")
         if (width, height) != image.size:
             image = image.resize((width, height), resample=self.resample)
         pixels = np.asarray(image)
@@ -179,8 +197,9 @@ class Processor(Settings):
     @classmethod
     def read(cls, content: bytes, where: str) -> Self:
         """What a preprocessor_config.json says."""
+        config = parse_object(content, where, error=ConfigError)
         try:
-            return cls(**read_config(json.loads(content)))
+            return cls(**read_config(config))
         except (ConfigError, TypeError, ValueError, KeyError) as error:
             raise ConfigError(f"{where}: {error}") from None
 

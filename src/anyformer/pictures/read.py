@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.files import Paths, cache_folder, content, kind_of, reading
+from anyformer.data import arrays, unpack
+from anyformer.data.cache import cache_folder
+from anyformer.data.files import Paths, kind_of, read_file
 from anyformer.data.formats import SUFFIXES as TABLES
-from anyformer.data.formats import Row
+from anyformer.data.formats import Row, parse_json, text_of
 from anyformer.data.read import Rows, read
 from anyformer.errors import DataError
 from anyformer.pictures.coco import MASKS, NAMES, is_coco, read_coco
@@ -39,6 +40,8 @@ IMAGE_COLUMNS = ("image", *NAMES, "file_path", "img", "picture", "photo", "image
 
 class PictureRows(Rows):
     """`make(i)` gives a row, `at(i)` says where it stands."""
+
+    has_files = True
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class Joined(Rows):
         self.path = f"{parts[0].path} and {len(parts) - 1} more"
         self.fingerprint = hashlib.blake2b("".join(p.fingerprint for p in parts).encode(), digest_size=16).hexdigest()
         self.about = {name: value for part in reversed(parts) for name, value in part.about.items()}
+        self.has_files = any(part.has_files for part in parts)
         labels = [label for part in parts for label in part.about.get("labels", ())]
         if labels:
             self.about["labels"] = list(dict.fromkeys(labels))
@@ -135,6 +139,8 @@ def read_pictures(
     odd = [path for path in left if path.suffix.lower() not in (".zip", ".npz")]
     if odd:
         raise DataError(f"{odd[0]} is neither a picture, nor a list, zip or npz of pictures.")
+    if not parts:
+        raise DataError(f"{found[0]} is neither a picture, nor a list, folder, zip or npz of pictures.")
     return parts[0] if len(parts) == 1 else Joined(parts)
 
 
@@ -241,18 +247,11 @@ def read_list(
 
 
 def _digest(path: Path, finder: Finder) -> str:
-    with reading(path):
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() + finder.digest
+    return hashlib.blake2b(read_file(path), digest_size=16).hexdigest() + finder.digest
 
 
 def _json(path: Path) -> Any:
-    data = content(path, cache_folder())
-    try:
-        return json.loads(data[:].decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
+    return parse_json(_text(path), path)
 
 
 def _objects(path: Path, images: Sequence[Any], finder: Finder) -> Rows:
@@ -335,11 +334,7 @@ def _cut(line: str) -> tuple[str, str | None]:
 
 
 def _text(path: Path) -> str:
-    data = content(path, cache_folder())
-    try:
-        return data[:].decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
+    return text_of(unpack.content(path, cache_folder()), path)
 
 
 # Arrays.
@@ -348,51 +343,38 @@ def _text(path: Path) -> str:
 def read_arrays(path: Path) -> Rows:
     """An npz: `x` (or images, data) [n, rows, columns(, channels)] with `y` (or labels), or packed files as `jpeg` (or
     png, bytes) with `offsets`; `classes` names the labels."""
-    try:
-        with reading(path), np.load(path, allow_pickle=False) as stored:
-            held = {name.lower(): stored[name] for name in stored.files}
-    except (ValueError, KeyError) as error:
-        raise DataError(f"{path} is not an npz of arrays: {error}.") from None
-    labels = next((held[name] for name in ("y", "labels", "label", "targets") if name in held), None)
+    held = arrays.read_arrays(path)
     packed = next((held[name] for name in ("jpeg", "png", "webp", "bytes") if name in held), None)
     if packed is not None and "offsets" in held:
-        ends = held["offsets"]
+        ends = arrays.ends_of(held["offsets"], len(packed) if packed.ndim == 1 else -1, path)
         n, picture = len(ends) - 1, _packed(path, packed, ends)
     else:
-        arrays = next((held[name] for name in ("x", "images", "image", "data", "pixels") if name in held), None)
-        if arrays is None or arrays.ndim not in (3, 4):
+        pixels = next((held[name] for name in ("x", "images", "image", "data", "pixels") if name in held), None)
+        if pixels is None or pixels.ndim not in (3, 4):
             has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
             raise DataError(f"{path} has no pictures: it needs x [n, rows, columns(, channels)]; it has {has}.")
-        n, picture = len(arrays), _sliced(path, arrays)
-    return _of_arrays(path, n, picture, labels, held.get("classes", held.get("label_names")))
+        n, picture = len(pixels), _sliced(path, pixels)
+    return _of_arrays(path, n, picture, arrays.labels_of(held, n, "pictures", path), arrays.classes_of(held))
 
 
-def _of_arrays(path: Path, n: int, picture: Callable[[int], Picture], labels: Any, classes: Any) -> Rows:
-    if labels is not None and len(labels) != n:
-        raise DataError(f"{path} has {n:,} pictures and {len(labels):,} labels.")
-    names = None if classes is None else [str(one) for one in classes]
-    about: dict[str, Any] = {} if names is None else {"labels": names}
-    if labels is not None:
-        labels = labels.reshape(n)
-        if names is not None and labels.dtype.kind in "iu" and n and int(labels.max()) >= len(names):
-            raise DataError(f"{path} has the label {int(labels.max())}, and names {len(names)} classes.")
+def _of_arrays(
+    path: Path, n: int, picture: Callable[[int], Picture], labels: list[str] | None, classes: list[str] | None
+) -> Rows:
+    about: dict[str, Any] = {} if classes is None else {"labels": classes}
 
     def make(i: int) -> Row:
-        if labels is None:
-            return {"image": picture(i)}
-        label = labels[i]
-        return {"image": picture(i), "label": names[int(label)] if names is not None else str(label)}
+        return {"image": picture(i)} if labels is None else {"image": picture(i), "label": labels[i]}
 
     digest = "|".join((Place(path).digest, str(n)))
     return PictureRows(str(path), n, make, lambda i: f"{path}, picture {i + 1}", digest, about)
 
 
-def _packed(path: Path, packed: Any, ends: Any) -> Callable[[int], Picture]:
+def _packed(path: Path, packed: Any, ends: Sequence[int]) -> Callable[[int], Picture]:
     def picture(i: int) -> Picture:
-        return Picture.packed(f"{path}, picture {i + 1}", lambda: packed[int(ends[i]) : int(ends[i + 1])].tobytes())
+        return Picture.packed(f"{path}, picture {i + 1}", lambda: packed[ends[i] : ends[i + 1]].tobytes())
 
     return picture
 
 
-def _sliced(path: Path, arrays: Any) -> Callable[[int], Picture]:
-    return lambda i: Picture.of(arrays[i], f"{path}, picture {i + 1}")
+def _sliced(path: Path, pixels: Any) -> Callable[[int], Picture]:
+    return lambda i: Picture.of(pixels[i], f"{path}, picture {i + 1}")

@@ -34,7 +34,7 @@ class BART(Transformer):
     scale_embedding: bool = False
     padding: int | None = 1
     decoder_start: int = 2
-    end: int = 2
+    end: int | None = 2
     head: Literal["language", "base"] = "language"
 
 

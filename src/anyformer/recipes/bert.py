@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from anyformer.core.positions import Table
-from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig
-from anyformer.inputs.text import TextInput
 from anyformer.model import Model
 from anyformer.recipes import encoder
 from anyformer.recipes.encoder import Encoder, Style, Use
@@ -41,28 +38,13 @@ class BERT(Encoder):
 STYLE = Style(pools={"base": "tanh", "pretraining": "tanh", "classify": "tanh", "choice": "tanh"})
 
 
-def _heads(config: BERT, inputs: TextInput) -> dict[str, Head]:
-    if config.head != "pretraining":
-        return encoder.heads(config, STYLE, inputs)
-    pair = ClassifyConfig(
-        d_model=config.d_model,
-        n_labels=2,
-        reads="encoder",
-        pool=PoolConfig(d_model=config.d_model),
-        problem="single_label_classification",
-        field="seq_relationship_logits",
-        label_name="next_sentence_label",
-    )
-    return {"words": encoder.word_head(config, STYLE, inputs, "prediction_logits"), "pair": ClassifyHead(pair)}
-
-
 def build(config: BERT) -> Model:
     inputs = encoder.text_input(config, Table(config.max_length, config.d_model), n_types=config.n_types)
     return encoder.model(
         "bert",
         config,
         inputs,
-        _heads(config, inputs),
+        encoder.heads(config, STYLE, inputs),
         causal=config.causal,
         cross_attention=config.cross_attention,
     )

@@ -57,9 +57,8 @@ class Captioner(Settings):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Cells of the feature grid: the stem divides by four, every stage after the first by two."""
-        stride = (4 if self.net.stem == "large" else 1) * 2 ** max(self.net.used - 1, 0)
-        rows, columns = (-(-side // stride) for side in self.image_size)
+        """Cells of the feature grid; one that the picture fills in part counts."""
+        rows, columns = (-(-side // self.net.reduction) for side in self.image_size)
         return rows, columns
 
 

@@ -16,6 +16,7 @@ from anyformer.core.masks import EVERYTHING, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Positions
 from anyformer.core.stack import Stack, StackConfig
+from anyformer.errors import ConfigError
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ChoiceHead, ClassifyConfig, ClassifyHead, PoolConfig, Problem
 from anyformer.heads.embed import EmbedHead
@@ -119,6 +120,20 @@ def word_head(config: Encoder, style: Style, inputs: TextInput, field: str = "lo
     return LanguageHead(settings, inputs.words if config.tied else None)
 
 
+def pair_head(config: Encoder, pool: PoolConfig | None) -> ClassifyHead:
+    """Whether one sentence follows the other (BERT's second loss)."""
+    settings = ClassifyConfig(
+        d_model=config.d_model,
+        n_labels=2,
+        reads="encoder",
+        pool=pool,
+        problem="single_label_classification",
+        field="seq_relationship_logits",
+        label_name="next_sentence_label",
+    )
+    return ClassifyHead(settings)
+
+
 def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
     """The head of the use that the settings name."""
     use, width = config.head, config.d_model
@@ -128,6 +143,8 @@ def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
         return {"embed": EmbedHead("encoder", pool)}
     if use == "masked":
         return {"words": word_head(config, style, inputs)}
+    if use == "pretraining":
+        return {"words": word_head(config, style, inputs, "prediction_logits"), "pair": pair_head(config, pool)}
     if use == "span":
         return {"span": SpanHead(width, "encoder", style.span_dropout)}
     if use == "tag":
@@ -144,6 +161,8 @@ def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
     )
     if use == "classify":
         return {"classify": ClassifyHead(classify)}
+    if use != "choice":
+        raise ConfigError(f'head "{use}" is not one of those that all encoders have; the family builds it itself.')
     last = style.choice_dropout if style.choice_dropout is not None else dropout
     return {"choice": ChoiceHead(classify.replace(n_labels=1, first_dropout=0.0, dropout=last))}
 
@@ -162,6 +181,7 @@ def model(
     blocks = StackConfig.repeat(block(config, causal, cross_attention), config.n_layers)
     stack = Stack(blocks, config.d_model, positions)
     memory = "encoder_hidden_states" if cross_attention else None
-    report = stack_report("encoder", config.n_layers, crosses=True)
+    empty = config.head == "base" and family in ("bert", "roberta", "electra")  # whose classes may be decoders
+    report = stack_report("encoder", config.n_layers, crosses=True, empty=empty)
     stage = Stage("encoder", inputs, stack, memory=memory)
     return Model(family, config, [stage], heads, report, choices=config.head == "choice")

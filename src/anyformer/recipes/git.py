@@ -42,11 +42,12 @@ class GIT(Settings):
     n_frames: int | None = None  # of a film; None: pictures alone
     tied: bool = False
     padding: int | None = 0
-    begin: int = 101  # how a text begins and ends
-    end: int = 102
+    begin: int | None = 101  # how a text begins and ends
+    end: int | None = 102
 
     def check(self) -> None:
         whole_heads(self)
+        self.require((self.n_frames or 0) <= 1000, f"n_frames is {self.n_frames}; it must be at most 1,000.")
 
     @property
     def image_size(self) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ def build(
     stack = Stack(StackConfig(blocks=blocks, final_norm=norm if order == "pre" else None), config.d_model)
     memory = "encoder_hidden_states" if config.cross_attention else None
     head = next_word(config, inputs)
-    report = stack_report("decoder", config.n_layers, normed=True, crosses=True)
+    report = stack_report("decoder", config.n_layers, normed=True, crosses=True, empty=family == "gpt2")
     return Model(family, config, [Stage("decoder", inputs, stack, memory=memory)], {"language": head}, report)
 
 

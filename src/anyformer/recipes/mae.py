@@ -75,7 +75,7 @@ def build(config: MAE) -> Model:
         Stage("encoder", ImageInput(images), _stack(config)),
         Stage("decoder", RestoreInput(restore), _stack(config.decoder)),
     ]
-    head = PixelHead(config.d_decoder, patch, config.n_channels, config.normalise_pixels, "decoder")
+    head = PixelHead(config.d_decoder, patch, config.n_channels, config.normalise_pixels, "decoder", "encoder")
     report = stack_report("encoder", config.n_layers)
     return Model("mae", config, stages, {"pixels": head}, report)
 

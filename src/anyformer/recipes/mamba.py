@@ -28,6 +28,7 @@ class Mamba(Settings):
     n_layers: int = 24
     d_model: int = 768
     expand: int = 2  # the mixer works in d_model times this many channels
+    d_inner: int | None = None  # or in so many
     d_state: int = 16
     rank: int | None = None  # of the step sizes; None: d_model / 16, rounded up
     kernel: int = 4
@@ -38,13 +39,17 @@ class Mamba(Settings):
     norm_eps: float = 1e-5
     tied: bool = True
     padding: int | None = 0
-    end: int = 0
+    end: int | None = 0
+
+    @property
+    def inner(self) -> int:
+        return self.d_inner if self.d_inner is not None else self.expand * self.d_model
 
 
 def _block(config: Mamba) -> BlockConfig:
     mixer = StateSpaceConfig(
         d_model=config.d_model,
-        d_inner=config.expand * config.d_model,
+        d_inner=config.inner,
         d_state=config.d_state,
         rank=config.rank if config.rank is not None else math.ceil(config.d_model / 16),
         kernel=config.kernel,

@@ -206,6 +206,7 @@ def build(config: Perceiver) -> Model:
             "attentions": ("latents.blocks.*.self.weights",),
             "cross_attentions": ("latents.blocks.*.cross.weights", "outputs.blocks.*.cross.weights"),
         },
+        apart="cross_attentions",
     )
     return Model("perceiver", config, stages, {config.head: head}, report)
 

@@ -40,10 +40,15 @@ class T5(Settings):
     gated: bool = False
     norm_eps: float = 1e-6
     dropout: float = 0.1
-    tied: bool = True  # the output is the word table, scaled by 1 / √d_model
+    tied: bool = True  # the output is the word table
+    scaled: bool | None = None  # the output's input, by 1 / √d_model; None: where it is tied
     padding: int | None = 0
     decoder_start: int = 0
-    end: int = 1
+    end: int | None = 1
+
+    @property
+    def scales(self) -> bool:
+        return self.tied if self.scaled is None else self.scaled
 
     @property
     def decoder_layers(self) -> int:
@@ -97,7 +102,7 @@ def build(config: T5) -> Model:
         d_model=config.d_model,
         vocab_size=config.vocab_size,
         reads="decoder",
-        scale=config.d_model**-0.5 if config.tied else 1.0,
+        scale=config.d_model**-0.5 if config.scales else 1.0,
     )
     stages = [
         Stage("encoder", source, _stack(config, decodes=False)),

@@ -50,7 +50,7 @@ class Transformer(Settings):
     init_std: float = 0.02
     padding: int | None = 0
     decoder_start: int = 0
-    end: int = 1
+    end: int | None = 1
 
     def check(self) -> None:
         for name, heads in (("n_heads", self.n_heads), ("n_decoder_heads", self.decoder_heads)):

@@ -69,13 +69,16 @@ def usual_block(
 
 
 def stack_report(
-    stage: str, n_layers: int, *, normed: bool = False, looks: str = "self", crosses: bool = False
+    stage: str, n_layers: int, *, normed: bool = False, looks: str = "self", crosses: bool = False, empty: bool = False
 ) -> Report:
-    """Of a model with one stack. `normed`: its last hidden state is that behind the final norm."""
+    """Of a model with one stack. `normed`: its last hidden state is that behind the final norm. `crosses`: it may
+    attend to something else; `empty`: and its output has a field for that even if it does not.
+    """
     attentions: dict[str, tuple[str, ...]] = {"attentions": (f"{stage}.blocks.*.{looks}.weights",)}
     if crosses:
         attentions["cross_attentions"] = (f"{stage}.blocks.*.cross.weights",)
-    return Report(hidden={"hidden_states": (stage, _layers(n_layers, normed))}, attentions=attentions)
+    hidden = {"hidden_states": (stage, _layers(n_layers, normed))}
+    return Report(hidden=hidden, attentions=attentions, empty=("cross_attentions",) if empty else ())
 
 
 _WEIGHTS = {

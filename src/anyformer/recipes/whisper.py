@@ -54,7 +54,7 @@ class Whisper(Settings):
     init_std: float = 0.02
     padding: int | None = 50257
     decoder_start: int = 50258
-    end: int = 50257
+    end: int | None = 50257
     head: Literal["language", "base", "classify"] = "language"
     n_labels: int = 2
     d_pool: int = 256  # of the classifier

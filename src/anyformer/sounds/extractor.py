@@ -14,6 +14,7 @@ from torch import Tensor
 
 from anyformer.config import Settings
 from anyformer.errors import ConfigError, InputError, nearest
+from anyformer.jsonfile import parse_object
 from anyformer.sounds.spectrogram import kaldi_log_mel, whisper_log_mel
 
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"  # the second holds the first in newer folders
@@ -80,9 +81,9 @@ class Extractor(Settings):
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> Extractor | None:
         """From a folder's small files; None where they say nothing about sound."""
-        held = json.loads(files[FILE]) if FILE in files else {}
+        held = parse_object(files[FILE], FILE) if FILE in files else {}
         if "feature_extractor_type" not in held and NESTED in files:
-            held = json.loads(files[NESTED]).get("feature_extractor") or {}
+            held = parse_object(files[NESTED], NESTED).get("feature_extractor") or {}
         name = held.get("feature_extractor_type")
         if name is None:
             return None

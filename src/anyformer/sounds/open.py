@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
@@ -14,32 +15,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.errors import ConfigError, DataError, InputError
+from anyformer.data.files import reading
+from anyformer.data.unpack import check_unpacked
+from anyformer.errors import ConfigError, InputError, UnreadableError
+from anyformer.jsonfile import open_file
 from anyformer.sounds.resample import resample
 from anyformer.sounds.wav import read_wav
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff")
+SAMPLES = 2**18  # decoded at once
 LOWEST = 100  # samples a second: nothing that is heard has fewer, and a header that says so is damaged
 CHANNELS = 8  # at most, where they are told from samples by their number
 
 
 @dataclass(frozen=True)
 class Sound:
-    """A sound that is read when it is asked for. `fetch` gives the bytes of its file, or the rate and the samples."""
+    """A sound that is read when it is asked for. `fetch` gives the bytes of its file, or the rate and the samples.
+    `path` is set where it is a file by itself."""
 
     name: str
     fetch: Callable[[], bytes | tuple[int, Tensor]]
+    path: Path | None = None
 
     def read(self) -> tuple[int, Tensor]:
         """The rate, and the samples [channels, n]."""
         got = self.fetch()
         rate, samples = got if isinstance(got, tuple) else decode(got, self.name)
         if rate < LOWEST:
-            raise DataError(f"{self.name} says that it has {rate} samples a second; a sound has {LOWEST} or more.")
+            raise UnreadableError(
+                f"{self.name} says that it has {rate} samples a second; a sound has {LOWEST} or more."
+            )
         if not samples.shape[-1]:
-            raise DataError(f"{self.name} holds no sound: it has no samples at all.")
+            raise UnreadableError(f"{self.name} holds no sound: it has no samples at all.")
         if not bool(torch.isfinite(samples).all()):
-            raise DataError(f"{self.name} holds samples that are no numbers (NaN or infinite).")
+            raise UnreadableError(f"{self.name} holds samples that are no numbers (NaN or infinite).")
         return rate, samples
 
     def open(self, rate: int) -> Tensor:
@@ -60,25 +69,35 @@ def decode(data: bytes, name: str) -> tuple[int, Tensor]:
         raise ConfigError(
             f"{name} is not a WAV file; other kinds (FLAC, Ogg) need soundfile: pip install 'anyformer[sound]'."
         ) from None
-    try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
-        why = error.error_string.rstrip(".")  # without the name of a buffer, which means nothing to anyone
-        raise DataError(f"{name} is no sound that can be read, or it is damaged: {why}.") from None
-    return int(rate), torch.from_numpy(samples.T.copy())
+    with reading(name, UnreadableError):
+        try:
+            with soundfile.SoundFile(io.BytesIO(data)) as file:
+                blocks = [block.T.copy() for block in _blocks(file, len(data), name)]
+                rate = int(file.samplerate)
+        except soundfile.LibsndfileError as error:
+            why = error.error_string.rstrip(".")  # without the name of a buffer, which means nothing to anyone
+            raise UnreadableError(f"{name} is no sound that can be read, or it is damaged: {why}.") from None
+        return rate, torch.from_numpy(np.concatenate(blocks, axis=1) if blocks else np.zeros((1, 0), dtype=np.float32))
+
+
+def _blocks(file: Any, packed: int, name: str) -> Iterator[Any]:
+    """Samples [n, channels] as they come: the number that a header promises is not to be relied on."""
+    done = 0
+    while len(block := file.read(SAMPLES, dtype="float32", always_2d=True)):
+        done += block.nbytes
+        check_unpacked(name, packed, done, UnreadableError)
+        yield block
 
 
 def file_sound(path: Path) -> Sound:
-    return Sound(str(path), lambda: _bytes(path))
+    return Sound(str(path), lambda: _bytes(path), path)
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist.") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    if not os.path.lexists(path):
+        raise UnreadableError(f"{path} does not exist.")
+    with reading(path, UnreadableError), open_file(path) as stream:
+        return stream.read()
 
 
 def as_sound(thing: Any) -> Sound:

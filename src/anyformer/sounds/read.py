@@ -8,6 +8,7 @@ read_sounds("talks/*.flac")                 # sounds alone
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 from anyformer.data.formats import SUFFIXES as TABLES
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows, read
-from anyformer.errors import DataError
+from anyformer.data.unpack import read_member
+from anyformer.errors import DataError, UnreadableError
 from anyformer.pictures.places import SPLITS, Place, beside
 from anyformer.pictures.read import Joined, PictureRows
 from anyformer.pictures.read import expand as expand_paths
@@ -40,7 +42,7 @@ class SoundPlace(Place):
     def find_sound(self, name: str) -> Sound | None:
         if self.archive is None:
             path = self.path / name
-            return file_sound(path) if path.is_file() else None
+            return file_sound(path) if os.path.isfile(path) else None  # which no name makes fail
         if name in self.archive.NameToInfo:
             return self.sound(name)
         end = self._by_end.get(name.rpartition("/")[2])
@@ -50,7 +52,7 @@ class SoundPlace(Place):
         archive = self.archive
         if archive is None:
             return file_sound(self.path / name)
-        return Sound(f"{self.path}: {name}", lambda: archive.read(name))
+        return Sound(f"{self.path}: {name}", lambda: read_member(archive, name, str(self.path), UnreadableError))
 
 
 def read_sounds(

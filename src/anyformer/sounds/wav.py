@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.errors import DataError
+from anyformer.errors import UnreadableError
 
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # how samples are coded; the last says it further on
 FORMAT_BYTES, EXTENSION_BYTES = 16, 26
@@ -33,7 +33,7 @@ class Format:
 def read_wav(data: bytes, name: str) -> tuple[int, Tensor]:
     """The rate, and the samples [channels, n] between -1 and 1."""
     if data[:4] not in (b"RIFF", b"RF64") or data[8:12] != b"WAVE":
-        raise DataError(f"{name} is not a WAV file: it does not begin as one.")
+        raise UnreadableError(f"{name} is not a WAV file: it does not begin as one.")
     shape: Format | None = None
     at = 12
     while at + 8 <= len(data):
@@ -44,31 +44,33 @@ def read_wav(data: bytes, name: str) -> tuple[int, Tensor]:
         elif kind == b"data":
             return _samples(body, size, shape, name)
         at += 8 + size + size % 2
-    raise DataError(f"{name} is a WAV file without sound: it ends before its samples begin.")
+    raise UnreadableError(f"{name} is a WAV file without sound: it ends before its samples begin.")
 
 
 def _format(body: bytes, name: str) -> Format:
     if len(body) < FORMAT_BYTES:
-        raise DataError(f"{name} is a WAV file cut off in its header.")
+        raise UnreadableError(f"{name} is a WAV file cut off in its header.")
     coding, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
     if coding == EXTENSIBLE and len(body) >= EXTENSION_BYTES:
         coding = struct.unpack_from("<H", body, FORMAT_BYTES + 8)[0]
     known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
     if coding not in known or bits not in known[coding]:
-        raise DataError(
+        raise UnreadableError(
             f"{name} holds samples of {bits} bits in coding {coding}; anyformer reads whole numbers of 8, 16, 24 and"
             " 32 bits and floats of 32 and 64: save it as 16-bit PCM."
         )
     if not channels or not 0 < rate <= MOST_RATE:
-        raise DataError(f"{name} says that it has {channels} channels and {rate} samples a second; it is damaged.")
+        raise UnreadableError(
+            f"{name} says that it has {channels} channels and {rate} samples a second; it is damaged."
+        )
     return Format(coding, channels, rate, bits)
 
 
 def _samples(body: bytes, size: int, shape: Format | None, name: str) -> tuple[int, Tensor]:
     if shape is None:
-        raise DataError(f"{name} is a WAV file without a header for its samples; it is damaged.")
+        raise UnreadableError(f"{name} is a WAV file without a header for its samples; it is damaged.")
     if len(body) < size != STREAMED:
-        raise DataError(
+        raise UnreadableError(
             f"{name} is cut off: its header promises {size // shape.frame:,} samples and the file holds"
             f" {len(body) // shape.frame:,}; get the whole file."
         )

@@ -59,10 +59,12 @@ class AnswerTask(TextTask):
         Column("context", ("passage", "paragraph", "text", "document")),
         Column("answers", ("answer", "label")),
     )
+    asks = 2
     format = "json"
     options_class = AnswerOptions
     text_columns = ("question", "context")
     usual_length = 384
+    windows = True
     metric = "f1"
     wanted = "an encoder that can have a head for spans"
 

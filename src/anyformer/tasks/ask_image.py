@@ -28,6 +28,7 @@ from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import Placement
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
+from anyformer.tasks.generated import Generated, generated
 from anyformer.tasks.grouped import together
 from anyformer.tasks.picture_text import PictureText, PictureTextTask, WriteOptions, as_grid, draw_texts, texts_of
 from anyformer.tasks.text import pad_labels, several, token_loss
@@ -149,10 +150,11 @@ class AskImage(PictureTextTask):
                 total.add(self.word_loss(batch, 0.0))
                 other.add(self.word_loss({**batch, "pixel_values": batch["pixel_values"].roll(1, dims=0)}, 0.0))
                 some = [rows[int(i)] for i in numbers]
-                said += self._texts(batch["pixel_values"], [row.get("question") for row in some], {})
+                written = self._write(batch["pixel_values"], [row.get("question") for row in some], {})
+                said += [self.tokenizer.decode(list(best.ids)).strip() for best, *_ in written]
                 wanted += [texts_of(row, "answers") for row in some]
-        scores = caption_scores([text for text, _ in said], wanted)
-        exact = sum(text in texts for (text, _), texts in zip(said, wanted, strict=True)) / max(len(said), 1)
+        scores = caption_scores(said, wanted)
+        exact = sum(text in texts for text, texts in zip(said, wanted, strict=True)) / max(len(said), 1)
         figures: Figures = {"loss": total.mean, "loss_shuffled": other.mean, "exact": 100 * exact}
         return {**figures, **scores, **self.skipped()}
 
@@ -164,29 +166,29 @@ class AskImage(PictureTextTask):
         answers = [self._answer(picture, asked, options) for picture, asked in pairs]
         return answers[0] if alone else answers
 
-    def _answer(self, picture: Picture, question: str | None, options: Mapping[str, Any]) -> PictureText:
+    def _answer(
+        self, picture: Picture, question: str | None, options: Mapping[str, Any]
+    ) -> PictureText | list[PictureText]:
         batch, _ = self.look_at([picture])
         with answering(self.model):
-            text, ids = self._texts(batch["pixel_values"], [question], options)[0]
-        return PictureText(text, tuple(ids), lambda: self.draw(picture, ids))
+            return self._said(picture, self._write(batch["pixel_values"], [question], options)[0])
 
-    def _texts(
+    def _write(
         self, pixels: Tensor, questions: Sequence[str | None], options: Mapping[str, Any]
-    ) -> list[tuple[str, list[int]]]:
+    ) -> list[list[Generated]]:
         asked = [self.asked(question) for question in questions]
         batch = pad(asked, self.tokenizer.pad_id or 0, "left")
         given = {**batch, "both_ways": batch["attention_mask"]}
         here = {name: value.to(pixels.device) for name, value in given.items() if name in self.model.names}
-        chosen = {
-            "num_beams": self.settings.num_beams,
-            "length_penalty": self.settings.length_penalty,
-            "max_new_tokens": self.settings.max_target,
-            "suppress_tokens": [self.place],
-            **options,
-        }
-        written = self.model.generate(pixel_values=pixels, **here, **chosen)[:, here["input_ids"].shape[1] :]
-        rows = [self._until_end(row) for row in written.tolist()]
-        return [(self.tokenizer.decode(ids).strip(), ids) for ids in rows]
+        chosen = {**self.decoding, **options}
+        given = {"pixel_values": pixels, **here}
+        return generated(self.model, given, chosen, self.ends, start=here["input_ids"].shape[1])
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        usual = super().decoding
+        names = ("num_beams", "length_penalty", "max_new_tokens")
+        return {**{name: usual[name] for name in names}, "suppress_tokens": [self.place]}
 
     def regions(self, batch: Batch, ids: list[int]) -> Tensor | None:
         """The answer's tokens look back at the places of the picture."""

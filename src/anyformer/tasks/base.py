@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -26,9 +27,9 @@ from anyformer.data.examples import Example, Examples, OnDemand, prepare
 from anyformer.data.examples import Progress as Progress
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
-from anyformer.data.read import Joined, Rows, read, side_by_side
+from anyformer.data.read import Joined, Renamed, Rows, file_columns, read, side_by_side, unused_columns
 from anyformer.data.settings import DataSettings, TokenizerSettings, pairs
-from anyformer.errors import DataError, InputError
+from anyformer.errors import DataError, InputError, nearest
 from anyformer.model import Model
 
 Batch = dict[str, Tensor]
@@ -92,17 +93,22 @@ class Task:
 
     name: ClassVar[str]
     about: ClassVar[str]
+    wanted: ClassVar[str]  # the kind of model that fits, in words
     columns: ClassVar[tuple[Column, ...]]
+    asks: ClassVar[int] = 1  # how many of the columns, the first ones, make a question
     sides: ClassVar[tuple[str, ...]] = ()  # the columns that plain text files may give side by side
     format: ClassVar[str] = "text"  # of files whose names do not say
     reads: ClassVar[str] = "texts"  # what `run` is given: "texts" (or files that hold one), or "files" as they are
     options_class: ClassVar[type[Options]] = Options
+    takes: ClassVar[tuple[str, ...]] = ()  # options of a call
+    writes: ClassVar[bool] = False  # whether a call takes those of `model.generate` too, which checks them
     batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
     # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
     steady: bool = False
     # What may be appended to rows of tokens [rows, tokens] without changing the loss, by name; where everything in a
     # batch is such rows, whole rows may be appended too.
     fills: Mapping[str, int] = MappingProxyType({})
+    contrastive: bool = False  # whether rows of a batch are one another's negatives
     cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box
@@ -115,6 +121,25 @@ class Task:
     compiled: bool = False  # whether what `ready` does is compiled, while training
     model: Model
     settings: Any  # its own options, as chosen
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Make every task's call refuse the options that it does not take."""
+        super().__init_subclass__(**given)
+        if "__call__" in vars(cls):
+            cls.__call__ = _refusing(cls.__call__)  # type: ignore[method-assign]
+
+    @classmethod
+    def check_call(cls, options: Iterable[str]) -> None:
+        for name in options:
+            if cls.writes or name in cls.takes:
+                continue
+            if name in cls.options_class.names():
+                raise InputError(
+                    f'{cls.name} takes no "{name}" in a call; give it when the task is made: af.task("{cls.name}",'
+                    f" {name}=…)."
+                )
+            known = f" It takes: {', '.join(cls.takes)}." if cls.takes else " It takes no options."
+            raise InputError(f'{cls.name} takes no "{name}".{nearest(name, cls.takes)}{known}')
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -163,6 +188,13 @@ class Task:
         self.model.origin.settings["task"] = {"name": self.name, **self.describe(), **self.settings.to_json()}
         self.model.save(folder)
 
+    def inferred(self) -> dict[str, str]:
+        """What was found out in the data or the model and not given by the user, in words: classes, pooling, …"""
+        labels = getattr(self, "labels", ())
+        found = {"classes": f"{len(labels):,} ({listing(labels)})"} if labels else {}
+        pooling = pooling_of(self.model)
+        return found if pooling is None else {**found, "pooling": pooling}
+
     def describe(self) -> dict[str, Any]:
         """What `load` must know beside the options: the names of the labels, say."""
         return {}
@@ -199,6 +231,11 @@ class Task:
         raise NotImplementedError
 
     @classmethod
+    def row_classes(cls, rows: Rows, options: Any) -> list[str] | None:
+        """The class of every row, by which rows to evaluate on are stratified; None if rows have none."""
+        return None
+
+    @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         """`train.*` settings that suit the task: for fresh weights, or for some that have learned already."""
         return {}
@@ -227,7 +264,28 @@ class Task:
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
         """Rows under this task's names: as chosen, by usual names, or by position where nothing else is said."""
-        return fit(rows, cls.columns, chosen, cls.name)
+        rows, columns = cls.layout(rows, chosen)
+        return fit(rows, columns, chosen, cls.name)
+
+    @classmethod
+    def layout(cls, rows: Rows, chosen: Mapping[str, str]) -> tuple[Rows, Sequence[Column]]:
+        """The rows, and the columns that they should have."""
+        return rows, cls.columns
+
+    @classmethod
+    def questions(cls, rows: Rows, chosen: Mapping[str, str]) -> Rows:
+        """The columns of a question (the first `asks`) of rows that need not have the others: by name, or by position
+        as in rows to train on if the columns have no names."""
+        laid, columns = cls.layout(rows, chosen)
+        asked = [column.name for column in columns[: cls.asks]]
+        if len(laid.columns) > len(asked) and all(name.isdigit() for name in laid.columns):
+            found = cls.fit(rows, chosen)
+        else:
+            others = [column.name for column in columns[cls.asks :]]
+            some = {ours: theirs for ours, theirs in chosen.items() if ours not in others}
+            found = fit(laid, [replace(one, optional=one.name not in asked) for one in columns], some, cls.name)
+        assert isinstance(found, Renamed)
+        return Renamed(found.rows, {name: found.names[name] for name in asked})
 
     def key(self) -> str:
         """What examples depend on beside their rows."""
@@ -243,8 +301,11 @@ class Task:
     def prepared(self, rows: Rows) -> Examples:
         """The same, remembered: rows are evaluated on again and again."""
         if self._last is None or self._last[0] is not rows:
-            self._last = (rows, self.prepare(rows))
+            self._last = (rows, self.prepare_to_evaluate(rows))
         return self._last[1]
+
+    def prepare_to_evaluate(self, rows: Rows) -> Examples:
+        return self.prepare(rows)
 
     _last: tuple[Rows, Examples] | None = None
 
@@ -263,19 +324,34 @@ class Task:
         """The row that an entry of a batch came from."""
         return examples.row(number)
 
+    def origins(self, examples: Sequence[Example], numbers: Index) -> Index:
+        """The numbers of examples that were gathered by `numbers`; fewer if some could not be read."""
+        return numbers
+
     def batches_of(
         self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[Index, Batch]]:
-        """Every batch once, in order of length, on the model's device: for evaluation."""
+        """Every batch once, in order of length, on the model's device, with the numbers of the examples that are in
+        it: for evaluation."""
         settings = (settings or self.batch).replace(shuffle=False)
         chance = torch.Generator().manual_seed(0)
         batches = self.plan(examples, settings).whole(0)
         for done, numbers in enumerate(batches):
-            batch = self.collate(self.gather(examples, numbers), chance)
-            moved = {name: value.to(self.model.device) for name, value in batch.items()}
-            yield np.asarray(numbers), self.ready(moved, None)
+            if some := self.gather(examples, numbers):
+                batch = self.collate(some, chance)
+                moved = {name: value.to(self.model.device) for name, value in batch.items()}
+                yield self.origins(some, np.asarray(numbers)), self.ready(moved, None)
             if progress is not None:
                 progress(done + 1, len(batches))
+
+
+def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def checked(self: Task, *things: Any, **options: Any) -> Any:
+        self.check_call(options)
+        return call(self, *things, **options)
+
+    return checked
 
 
 def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: str) -> Rows:
@@ -298,7 +374,7 @@ def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: 
         looked = ", ".join((column.name, *column.also))
         raise DataError(
             f"{rows.path} has no column for the {column.name} (looked for {looked}); it has:"
-            f' {", ".join(rows.columns)}. Say which it is: data.columns="{column.name}=NAME".'
+            f' {", ".join(rows.columns)}. Say which it is: data.columns="{column.name}=NAME" (eval and run: --columns).'
         )
     return rows.rename(found)
 
@@ -310,16 +386,61 @@ def _header(data: DataSettings) -> bool | None:
     return data.header
 
 
+def listing(names: Sequence[str], most: int = 20) -> str:
+    """Names with commas, at most so many."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def spell_columns(rows: Rows) -> str:
+    """text from "sentence", label; not used: id"""
+    named = file_columns(rows).items()
+    parts = [role if names == (role,) else f"{role} from {_spelled(names)}" for role, names in named]
+    unused = unused_columns(rows)
+    return f"{', '.join(parts)}{f'; not used: {listing(unused)}' if unused else ''} ({rows.path})"
+
+
+def _spelled(names: tuple[str, ...]) -> str:
+    """Columns by name, or by number if the file has no names."""
+    return " and ".join(f"column {name}" if name.isdigit() else f'"{name}"' for name in names)
+
+
+def spell_device(model: Model) -> str:
+    """cpu, float32"""
+    return f"{model.device}, {str(model.dtype).removeprefix('torch.')}"
+
+
+POOLING = {
+    "class": "the class token",
+    "cls": "the first token",
+    "first": "the first token",
+    "max": "the maximum over the tokens",
+    "mean": "the mean of the tokens",
+}
+
+
+def pooling_of(model: Model) -> str | None:
+    """How a classifier makes one vector of its tokens, in words; None if the model is not one."""
+    settings = model.config.to_json()
+    if not str(settings.get("head", "")).startswith("classify"):
+        return None
+    means = [settings[name] for name in ("mean_pooling", "average") if isinstance(settings.get(name), bool)]
+    mode = settings.get("pooling", ("mean" if means[0] else "class") if means else None)
+    return None if mode is None else POOLING.get(mode, str(mode))
+
+
 @contextmanager
 def answering(model: Model) -> Iterator[None]:
     """No dropout and no gradients for a while."""
-    training = model.training
-    model.eval()
+    training, mixed = model.training, any(part.training for part in model.modules())
+    if mixed:  # else there is nothing to switch, and what was made of the weights is kept
+        model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        if mixed:
+            model.train(training)
 
 
 @dataclass

@@ -23,23 +23,28 @@ from anyformer.model import Model, Stage
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.weights.difference import own_tensors
 from anyformer.weights.folder import load, outline
+from anyformer.weights.hf import SENTENCES
 from anyformer.weights.resize import with_words
 
 Fits = Callable[[Settings], bool]
 
 
+def find_source(given: str | PathLike[str]) -> str:
+    """What a user names as the model to train, resolved once: the path of a folder or file (that of a shipped model
+    given by its name), or the name of a recipe."""
+    path, names = Path(given).expanduser(), registry.recipes()
+    if path.exists() or str(given) in names:
+        return str(path)
+    found = shipped.find(str(given))
+    if found is None:
+        hint = nearest(str(given), [*names, *(model.name for model in shipped.models())])
+        raise ConfigError(f'There is no recipe and no folder "{given}".{hint}')
+    return str(found.open())
+
+
 def is_folder(source: str | PathLike[str]) -> bool:
-    """A folder (or a file with a model in it), or a model that ships; else it must be the name of a recipe."""
-    path, names = Path(source), registry.recipes()
-    if path.is_dir() or path.is_file():
-        return True
-    if str(source) not in names:
-        shipping = [model.name for model in shipped.models()]
-        if str(source) not in shipping:
-            hint = nearest(str(source), [*names, *shipping])
-            raise ConfigError(f'There is no recipe and no folder "{source}".{hint}')
-        return True
-    return False
+    """Whether a source that `find_source` gave is a folder (or a file with a model in it), and not a recipe's name."""
+    return Path(source).exists()
 
 
 def recipe_settings(name: str, chosen: Settings | None, fits: Fits, wanted: str) -> Settings:
@@ -108,7 +113,7 @@ def load_for(
         raise FolderError(f"{folder} holds a {model.family} model; this task wants {wanted}.")
     model = with_settings(model, chosen)
     tokenizer = Tokenizer.load(folder)
-    tokenizer.check(vocabulary(model.config))
+    check_words(tokenizer, model.config)
     if words is None:
         return model, tokenizer
     settings = model.config.to_json()
@@ -126,6 +131,23 @@ def vocabulary(config: Settings) -> int:
         if "vocab_size" in holder:
             return int(holder["vocab_size"])
     raise ConfigError(f"{type(config).__name__} has no vocabulary, so it does not read text.")
+
+
+def check_words(tokenizer: Tokenizer, config: Settings) -> None:
+    """An error unless a model has a row for every token that it reads and for every one that it writes."""
+    settings = config.to_json()
+    tokenizer.check(vocabulary(config))
+    decoder = settings["decoder"] if isinstance(settings.get("decoder"), dict) else settings
+    written = decoder.get("target_vocab_size") or decoder.get("vocab_size")
+    if written is not None:
+        tokenizer.target.check(written)
+
+
+def name_ids(model: Model, tokenizer: Tokenizer) -> None:
+    """So that a folder for transformers says how a text begins and ends, where no setting of the family does."""
+    if "end" not in model.config.names() and "language" in model.heads:
+        start = tokenizer.start_id if tokenizer.start_id is not None else tokenizer.end_id
+        model.origin.hf_config |= {"bos_token_id": start, "eos_token_id": tokenizer.end_id}
 
 
 def with_settings(model: Model, config: Settings | None) -> Model:
@@ -166,13 +188,13 @@ def with_head(model: Model, keep: bool, **changes: Any) -> Model:
         return model
     family = registry.family(model.family)
     fresh = registry.build_config(family, config, model.origin.recipe)
-    transfer(dict(model.state_dict()), fresh)
+    fresh.origin.new = tuple(transfer(dict(model.state_dict()), fresh))
     fresh.to(device=model.device, dtype=model.dtype)
     fresh.origin.hf_config = {
         name: value for name, value in model.origin.hf_config.items() if name not in ("id2label", "label2id")
     }
-    # modules.json says how a sentence encoder makes its vectors, which this is no longer.
-    fresh.origin.files = {name: text for name, text in model.origin.files.items() if name != "modules.json"}
+    # A sentence encoder's files say how it makes its vectors, which this is no longer.
+    fresh.origin.files = {name: text for name, text in model.origin.files.items() if not SENTENCES.fullmatch(name)}
     return fresh
 
 
@@ -207,10 +229,22 @@ def single(model: Model) -> Model:
 
 def longest(model: Model) -> int | None:
     """How many tokens the model's positions can hold; None: any number."""
-    limits = []
-    for stage in model.stages.values():
-        inputs = cast("Stage", stage).inputs
-        inputs = inputs.text if isinstance(inputs, ReplacedInput) else inputs
-        if isinstance(inputs, TextInput) and isinstance(inputs.positions, Table):
-            limits.append(inputs.positions.weight.shape[0] - inputs.config.first_position)
+    limits = [
+        inputs.positions.weight.shape[0] - inputs.config.first_position
+        for inputs in text_inputs(model)
+        if isinstance(inputs.positions, Table)
+    ]
     return min(limits, default=model.config.to_json().get("max_length"))
+
+
+def tells_types(model: Model) -> bool:
+    """Whether the model distinguishes token types: it takes token_type_ids and has more than one of them."""
+    one = any(inputs.config.types == "own" and inputs.config.n_types < 2 for inputs in text_inputs(model))
+    return "token_type_ids" in model.names and not one
+
+
+def text_inputs(model: Model) -> list[TextInput]:
+    """The text inputs of the model's stages."""
+    stages = [cast("Stage", stage).inputs for stage in model.stages.values()]
+    inputs = [one.text if isinstance(one, ReplacedInput) else one for one in stages]
+    return [one for one in inputs if isinstance(one, TextInput)]

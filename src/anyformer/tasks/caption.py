@@ -20,11 +20,9 @@ from anyformer.data.settings import TokenizerSettings
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.captions import caption_scores, words
 from anyformer.pictures.augment import Augmentation
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
+from anyformer.tasks.base import AS_USUAL, Column, Figures, Options, Progress, Total, answering
 from anyformer.tasks.grouped import together
 from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, texts_of
-from anyformer.tasks.text import pad_labels, token_loss
-from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
 
 
@@ -82,23 +80,6 @@ class Caption(PictureTextTask):
     def recall(self, said: Mapping[str, Any]) -> None:
         self.commonest = str(said.get("commonest", ""))
 
-    # Writers whose picture and text stand in one sequence (GIT) are trained on that.
-
-    def written(self, rows: list[list[int]]) -> Batch:
-        if self.pair:
-            return super().written(rows)
-        first = int(self.model.config.to_json()["begin"])
-        whole = [[first, *row] for row in rows]
-        return {**pad(whole, self.tokenizer.pad_id or 0), "labels": pad_labels(whole)}
-
-    def word_loss(self, batch: Batch, smoothing: float) -> Loss:
-        if self.pair:
-            return super().word_loss(batch, smoothing)
-        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        labels = batch["labels"][:, 1:]
-        logits = self.model(**self.seen(batch), **given).logits[:, -batch["labels"].shape[1] : -1]
-        return Loss(*token_loss(logits, labels, smoothing))
-
     # Figures.
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
@@ -108,7 +89,7 @@ class Caption(PictureTextTask):
         with answering(self.model):
             for numbers, batch in self.batches_of(self.prepared(rows), progress=progress):
                 total.add(self.word_loss(batch, 0.0))
-                said += [self.tokenizer.decode(ids).strip() for ids in self.write(batch, {})]
+                said += self.texts_written(batch)
                 wanted += [texts_of(rows[int(i)], "captions") for i in numbers]
         figures: Figures = {**caption_scores(said, wanted), "loss": total.mean}
         if len(said) > 1:

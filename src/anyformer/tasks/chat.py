@@ -62,6 +62,7 @@ class Chat:
         answer = yield from pieces
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         self.state, self.question = state, mark
+        state.checked = False  # the weights may change until the next turn
         self.read = [*ids, *answer.ids][: state.length]
         return answer
 

@@ -18,6 +18,7 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
+from anyformer.data.settings import class_name
 from anyformer.errors import DataError
 from anyformer.metrics.classes import accuracy, f1
 from anyformer.model import Model
@@ -72,6 +73,10 @@ class ClassifyImage(PictureTask):
         if len(labels) < 2:
             raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
         return labels
+
+    @classmethod
+    def row_classes(cls, rows: Rows, options: Any) -> list[str] | None:
+        return [class_name(row["label"]) for row in rows]
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

@@ -22,11 +22,12 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example, Examples
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
+from anyformer.data.settings import class_name
 from anyformer.errors import InputError
 from anyformer.metrics.classes import accuracy
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Source, fit
+from anyformer.tasks.base import Batch, Column, Figures, Loss, Source
 from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText
 from anyformer.tasks.text import chances, several, text_of, texts_of, token_loss
 
@@ -83,18 +84,23 @@ class ClassifyPair(ClassifyText):
 
     about = "a class or a number for two texts together, or the best of several choices"
     columns = (FIRST, SECOND, LABEL)
+    asks = 2
     text_columns = ("first", "second", "choices")
 
     @classmethod
-    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+    def layout(cls, rows: Rows, chosen: Mapping[str, str]) -> tuple[Rows, Sequence[Column]]:
         """With a column of choices, or several that are numbered, those instead of the second text."""
         numbered = [column for column in rows.columns if NUMBERED.fullmatch(column.lower())]
         if len(numbered) > 1 and not chosen.keys() & {"second", "choices"}:
             rows = rows.together(CHOICES.name, numbered)
         names = {column.lower() for column in rows.columns}
         if "choices" in chosen or names & {CHOICES.name, *CHOICES.also}:
-            return fit(rows, (FIRST, CHOICES, LABEL), chosen, cls.name)
-        return fit(rows, cls.columns, chosen, cls.name)
+            return rows, (FIRST, CHOICES, LABEL)
+        return rows, cls.columns
+
+    @classmethod
+    def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
+        return super(ClassifyText, cls).fit(rows, chosen)  # a class and a text have no rule for three columns
 
     @classmethod
     def find_problem(cls, rows: Rows) -> str:
@@ -143,7 +149,8 @@ class ClassifyPair(ClassifyText):
         if "label" not in row:
             return {}
         label = row["label"]
-        place = choices.index(label) if label in choices else int(label) if str(label).isdigit() else -1
+        number = class_name(label)
+        place = choices.index(label) if label in choices else int(number) if number.isdigit() else -1
         if not 0 <= place < len(choices):
             raise InputError(f'the label "{label}" is neither one of the {len(choices)} choices nor its number from 0.')
         return {"labels": place}

@@ -20,16 +20,18 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
+from anyformer.data.arrays import ends_of, labels_of, read_arrays
 from anyformer.data.examples import Example
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows, read
 from anyformer.data.settings import DataSettings, pairs
 from anyformer.errors import DataError, FolderError, InputError
+from anyformer.jsonfile import parse_json, parse_object
 from anyformer.model import Model
 from anyformer.pictures.read import Joined
 from anyformer.pictures.read import expand as expand_paths
-from anyformer.tasks.base import AS_USUAL, Batch, Column
+from anyformer.tasks.base import AS_USUAL, Batch, Column, listing
 from anyformer.tasks.labelled import LabelledTask
 from anyformer.tasks.rounds import rounds
 
@@ -143,13 +145,8 @@ class ClassifySet(LabelledTask):
         """At the command line, JSON: a list of items, or a row's columns by name."""
         if not isinstance(value, str):
             return value
-        try:
-            return json.loads(value)
-        except json.JSONDecodeError as error:
-            forms = '[[0.1, 2], [3, 4]] or {"age": 33}'
-            raise InputError(
-                f"A set or a row is given as JSON, such as {forms}, and this is none: {error.msg}."
-            ) from None
+        forms = '[[0.1, 2], [3, 4]] or {"age": 33}'
+        return parse_json(value, f"A set or a row, such as {forms},", error=InputError)
 
     @classmethod
     def reads_such(cls, config: Settings) -> bool:
@@ -163,6 +160,13 @@ class ClassifySet(LabelledTask):
         return parts[0] if len(parts) == 1 else Joined(parts)
 
     @classmethod
+    def questions(cls, rows: Rows, chosen: Mapping[str, str]) -> Rows:
+        """Every column but the label's, which need not be there."""
+        label = _label_column(rows, chosen)
+        made = [{"set": {name: value for name, value in row.items() if name != label}} for row in rows]
+        return ListedRows(made, rows.path)
+
+    @classmethod
     def fit_rows(cls, config: Settings, rows: Rows) -> Settings:
         if reads_tables(config):
             table = TableReader.measure(rows)
@@ -173,11 +177,15 @@ class ClassifySet(LabelledTask):
     @classmethod
     def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> Any:
         if FILE in model.origin.files:
-            held = json.loads(model.origin.files[FILE])
+            held = parse_object(model.origin.files[FILE], FILE)
             return READERS[held.pop("reader")].from_json(held)
         if rows is None:
             raise FolderError(f"The folder has no {FILE}, which says how sets are read; train the model here first.")
         return (TableReader if reads_tables(model.config) else SetReader).measure(rows)
+
+    def inferred(self) -> dict[str, str]:
+        kinds = {name: listing(getattr(self.reader, name, ())) for name in ("numbers", "categories")}
+        return {**{name: columns for name, columns in kinds.items() if columns}, **super().inferred()}
 
     def features(self, row: Row) -> dict[str, Any]:
         made: dict[str, Any] = self.reader(row["set"])
@@ -215,40 +223,38 @@ def reads_tables(config: Settings) -> bool:
 def _table(path: Path, data: DataSettings) -> Rows:
     """Every column but the label's describes the row."""
     rows = read(path, format=data.format, header=data.header, names=("label", *LABELS), default="csv")
-    chosen = pairs(data.columns, "data.columns").get("label")
-    lower = {name.lower(): name for name in rows.columns}
-    label = chosen if chosen is not None else next((lower[n] for n in ("label", *LABELS) if n in lower), None)
+    label = _label_column(rows, pairs(data.columns, "data.columns"))
     if label is None:
         raise DataError(
             f"{rows.path} has no column for the label (looked for label, {', '.join(LABELS)}); it has:"
             f' {", ".join(rows.columns)}. Say which it is: data.columns="label=NAME".'
         )
-    rows.need(label)
     made = [{"set": {name: value for name, value in row.items() if name != label}, "label": row[label]} for row in rows]
     return ListedRows(made, rows.path)
 
 
+def _label_column(rows: Rows, chosen: Mapping[str, str]) -> str | None:
+    if "label" in chosen:
+        rows.need(chosen["label"])
+        return chosen["label"]
+    lower = {name.lower(): name for name in rows.columns}
+    return next((lower[name] for name in ("label", *LABELS) if name in lower), None)
+
+
 def read_sets(path: Path) -> Rows:
     """An npz: x [n, items, numbers] with y; rows of uneven size as x [all items, numbers] with offsets [n + 1]."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            held = {name.lower(): stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} is not an npz of arrays: {error}.") from None
+    held = read_arrays(path)
     items = next((held[name] for name in ("x", "points", "items", "sets", "data") if name in held), None)
-    labels = next((held[name] for name in ("y", "label", "labels") if name in held), None)
     if items is None or items.ndim != (2 if "offsets" in held else 3):
         has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
         raise DataError(f"{path} has no sets: it needs x [n, items, numbers], or x and offsets; it has {has}.")
     if "offsets" in held:
-        ends = held["offsets"]
-        items = [items[int(a) : int(b)] for a, b in pairwise(ends)]
-    if labels is not None and len(labels) != len(items):
-        raise DataError(f"{path} has {len(items):,} sets and {len(labels):,} labels.")
+        items = [items[a:b] for a, b in pairwise(ends_of(held["offsets"], len(items), path))]
+    labels = labels_of(held, len(items), "sets", path)
     rows: list[Row] = [{"set": one} for one in items]
     if labels is not None:
         for row, one in zip(rows, labels, strict=True):
-            row["label"] = str(one)
+            row["label"] = one
     return ListedRows(rows, str(path))
 
 

@@ -21,14 +21,14 @@ from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
-from anyformer.data.settings import named, pairs
+from anyformer.data.settings import class_name, class_number, meanings, named
 from anyformer.errors import ConfigError, DataError, InputError
 from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
 from anyformer.tasks.embed import read_plan
-from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, several, texts_of, token_loss
+from anyformer.tasks.text import TEXT, TextTask, chances, divergence, labels_of, several, texts_of, token_loss
 
 MOST = 1000  # labels; more than that are no classes
 OF_NUMBERS = ("pearson", "spearman")
@@ -119,20 +119,20 @@ class ClassifyText(TextTask):
         if options.pooling == "auto" and is_sentence_encoder(source):
             options = options.replace(pooling="mean")
         task = super().begin(source, rows, valid, replace(setup, task=options))
-        task.meaning = pairs(setup.data.labels, "data.labels")
+        task.meaning = meanings(setup.data.labels)
         return task
 
     meaning: Mapping[str, str] = {}  # what the values in the label column stand for
 
     @classmethod
     def find_problem(cls, rows: Rows) -> str:
-        """Numbers where every label is one and some have a fraction; classes else."""
+        """Numbers if every label is one and some have a fraction; else classes: 0.0 and 1.0 are two of them."""
         fraction = False
         for row in rows:
             value = row["label"]
             if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not _is_number(value):
                 return "classes"
-            fraction = fraction or isinstance(value, float) or "." in str(value)
+            fraction = fraction or (math.isfinite(float(value)) and not float(value).is_integer())
         return "number" if fraction else "classes"
 
     @classmethod
@@ -148,11 +148,16 @@ class ClassifyText(TextTask):
                     f"{rows.path} has more than {MOST:,} different labels, so its label column holds no classes."
                     ' Say which column does: data.columns="label=NAME".'
                 )
-        ordered = sorted(found, key=lambda label: (0, float(label), label) if _is_number(label) else (1, 0.0, label))
+        ordered = sorted(found, key=_order)
         labels = named(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
             raise DataError(f'{rows.path} has one label only, "{labels[0]}"; there is nothing to tell apart.')
         return labels
+
+    @classmethod
+    def row_classes(cls, rows: Rows, options: Any) -> list[str] | None:
+        problem = cls.find_problem(rows) if options.problem == "auto" else options.problem
+        return [class_name(row["label"]) for row in rows] if problem == "classes" else None
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -185,6 +190,12 @@ class ClassifyText(TextTask):
         task.meaning = model.origin.settings.get("task", {}).get("meaning", {})
         return task
 
+    def inferred(self) -> dict[str, str]:
+        label = {"number": "a number (regression)", "choices": "the right one of the choices"}.get(
+            self.settings.problem
+        )
+        return {**({} if label is None else {"label": label}), **super().inferred()}
+
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "meaning": dict(self.meaning)}
 
@@ -203,10 +214,9 @@ class ClassifyText(TextTask):
             if not _is_number(value) or not math.isfinite(float(value)):
                 raise InputError(f'the label "{value}" is no number, and this model learns numbers.')
             return {"labels": float(value)}
-        label = self.meaning.get(str(value), str(value))
-        if label not in self.index:
-            raise InputError(f'the label "{label}" is new; training knew {", ".join(self.labels[:20])}.')
-        return {"labels": self.index[label]}
+        if (number := class_number(value, self.index, self.meaning)) is None:
+            raise InputError(f'the label "{value}" is new; training knew {", ".join(self.labels[:20])}.')
+        return {"labels": number}
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         batch = self.pad(examples)
@@ -297,13 +307,6 @@ class ClassifyText(TextTask):
         }
 
 
-def divergence(one: Tensor, other: Tensor) -> Tensor:
-    """How far two answers are from each other, summed over rows: the mean of the Kullback-Leibler divergences of either
-    from the other."""
-    a, b = one.float().log_softmax(dim=-1), other.float().log_softmax(dim=-1)
-    return ((a.exp() - b.exp()) * (a - b)).sum() / 2
-
-
 def is_sentence_encoder(source: Source) -> bool:
     """Whether a folder of sentence-transformers says that its vectors are means: its first token was never trained."""
     folder = Path(source)
@@ -326,7 +329,13 @@ def _is_number(value: Any) -> bool:
     return True
 
 
+def _order(label: str) -> tuple[int, float, str]:
+    """Numbers by value, then names by the alphabet."""
+    number = float(label) if _is_number(label) else math.nan
+    return (0, number, label) if math.isfinite(number) else (1, 0.0, label)
+
+
 def _label(value: Any, rows: Rows, i: int) -> str:
-    if not isinstance(value, (str, int, float)) or value == "":
+    if not isinstance(value, (str, int, float)) or value == "" or value != value:  # the last: NaN
         raise DataError(f"{rows.where(i)}, has {value!r} as its label, which names no class.")
-    return str(value)
+    return class_name(value)

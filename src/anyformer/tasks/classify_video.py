@@ -26,9 +26,21 @@ from anyformer.tasks.rounds import rounds
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClipAugmentation(Settings):
+    """Random changes of a clip during training, the same for all of its frames."""
+
+    flip: float = 0.0  # probability of a horizontal flip, which turns "left" into "right": off by default
+    shift: float = 0.1  # largest translation, as a fraction of the frame
+
+    def check(self) -> None:
+        for name in self.names():
+            value = getattr(self, name)
+            self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClassifyVideoOptions(Options):
-    flip: float = 0.5  # the chance that a clip is mirrored while the model learns; 0 where left and right differ
-    shift: float = 0.1  # how far it is moved at most, as a share of its size
+    augment: ClipAugmentation = ClipAugmentation()
 
 
 @dataclass(frozen=True)
@@ -99,7 +111,7 @@ class ClassifyVideo(LabelledTask):
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         clips = batch["clips"]
         if generator is not None:
-            clips = move(clips, self.settings, generator)
+            clips = move(clips, self.settings.augment, generator)
         left = {name: value for name, value in batch.items() if name != "clips"}
         return {"pixel_values": self.reader.normalise(clips), **left}
 
@@ -109,7 +121,7 @@ class ClassifyVideo(LabelledTask):
         return rounds(rows, 40 if fresh else 10, size=16, lr=lr, warm=10, evals=10, weight_decay=0.05)
 
 
-def move(clips: Tensor, how: ClassifyVideoOptions, generator: Generator) -> Tensor:
+def move(clips: Tensor, how: ClipAugmentation, generator: Generator) -> Tensor:
     """Each clip mirrored or not, and all of its frames moved alike; what leaves at one side comes back at the other."""
     rows, columns = clips.shape[-2:]
     chance = torch.rand(3, len(clips), generator=generator, device=generator.device).to(clips.device)

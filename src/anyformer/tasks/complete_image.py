@@ -15,7 +15,6 @@ that went through JPEG with those that did not: they hold fewer bits.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings
 from anyformer.errors import ConfigError, FolderError
+from anyformer.jsonfile import parse_object
 from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation, augment
@@ -105,6 +105,7 @@ class CompleteImage(PictureTask):
     columns = (Column("image"), Column("text", ("caption", "captions", "sentence", "label", "class"), optional=True))
     label_column = ""  # a text is read, not told
     options_class = CompleteImageOptions
+    writes = True
     larger_is_better = False
     steady = True
     wanted = "a decoder of pixels"
@@ -315,7 +316,7 @@ def codes_of(model: Model) -> Codes:
     if isinstance(config, ImageTransformer):
         return Intensities(size_of(config), config.raster, config.n_values)
     try:
-        return Palette.read(json.loads(model.origin.files.get(FILE, b"{}")), size_of(config), n_colours(config))
+        return Palette.read(parse_object(model.origin.files.get(FILE, b"{}"), FILE), size_of(config), n_colours(config))
     except ConfigError as error:
         raise ConfigError(f"{FILE}: {error}") from None
 

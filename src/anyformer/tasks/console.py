@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from anyformer import shipped
-from anyformer.errors import Error, InputError, nearest
+from anyformer.errors import Error, InputError, SkippedError, nearest
 from anyformer.pictures.open import SUFFIXES
 from anyformer.tasks import TASKS, WRITING, find, task
+from anyformer.tasks.base import Task, spell_device
 from anyformer.tasks.generate import Generate
+from anyformer.tasks.tables import ask, describe, find_rows, is_table
+from anyformer.text.cuts import count_cuts
 
 TOGETHER = 16  # inputs that go through a model at a time
 DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
@@ -31,13 +35,17 @@ def run(
     inputs: Sequence[str],
     options: Mapping[str, Any],
     *,
-    chat: bool = False,
+    chat: bool | None = None,
     out: Path | None = None,
+    columns: str = "",
     **where: Any,
 ) -> None:
     """Answer every input, each answer on a line of its own; where someone watches, text comes word by word. No model:
-    the one that ships. With `out`, answers are drawn there."""
-    written = [option for option in options if option != "threshold"] + ["chat"] * chat
+    the one that ships. With `out`, answers are drawn there. `columns` says which column of a table is what. `chat`
+    is a conversation; False continues texts as they stand."""
+    written = [option for option in options if option != "threshold"] + ["chat"] * bool(chat)
+    if name in TASKS and name != "generate" and chat is False:
+        raise InputError(f"{name} frames no chat turns, so it takes no --no-chat.")
     if name in TASKS and name not in WRITING and written:
         raise InputError(f"{name} writes no text, so it takes no --{written[0].replace('_', '-')}.")
     if name in TASKS and "threshold" in options and not find(name).has_slots:
@@ -52,21 +60,37 @@ def run(
         raise InputError(f"{name} has nothing to draw, so it takes no --out.")
     if name in BESIDE:
         inputs, options = aside(name, inputs, options)
-    texts = read_inputs(inputs, name)
-    if name in shipped.PAIRS and len(inputs) > 1 and "-" not in inputs:
-        texts = together(list(texts))
+    checked = read_inputs(inputs, name, columns)
     named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs)
     places = pictures_at(out)  # an error is one before a model is loaded
-    chosen = model if model is not None else shipped.default(name, chat).name
+    chosen = model if model is not None else shipped.default(name, bool(chat)).name
     with waiting(f"Reading {chosen}"):
-        work = task(name, chosen, **where)
-    if chat:
-        converse(work, options)
-    elif isinstance(work, Generate) and sys.stdout.isatty() and options.get("num_beams", 1) == 1:
-        for text in texts:
-            show_pieces(() if text is None else work.stream(text, **options))
-    else:
-        answer_groups(work, texts, options, name, named=named, places=places)
+        work: Any = task(name, chosen, **where)
+    if isinstance(work, Task):
+        print(f"device: {spell_device(work.model)}", file=sys.stderr, flush=True)
+    options = options if chat is not False else {**options, "chat": False}
+    texts = _texts(checked, name, work, columns)
+    if name in shipped.PAIRS and len(inputs) > 1 and "-" not in inputs and not has_tables(checked):
+        texts = together(list(texts))
+    with counted():
+        if chat:
+            converse(work, options)
+        elif isinstance(work, Generate) and sys.stdout.isatty() and options.get("num_beams", 1) == 1:
+            for text in texts:
+                show_pieces(() if text is None else work.stream(text, **options))
+        else:
+            answer_groups(work, texts, options, name, named=named, places=places)
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """Say once, when all is answered, how many texts were cut and to what length."""
+    with count_cuts() as cuts:
+        try:
+            yield
+        finally:
+            if cuts:
+                print(f"truncation: {cuts}", file=sys.stderr, flush=True)
 
 
 def answer_groups(
@@ -89,7 +113,8 @@ def answer_groups(
             if place is not None:
                 write_picture(answer, place)
     if failed:
-        raise InputError(f"{failed} of {asked} inputs had no answer, as said above.")
+        kind = SkippedError if failed < asked else InputError
+        raise kind(f"{failed} of {asked} inputs had no answer, as said above.")
 
 
 def answer_each(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
@@ -146,12 +171,26 @@ def write_picture(answer: Any, path: Path) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
-def read_inputs(given: Iterable[str], name: str) -> Iterator[Any]:
-    """Texts as they stand, the text in a file, and - for one text a line of standard input, None for a blank one. Where
-    a task reads files, their names stay as they are."""
-    files = find(name).reads == "files"
-    checked = [(item, None if files else _file(item)) for item in given]  # before a model is loaded
-    return _texts(checked, name)
+def read_inputs(given: Sequence[str], name: str, columns: str) -> list[tuple[str, str | Path | None]]:
+    """Each input with what it stands for, before a model is loaded: the text in a file, the path of a table, or None
+    for a text as it stands and for standard input (-). A task on files keeps their names as they are."""
+    if find(name).reads == "files":
+        checked: list[tuple[str, str | Path | None]] = [(item, None) for item in given]
+    else:
+        checked = [(item, _file(item)) for item in given]
+    if columns and not has_tables(checked):
+        raise InputError("--columns says which column of a table is what; no INPUT is a .tsv, .csv or .jsonl file.")
+    if name in shipped.PAIRS and has_tables(checked) and not all(isinstance(held, Path) for _, held in checked):
+        raise InputError(f"{name} takes tables alone, with a column for each text; leave the other inputs out.")
+    files = [item for item, held in checked if isinstance(held, str)]
+    if files:
+        more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+        print(f"anyformer: read as a file, not as a text: {', '.join(files[:5])}{more}", file=sys.stderr, flush=True)
+    return checked
+
+
+def has_tables(checked: Sequence[tuple[str, str | Path | None]]) -> bool:
+    return any(isinstance(held, Path) for _, held in checked)
 
 
 def together(texts: list[Any]) -> Iterator[Any]:
@@ -159,28 +198,42 @@ def together(texts: list[Any]) -> Iterator[Any]:
     return iter(texts if "\t" in texts[0] else [tuple(texts)])
 
 
-def _texts(given: Iterable[tuple[str, str | None]], name: str) -> Iterator[str | None]:
-    for item, content in given:
-        if item != "-":
-            yield item if content is None else content
-            continue
-        for number, line in enumerate(lines(), 1):
-            if line.strip():
-                yield line
-            elif name == "embed":
-                raise InputError(f"Line {number} of standard input is blank, so it has no vector: leave it out.")
-            elif find(name).reads == "texts":
-                yield None
+def _texts(given: Iterable[tuple[str, str | Path | None]], name: str, work: Any, columns: str) -> Iterator[Any]:
+    """Texts as they stand, the text in a file, a question for each row of a table, and for - one text for each line of
+    standard input. None for a blank one."""
+    for item, held in given:
+        if isinstance(held, Path):
+            yield from _rows(item, name, work, columns)
+        elif item != "-":
+            yield item if held is None else held
+        else:
+            yield from _lines(name)
 
 
-def _file(item: str) -> str | None:
-    """What stands in the file of this name, if there is one."""
+def _rows(path: str, name: str, work: Any, columns: str) -> Iterator[Any]:
+    rows = find_rows(find(name), path, columns, work.model.origin.settings.get("data", {}))
+    print(f"anyformer: {describe(rows, path)}", file=sys.stderr, flush=True)
+    return ask(find(name), rows)
+
+
+def _lines(name: str) -> Iterator[str | None]:
+    for number, line in enumerate(lines(), 1):
+        if line.strip():
+            yield line
+        elif name == "embed":
+            raise InputError(f"Line {number} of standard input is blank, so it has no vector: leave it out.")
+        elif find(name).reads == "texts":
+            yield None
+
+
+def _file(item: str) -> str | Path | None:
+    """What stands in the file of this name, if there is one; of a table its path."""
     try:
         if item and Path(item).is_dir():
             raise InputError(f"{item} is a folder; give a text, a file, or - for what stands on standard input.")
         if not Path(item).is_file():
             return None
-        return Path(item).read_text(encoding="utf-8").removesuffix("\n")
+        return Path(item) if is_table(Path(item)) else Path(item).read_text(encoding="utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{item} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
     except OSError as error:

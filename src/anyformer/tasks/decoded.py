@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from anyformer.data.batches import BatchSettings, Index
 from anyformer.data.examples import Example, Examples
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.pictures.decode import Decoded, take
-from anyformer.tasks.base import Plan, Progress, Task
+from anyformer.tasks.base import Figures, Plan, Progress, Task
 
 
 class DecodedTask(Task):
@@ -19,13 +21,26 @@ class DecodedTask(Task):
 
     reads = "files"
     cached = False
-    lenient = False  # whether a row that cannot be opened is skipped: pictures, while training
+    # Whether a row whose file cannot be read is replaced by another while training; in an evaluation it is skipped.
+    lenient = False
 
     def example(self, row: Row) -> Example:
         raise NotImplementedError
 
     def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
-        return Decoded(rows, self.example, lenient=self.lenient)
+        return Decoded(rows, self.example, unreadable="replace" if self.lenient else "raise")
+
+    def prepare_to_evaluate(self, rows: Rows) -> Examples:
+        return Decoded(rows, self.example, unreadable="skip")
+
+    def origins(self, examples: Sequence[Example], numbers: Index) -> Index:
+        return np.array([one["row"] for one in examples], dtype=np.int64)
+
+    def skipped(self) -> Figures:
+        """How many of the rows evaluated last have a file that cannot be read, if some have."""
+        examples = None if self._last is None else self._last[1]
+        broken = len(examples.broken) if isinstance(examples, Decoded) else 0
+        return {"skipped": float(broken)} if broken else {}
 
     def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
         return take(examples, numbers)

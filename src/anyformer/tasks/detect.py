@@ -21,7 +21,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings
-from anyformer.decode.slots import read, set_head
+from anyformer.decode.slots import read, set_head, tidy
 from anyformer.errors import DataError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.heads.geometry import broken, clip, to_centres
@@ -40,6 +40,7 @@ from anyformer.tasks.picture import PictureOptions, PictureTask
 from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import labels_of
 
+NMS = 0.7  # of detectors for small data: two of their anchors often end at one thing
 NAMED = 5  # boxes that are told of one by one when they are left out
 
 
@@ -77,8 +78,12 @@ class Things(Sequence[Thing]):
 class DetectOptions(PictureOptions):
     augment: Augmentation = Augmentation(crop=(0.35, 1.2), flip=0.5, jitter=0.2)
     threshold: float = 0.5  # answers are as sure as this at least; figures count all of them
+    # Of two boxes of one class whose IoU is above this, the less sure is left out; 1 keeps all. None: 0.7 for detectors
+    # whose queries are anchors (detr-small), 1 for others, which learn to leave duplicates out.
+    nms: float | None = None
 
     def check(self) -> None:
+        self.require(self.nms is None or 0 < self.nms <= 1, f"nms is {self.nms}; it must be above 0 and at most 1.")
         self.require(0 <= self.threshold <= 1, f"threshold is {self.threshold}; it must be from 0 to 1.")
 
 
@@ -93,11 +98,17 @@ class Detect(PictureTask):
         Column("crowds", ("iscrowd",), optional=True),
     )
     options_class = DetectOptions
+    takes = ("threshold", "nms")
     label_column = "classes"
     metric = "ap"
     wanted = "a detector such as DETR"
     has_slots = True
     _left_out = 0
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        if self.settings.nms is None:
+            self.settings = self.settings.replace(nms=usual_nms(self.model))
 
     # The model.
 
@@ -233,8 +244,9 @@ class Detect(PictureTask):
                 total.add(loss)
                 places = [examples.row(int(number)) for number in numbers]
                 said = read(set_head(self.model), out, 0.0, batch["before"])
-                found |= {row: as_found(one) for row, one in zip(places, said, strict=True)}
                 sizes |= dict(zip(places, batch["before"].tolist(), strict=True))
+                for row, one in zip(places, said, strict=True):
+                    found[row] = as_found(tidy(one, sizes[row], self.settings.nms))
                 slots.append(out.pred_boxes.float().cpu())
         self.slots = torch.cat(slots)
         figures = self._figures([found[i] for i in found], [self._truth(rows[i], sizes[i]) for i in found])
@@ -255,13 +267,19 @@ class Detect(PictureTask):
             None if crowds is None else np.asarray(crowds)[keep],
         )
 
-    def answer(self, pictures: Sequence[Picture], threshold: float | None = None, **options: Any) -> list[Things]:
-        least = self.settings.threshold if threshold is None else threshold
+    def answer(
+        self, pictures: Sequence[Picture], threshold: float | None = None, nms: float | None = None, **options: Any
+    ) -> list[Things]:
+        given = {"threshold": threshold, "nms": nms}
+        chosen = self.settings.replace(**{name: value for name, value in given.items() if value is not None})
         with answering(self.model):
             batch, placed = self.look_at(pictures)
             sizes = [placement.before for placement in placed]
-            answers = self.model.find(**self._pixels(batch), target_sizes=sizes, threshold=least)
-        return [self._things(*pair) for pair in zip(pictures, answers, strict=True)]
+            answers = self.model.find(**self._pixels(batch), target_sizes=sizes, threshold=chosen.threshold)
+        return [
+            self._things(picture, tidy(found, size, chosen.nms))
+            for picture, found, size in zip(pictures, answers, sizes, strict=True)
+        ]
 
     def _things(self, picture: Picture, found: Output) -> Things:
         values = (found[name].tolist() for name in ("labels", "scores", "boxes", "queries"))
@@ -277,6 +295,11 @@ class Detect(PictureTask):
         epochs = 20 if not fresh else 400 if rows < 1000 else 150
         advice = rounds(rows, epochs, size=16, lr=4e-4 if fresh else 2e-5, evals=20, saves=10, weight_decay=1e-4)
         return {**advice, "ema": 0.998 if advice["steps"] > 2000 else 0.0}
+
+
+def usual_nms(model: Model) -> float:
+    """The `task.nms` of a folder that says nothing."""
+    return NMS if model.config.to_json().get("anchors") else 1.0
 
 
 def as_found(one: Output) -> Found:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,15 +28,31 @@ from anyformer.data.formats import Row
 from anyformer.data.read import Rows, each
 from anyformer.errors import FolderError, InputError
 from anyformer.heads.embed import POOLS, SentenceHead
+from anyformer.jsonfile import check_inside, read_json, read_object
 from anyformer.metrics.classes import pearson, spearman
+from anyformer.metrics.retrieval import ranks, warn_of_nan
 from anyformer.model import Model
+from anyformer.schema import Range, check_fields
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
+from anyformer.tasks.base import (
+    AS_USUAL,
+    POOLING,
+    Batch,
+    Column,
+    Figures,
+    Loss,
+    Options,
+    Progress,
+    Setup,
+    Source,
+    answering,
+    fit,
+)
+from anyformer.tasks.negatives import everyone
 from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TextTask, texts_of
 from anyformer.text.batch import pad
 from anyformer.text.tokenizer import Tokenizer
-from anyformer.weights.files import read_json
 from anyformer.weights.folder import load as load_model
 
 TOKENS = 1024  # a batch: long enough for full speed, short enough for the caches of a CPU
@@ -72,17 +88,35 @@ def read_plan(folder: Path) -> Plan:
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise FolderError(f'{folder / "modules.json"} has a "{kind}" module, which anyformer does not know.')
         found[kind] = folder / place
+        check_inside(found[kind], folder)
     encoder = found.get("Transformer", folder)
     limits = encoder / "sentence_bert_config.json"
-    said = read_json(limits) if limits.exists() else {}
+    said = read_object(limits, folder=folder) if limits.exists() else {}
+    check_fields(said, {"max_seq_length": Annotated[int, Range(1)] | None}, str(limits), error=FolderError)
     pools = read_pools(found["Pooling"] / "config.json") if "Pooling" in found else ("mean",)
     return Plan(encoder, pools, "Normalize" in found, said.get("max_seq_length"), bool(said.get("do_lower_case")))
+
+
+def write_plan(plan: Plan, width: int, max_length: int) -> dict[str, bytes]:
+    """The files of a sentence-transformers folder that say so."""
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", **({"Normalize": "2_Normalize"} if plan.normalise else {})}
+    modules = [
+        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, place) in enumerate(kinds.items())
+    ]
+    flags = {flag: mode in plan.pools for flag, mode in _FLAGS.items()}
+    said = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": width, **flags},
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": plan.lower},
+    }
+    return {name: (json.dumps(value, indent=2) + "\n").encode() for name, value in said.items()}
 
 
 def read_modules(path: Path) -> list[tuple[str, str]]:
     """Kind and folder of each module, in order."""
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
+        listed = read_json(path)
         modules = sorted(listed, key=lambda module: int(module["idx"]))
         return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in modules]
     except (ValueError, TypeError, KeyError):
@@ -90,23 +124,27 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
 
 
 def read_pools(path: Path) -> tuple[str, ...]:
-    config = read_json(path)
+    config = read_object(path)
     said = config.get("pooling_mode")
     pools = [said] if isinstance(said, str) else said
     if pools is None:
         pools = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
-    for mode in pools:
-        if mode not in POOLS:
+    for mode in pools if isinstance(pools, list) else [pools]:
+        if not isinstance(mode, str) or mode not in POOLS:
             raise FolderError(f'{path} asks for "{mode}" pooling; anyformer has {", ".join(POOLS)}.')
     return tuple(pools)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(Options):
-    pool: Literal["mean", "cls", "max"] = "mean"
+    pool: Literal["auto", "mean", "cls", "max"] = "auto"  # "auto": as a sentence encoder was trained, else the mean
     normalise: bool = True
     scale: float = 20.0  # of cosines, before they compete
     highest: float | None = None  # the score that means "the same"; None: the largest that the rows have
+
+
+FIRST = Column("first", ("sentence1", "anchor", "query", "question", "text1", "premise", "#1 string"))
+ALONE = Column("text", ("sentence", "content", "body", "document", "title", FIRST.name, *FIRST.also))
 
 
 class Embed(TextTask):
@@ -115,12 +153,13 @@ class Embed(TextTask):
     name = "embed"
     about = "a vector for a text, near those of texts that mean the same"
     columns = (
-        Column("first", ("sentence1", "anchor", "query", "question", "text1", "premise", "#1 string")),
+        FIRST,
         Column("second", ("sentence2", "positive", "answer", "context", "text2", "hypothesis", "#2 string")),
         Column("negative", ("hard_negative",), optional=True),
         Column("score", ("similarity", "similarity_score"), optional=True),
     )
     options_class = EmbedOptions
+    takes = ("tokens",)
     wanted = "one encoder"
     text_columns = ("first", "second", "negative")
     sequences = ("input_ids", "second_ids")
@@ -139,12 +178,14 @@ class Embed(TextTask):
         super().__init__(model, tokenizer, options, **more)
         if len(model.stages) != 1:
             raise FolderError(f"This {model.family} model is not one encoder, so it gives no vector for a text.")
-        self.recipe = plan or Plan(Path(), (self.settings.pool,), self.settings.normalise)
+        pool = "mean" if self.settings.pool == "auto" else self.settings.pool
+        self.recipe = plan or Plan(Path(), (pool,), self.settings.normalise)
         self.tokens, self.cuts = tokens, True
         (self.stage,) = model.stages
         # Tokens are pooled where they are, packed or not.
         model.heads["sentence"] = SentenceHead(self.stage, self.recipe.pools, self.recipe.normalise)
         self.metric = "spearman" if self.settings.highest is not None else "recall_at_1"
+        self.contrastive = self.settings.highest is None
 
     @classmethod
     def load(
@@ -160,16 +201,23 @@ class Embed(TextTask):
         """Ready to answer: the model's own head has nothing to say here, and on a CPU weights are packed."""
         plan = read_plan(Path(path))
         model = load_model(plan.encoder, device=device, dtype=dtype, weights=weights)
+        tokenizer = Tokenizer.load(plan.encoder)
+        build.check_words(tokenizer, model.config)
         said, chosen = cls.chosen(model, options)
-        if "pool" in said or "pool" in options:
+        if chosen.pool != "auto":
             plan = Plan(plan.encoder, (chosen.pool,), chosen.normalise)
         limit = plan.max_length or said.get("max_length") or build.longest(model) or 512
-        task = cls(model, Tokenizer.load(plan.encoder), chosen, plan=plan, tokens=tokens, max_length=limit)
+        task = cls(model, tokenizer, chosen, plan=plan, tokens=tokens, max_length=limit)
         model.heads = nn.ModuleDict({"sentence": model.heads["sentence"]})
         pack_weights(model, tokens)
         task.tokenizer.engine.enable_truncation(task.max_length)  # faster than cutting texts here
         task.cuts = False
         return task
+
+    def save(self, folder: Source) -> None:
+        """Also for sentence-transformers, if the folder is written for Hugging Face."""
+        self.model.origin.files.update(write_plan(self.recipe, self.model.config.to_json()["d_model"], self.max_length))
+        super().save(folder)
 
     # Rows to loss.
 
@@ -178,7 +226,15 @@ class Embed(TextTask):
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if "score" in rows.columns and options.highest is None:
             options = options.replace(highest=max(each(rows, _score)))
+        if options.pool == "auto":
+            options = options.replace(pool=_trained_pool(source))
         return super().begin(source, rows, valid, replace(setup, task=options))
+
+    @classmethod
+    def questions(cls, rows: Rows, chosen: Mapping[str, str]) -> Rows:
+        """One text a row, where rows to train on have pairs."""
+        text = chosen.get("text", chosen.get("first"))
+        return fit(rows, (ALONE,), {} if text is None else {"text": text}, cls.name)
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -187,6 +243,11 @@ class Embed(TextTask):
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
         return config.replace(head="base")
+
+    def inferred(self) -> dict[str, str]:
+        highest = self.settings.highest
+        scores = {} if highest is None else {"score": f"{highest:g} means the same (task.highest)"}
+        return {**super().inferred(), **scores, "pooling": ", ".join(POOLING[one] for one in self.recipe.pools)}
 
     def examples(self, rows: list[Row]) -> Sequence[Example]:
         names = {"input_ids": "first", "second_ids": "second", "negative_ids": "negative"}
@@ -213,38 +274,42 @@ class Embed(TextTask):
 
     def vectors(self, ids: Tensor, mask: Tensor) -> Tensor:
         found: Tensor = self.model(input_ids=ids, attention_mask=mask).sentence_embedding
-        return F.normalize(found.float(), dim=-1)
+        return F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1)
 
     def loss(self, batch: Batch) -> Loss:
-        """Each first text must find its second among all of the batch, its negative among them (Henderson et al. 2017);
-        with scores, the squared distance of their cosine to the score."""
+        """Each first text must find its second among all of the batch, over all processes, its negative among them
+        (Henderson et al. 2017); with scores, the squared distance of their cosine to the score."""
         first = self.vectors(batch["input_ids"], batch["attention_mask"])
         second = self.vectors(batch["second_ids"], batch["second_mask"])
         count = torch.full((), len(first), device=first.device)
         if "score" in batch:
             return Loss(((first * second).sum(dim=1) - batch["score"]).square().sum(), count)
-        others = [second]
+        every = everyone(second, batch, self.model.training)
+        others = [every.rows]
         if "negative_ids" in batch:
-            others.append(self.vectors(batch["negative_ids"], batch["no_mask"]))
+            negative = self.vectors(batch["negative_ids"], batch["no_mask"])
+            others.append(everyone(negative, batch, self.model.training).rows)
         scores = first @ torch.cat(others).T * self.settings.scale
-        right = torch.arange(len(first), device=first.device)
-        return Loss(F.cross_entropy(scores, right, reduction="sum"), count)
+        return Loss(F.cross_entropy(scores, every.own(len(first)), reduction="sum"), count)
 
     # Figures and answers.
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
-        """With scores, how the cosines correlate with them; else how often the nearest second text is the right one."""
+        """With scores, how the cosines correlate with them; else how often the nearest second text is the right one.
+        Ties count against a model, so that one that gives every text the same vector finds nothing."""
         first, second = (self._sides(texts_of(rows, name)) for name in ("first", "second"))
         if "score" in rows.columns:
             cosines = (first * second).sum(dim=1).tolist()
             wanted = [_score(row) for row in rows]
             return {"pearson": pearson(cosines, wanted), "spearman": spearman(cosines, wanted)}
-        right = torch.arange(len(first))
-        ranks = []
-        for some in right.split(1024):
+        warn_of_nan(first, second)
+        texts = {text: i for i, text in enumerate(dict.fromkeys(row["second"] for row in rows))}
+        same = torch.tensor([texts[row["second"]] for row in rows])  # an equal text is as right
+        places = []
+        for some in torch.arange(len(first)).split(1024):
             scores = first[some] @ second.T
-            ranks.append((scores > scores.gather(1, some[:, None])).sum(dim=1) + 1)
-        place = torch.cat(ranks).float()
+            places.append(ranks(scores, scores.gather(1, some[:, None])[:, 0], same[some, None] != same))
+        place = torch.cat(places)
         return {"recall_at_1": float((place == 1).float().mean()), "mrr": float((1 / place).mean())}
 
     def _sides(self, texts: list[str]) -> Tensor:
@@ -279,6 +344,16 @@ class Embed(TextTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         return rounds(rows, 3, size=64, lr=5e-4 if fresh else 5e-5, schedule="linear", warm=10)
+
+
+def _trained_pool(source: Source) -> str:
+    """The pooling that a folder was trained with, here or by sentence-transformers; else the mean."""
+    config = Path(source) / "config.json"
+    said = read_json(config).get("task") if config.is_file() else None
+    pools = (said["pool"],) if isinstance(said, dict) and "pool" in said else read_plan(Path(source)).pools
+    if len(pools) > 1:
+        raise FolderError(f"{source} pools by {' and '.join(pools)}; embed trains one of them: give task.pool.")
+    return str(pools[0])
 
 
 def _score(row: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ chat.say("Hello!"); chat.say("And now in French.")
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -66,6 +67,9 @@ class Generate:
 
     Every call takes `system` (what a chat model is told before the question), `shots` and `template` (examples, see
     `anyformer.text.shots`), `stop` (strings that end an answer) and the options of `model.generate`.
+
+    `chat`, here or in a call, says whether a prompt is framed by the chat template or continued as it stands (default:
+    framed if the model has a template, which is printed once).
     """
 
     def __init__(self, model: Model, tokenizer: Tokenizer, *, chat: bool | None = None, **options: Any) -> None:
@@ -75,6 +79,7 @@ class Generate:
         self.model, self.tokenizer = model, tokenizer
         self.templated = tokenizer.chat_template is not None if chat is None else chat
         self.options = options
+        self._inferred = chat is None and self.templated  # and not said yet
 
     @overload
     def __call__(self, text: str, **options: Any) -> Answer: ...
@@ -97,6 +102,7 @@ class Generate:
         self,
         texts: list[str],
         *,
+        chat: bool | None = None,
         system: str | None = None,
         shots: Table | None = None,
         template: str | None = None,
@@ -106,6 +112,8 @@ class Generate:
         if not all(isinstance(text, str) for text in texts):
             raise InputError("generate takes a text or a list of texts.")
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        if self._inferred and chat is None and system is None:
+            self._say_framing(shots is not None)
         if shots is not None:
             if system is not None:
                 raise InputError("system is for a chat, and examples are a plain text to continue; give one of them.")
@@ -114,11 +122,20 @@ class Generate:
             return Request([made.prompt(text) for text in texts], False, True, stops, options)
         if template is not None:
             raise InputError("template says how examples are written; give shots with it.")
-        if self.templated:
+        if self.templated if chat is None else chat:
             return self.ask([self._messages(text, system) for text in texts], stops, options)
         if system is not None:
             raise InputError("system is for models with a chat template; this one continues the text as it stands.")
         return Request(texts, False, False, stops, options)
+
+    def _say_framing(self, shots: bool) -> None:
+        """Print, once, how prompts are framed, where the model's template decides that and not the caller."""
+        self._inferred = False
+        framed = (
+            "the prompt is framed as a chat turn by the model's template; chat=False (--no-chat) continues it as text"
+        )
+        plain = "examples are continued as plain text; the chat template is not used"
+        print(f"anyformer: {plain if shots else framed}", file=sys.stderr, flush=True)
 
     def ask(
         self, conversations: list[list[dict[str, str]]], stops: tuple[str, ...], options: dict[str, Any]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from anyformer.data.batches import BatchSettings
-from anyformer.data.files import cache_folder
+from anyformer.data.cache import cache_folder
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings
 from anyformer.errors import DataError
@@ -40,7 +39,7 @@ class Job:
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
             self._check(valid)
-        self.slow, self.steady = not task.cached, task.steady
+        self.slow, self.steady, self.contrastive = not task.cached, task.steady, task.contrastive
         self.fills, self.longest = task.fills, task.longest
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
 
@@ -90,27 +89,3 @@ class Job:
 
     def where(self, row: int) -> str:
         return self.rows.where(self.task.row_of(self.examples, row))
-
-
-def take_share(rows: Rows, share: float, seed: int = 0) -> Rows:
-    """The share of the rows that is learned from: of a text its beginning, of a table rows drawn at random."""
-    n = max(round(len(rows) * share), 1)
-    if n == len(rows):
-        return rows
-    if rows.kind == "text":
-        return rows[:n]
-    return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:n]))
-
-
-def hold_out(rows: Rows, share: float, seed: int = 0) -> tuple[Rows, Rows | None]:
-    """Rows to learn from and rows to evaluate on, where no file is given for those: of a text its end, of a table rows
-    drawn at random."""
-    n = round(len(rows) * share)
-    if n == 0:
-        return rows, None
-    if n == len(rows):
-        raise DataError(f"{rows.path} has {len(rows)} rows, too few to hold some back; give others to evaluate on.")
-    if rows.kind == "text":
-        return rows[:-n], rows[-n:]
-    order = np.random.default_rng(seed).permutation(len(rows))
-    return rows.take(np.sort(order[n:])), rows.take(np.sort(order[:n]))

@@ -14,7 +14,7 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import ListedRows, Rows
-from anyformer.data.settings import DataSettings, named, pairs
+from anyformer.data.settings import DataSettings, class_name, class_number, meanings, named
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.metrics.classes import accuracy, f1
 from anyformer.model import Model
@@ -44,7 +44,6 @@ class LabelledTask(DecodedTask):
     metric = "accuracy"
     heads: ClassVar[tuple[str, ...]] = ("classify",)  # of which the first that a family has is used
     column: ClassVar[str]  # that holds the thing
-    wanted: ClassVar[str]  # the kind of model, in words
 
     def __init__(
         self, model: Model, reader: Any, options: Options | None = None, *, labels: Sequence[str] = ()
@@ -103,7 +102,7 @@ class LabelledTask(DecodedTask):
         model.origin.files.update(reader.write())
         model.origin.hf_config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         task = cls(model, reader, options, labels=labels)
-        task.meaning = pairs(setup.data.labels, "data.labels")
+        task.meaning = meanings(setup.data.labels)
         return task
 
     @classmethod
@@ -123,6 +122,10 @@ class LabelledTask(DecodedTask):
         if len(labels) < 2:
             raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
         return labels
+
+    @classmethod
+    def row_classes(cls, rows: Rows, options: Any) -> list[str] | None:
+        return [class_name(row["label"]) for row in rows]
 
     @classmethod
     def around(cls, model: Model, path: Source, options: Mapping[str, Any]) -> Self:
@@ -145,13 +148,12 @@ class LabelledTask(DecodedTask):
         return {**self.features(row), **({"labels": self.number_of(row["label"])} if "label" in row else {})}
 
     def number_of(self, label: Any) -> int:
-        name = self.meaning.get(str(label), str(label))
-        if name not in self.index:
-            raise InputError(f'the label "{name}" is new; the model knows {", ".join(self.labels[:20])}.')
-        return self.index[name]
+        if (number := class_number(label, self.index, self.meaning)) is None:
+            raise InputError(f'the label "{label}" is new; the model knows {", ".join(self.labels[:20])}.')
+        return number
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
-        return {name: stack([one[name] for one in examples]) for name in examples[0]}
+        return {name: stack([one[name] for one in examples]) for name in examples[0] if name != "row"}
 
     def loss(self, batch: Batch) -> Loss:
         return Loss(*token_loss(self.scores(batch), batch["labels"], self.smoothing))
@@ -163,6 +165,7 @@ class LabelledTask(DecodedTask):
     # Figures and answers.
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+        rows.need("label")
         said: list[int] = []
         right: list[int] = []
         total = 0.0
@@ -172,7 +175,8 @@ class LabelledTask(DecodedTask):
                 total += float(token_loss(logits, batch["labels"])[0])
                 said += logits.argmax(dim=1).tolist()
                 right += batch["labels"].tolist()
-        return {"accuracy": accuracy(said, right), "f1": f1(said, right, positive=None), "loss": total / len(right)}
+        figures: Figures = {"accuracy": accuracy(said, right), "f1": f1(said, right, positive=None)}
+        return {**figures, "loss": total / len(right), **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         things, alone = several(thing)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
@@ -21,16 +22,19 @@ from anyformer.data.examples import Example
 from anyformer.data.read import Rows
 from anyformer.errors import InputError
 from anyformer.heads.match import match_loss
+from anyformer.metrics.retrieval import ranks, warn_of_nan
 from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture
 from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
 from anyformer.tasks.grouped import together
+from anyformer.tasks.negatives import everyone, is_shared
 from anyformer.tasks.picture import PictureOptions
 from anyformer.tasks.picture_text import AT_ONCE, PictureTextTask, draw_texts, texts_of
 from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TEXT, chances
 from anyformer.text.batch import pad
+from anyformer.text.cuts import shorten
 
 TEXTS_AT_ONCE = 256
 RANKS = (1, 5, 10)
@@ -62,9 +66,12 @@ class Match(PictureTextTask):
     about = "pictures and texts that belong together"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = MatchOptions
+    takes = ("texts", "template")
+    writes = False
     batch = BatchSettings(rows=128)
     kind = "bpe"
     metric = "recall10"
+    contrastive = True
     wanted = "two towers, such as clip-small"
 
     @classmethod
@@ -84,7 +91,7 @@ class Match(PictureTextTask):
         ids = self.tokenizer.encode(text, special=False)
         start = [] if self.tokenizer.start_id is None else [self.tokenizer.start_id]
         room = self.longest - 1 - len(start)
-        return [*start, *ids[:room], *([] if self.end is None else [self.end])]
+        return [*start, *shorten(ids, room, text), *([] if self.end is None else [self.end])]
 
     # Rows to loss.
 
@@ -97,9 +104,19 @@ class Match(PictureTextTask):
 
     def loss(self, batch: Batch) -> Loss:
         texts = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        logits = self.model(**self.seen(batch), **texts).logits_per_text
-        count = torch.full((), float(len(logits)), device=logits.device)
-        return Loss(match_loss(logits) * count, count)
+        found = self.model(**self.seen(batch), **texts)
+        count = torch.full((), float(len(found.text_embeds)), device=found.text_embeds.device)
+        if not is_shared(self.model.training):
+            return Loss(match_loss(found.logits_per_text) * count, count)
+        texts_find = self._finds(found.text_embeds, found.image_embeds, batch)
+        return Loss((texts_find + self._finds(found.image_embeds, found.text_embeds, batch)) / 2, count)
+
+    def _finds(self, own: Tensor, other: Tensor, batch: Batch) -> Tensor:
+        """How badly each of this process's rows tells its partner among those of all processes, summed."""
+        every = everyone(other, batch, self.model.training)
+        logits = own @ every.rows.T * self.model.heads["match"].get_parameter("scale").exp()
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(logits, every.own(len(own)), reduction="sum")
 
     # Figures and answers.
 
@@ -180,10 +197,10 @@ def recalls(pictures: Tensor, texts: Tensor, owners: Tensor) -> Figures:
     """`owners` [texts] is the picture of each text. In percent, both ways, and their mean at 10 as `recall10`."""
     likeness = texts @ pictures.T
     own = owners[:, None] == torch.arange(len(pictures))
-    # The place of the right one: how many others are at least as near.
-    by_text = (likeness >= likeness.gather(1, owners[:, None])).sum(dim=1)
+    by_text = ranks(likeness, likeness.gather(1, owners[:, None])[:, 0], ~own)
     best = likeness.masked_fill(~own, float("-inf")).amax(dim=0)
-    by_picture = ((likeness >= best) & ~own).sum(dim=0) + 1
+    by_picture = ranks(likeness.T, best, ~own.T)
+    warn_of_nan(pictures, texts)
     figures: Figures = {}
     for n in RANKS:
         figures[f"image_recall{n}"] = 100 * float((by_text <= n).double().mean())  # a picture found by a text

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -42,16 +43,15 @@ from anyformer.data.examples import Example, Examples, Progress
 from anyformer.data.files import Paths
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
-from anyformer.data.settings import DataSettings, named, pairs
+from anyformer.data.settings import DataSettings, class_name, class_number, meanings, named, pairs
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.model import Model
 from anyformer.pictures.augment import Augmentation, augment
-from anyformer.pictures.decode import Decoded
-from anyformer.pictures.open import Picture
+from anyformer.pictures.open import Picture, PictureError
 from anyformer.pictures.processor import FILE, Placement, Processor
 from anyformer.pictures.read import read_pictures
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Figures, Options, Setup, Source
+from anyformer.tasks.base import AS_USUAL, Batch, Options, Setup, Source
 from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.text import labels_of, several
 from anyformer.weights.resize import resize_pictures, with_size
@@ -71,7 +71,6 @@ class PictureTask(DecodedTask):
     batch = BatchSettings(rows=32)
     objects: ClassVar[bool] = False  # whether each annotation of COCO's is a row
     label_column: ClassVar[str] = "label"  # holds a class's name, or a list of such
-    wanted: ClassVar[str]  # the kind of model, in words
     swaps: Tensor | None = None  # which joint each becomes in a mirror; None: not known
 
     def __init__(
@@ -108,7 +107,7 @@ class PictureTask(DecodedTask):
             model.origin.files[FILE] = processor.write()
         cls.name_labels(model, labels)
         task = cls(model, processor, options, labels=labels)
-        task.meaning, task.lenient = pairs(setup.data.labels, "data.labels"), True
+        task.meaning, task.lenient = meanings(setup.data.labels), True
         return task
 
     @classmethod
@@ -140,7 +139,7 @@ class PictureTask(DecodedTask):
         """Pictures squeezed to the size that was asked for, else to the model's own, else to that of the first."""
         size: Any = data.image_size if data.image_size is not None else model_size(model.config)
         if size is None:
-            size = 224 if rows is None else min(*rows[0]["image"].open().size, 224)
+            size = 224 if rows is None else min(*first_size(rows), 224)
         size = (size, size) if isinstance(size, int) else tuple(size)
         channels = model.config.to_json().get("n_channels", 3)
         return Processor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
@@ -181,6 +180,10 @@ class PictureTask(DecodedTask):
             made_for = model.origin.settings.get("task", {}).get("name")
             other = f", which was made for {made_for}" if made_for else ""
             raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} wants {cls.wanted}.")
+
+    def inferred(self) -> dict[str, str]:
+        size = self.processor.fixed
+        return {**super().inferred(), **({} if size is None else {"images": f"{size[0]} x {size[1]} pixels"})}
 
     def describe(self) -> dict[str, Any]:
         return {"labels": list(self.labels), "meaning": dict(self.meaning)}
@@ -241,16 +244,9 @@ class PictureTask(DecodedTask):
 
     def number_of(self, label: Any) -> int:
         """The place of a label that a row has."""
-        name = self.meaning.get(str(label), str(label))
-        if name not in self.index:
-            raise InputError(f'the label "{name}" is new; the model knows {", ".join(self.labels[:20])}.')
-        return self.index[name]
-
-    def skipped(self) -> Figures:
-        """How many pictures of the last rows evaluated could not be opened, where some could not."""
-        examples = None if self._last is None else self._last[1]
-        broken = len(examples.broken) if isinstance(examples, Decoded) else 0
-        return {"skipped": float(broken)} if broken else {}
+        if (number := class_number(label, self.index, self.meaning)) is None:
+            raise InputError(f'the label "{label}" is new; the model knows {", ".join(self.labels[:20])}.')
+        return number
 
     # Answers.
 
@@ -275,6 +271,15 @@ def load_model(path: Source, **where: Any) -> Model:
     from anyformer.weights.folder import load
 
     return load(path, **where)
+
+
+def first_size(rows: Rows) -> tuple[int, int]:
+    """Width and height of the first picture that can be opened."""
+    for row in rows:
+        with suppress(PictureError):  # training names it
+            width, height = row["image"].open().size
+            return width, height
+    raise DataError(f"None of the pictures of {rows.path} can be opened.")
 
 
 def takes_pictures(config: Settings) -> bool:
@@ -302,13 +307,14 @@ def model_size(config: Settings) -> Any:
 
 
 def distinct(rows: Rows, column: str) -> list[str]:
+    rows.need(column)
     found: set[str] = set()
     for i, row in enumerate(rows):
         value = row[column]
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            if not isinstance(one, (str, int, float)) or one == "":
+            if not isinstance(one, (str, int, float)) or one == "" or one != one:  # the last: NaN
                 raise DataError(f"{rows.where(i)}, has {one!r} as its label, which names no class.")
-            found.add(str(one))
+            found.add(class_name(one))
         if len(found) > MOST:
             raise DataError(f"{rows.path} has more than {MOST:,} different labels, so they are no classes.")
     if all(label.lstrip("-").isdigit() for label in found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -24,10 +25,12 @@ from anyformer.pictures.open import Picture
 from anyformer.pictures.processor import FILE, Placement, Processor
 from anyformer.tasks import build
 from anyformer.tasks.base import AS_USUAL, Batch, Loss, Options, Setup, Source, answering
+from anyformer.tasks.generated import Generated, generated
 from anyformer.tasks.picture import PictureOptions, PictureTask
 from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import pad_labels, token_loss, tokenizer_files
 from anyformer.text.batch import pad
+from anyformer.text.cuts import shorten
 from anyformer.text.tokenizer import Tokenizer
 
 AT_ONCE = 64  # pictures that are written about together
@@ -36,11 +39,16 @@ ACROSS = 5  # words in a row of a drawing
 
 @dataclass(frozen=True)
 class PictureText:
-    """What was written about a picture. `draw` shows, for each token, the region that was looked at before it."""
+    """What was written about a picture. `draw` shows, for each token, the region that was looked at before it.
+
+    With `logprobs=True`, `logprobs` has one number for each id; with `alignment=True`, `alignment` is the
+    cross-attention [ids, cells of the picture] of the step that wrote each id."""
 
     text: str
     ids: tuple[int, ...] = field(repr=False)
     draw: Any = field(repr=False, compare=False)
+    logprobs: tuple[float, ...] | None = field(default=None, repr=False)
+    alignment: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -62,6 +70,7 @@ class PictureTextTask(PictureTask):
 
     column: ClassVar[str] = "captions"
     kind: ClassVar[str] = "bpe"  # of a tokenizer that is trained here
+    writes = True
 
     def __init__(
         self,
@@ -139,7 +148,7 @@ class PictureTextTask(PictureTask):
     def around(cls, model: Model, path: Source, options: Mapping[str, Any]) -> Self:
         cls.check(model, path)
         tokenizer = Tokenizer.load(path)
-        tokenizer.check(build.vocabulary(model.config))
+        build.check_words(tokenizer, model.config)
         said, chosen = cls.chosen(model, options)
         task = cls(model, cls.find_processor(model, None, DataSettings()), chosen, tokenizer=tokenizer)
         task.recall(said)
@@ -157,7 +166,7 @@ class PictureTextTask(PictureTask):
     def encode(self, text: str) -> list[int]:
         """Ids with their end, unless they are cut: a text that goes on must not teach the model to stop."""
         ids = self.tokenizer.encode(self.spell(text, self.settings), special=False)
-        return [*ids, *([] if self.end is None else [self.end])][: self.settings.max_target]
+        return shorten([*ids, *([] if self.end is None else [self.end])], self.settings.max_target, text)
 
     def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
         return {"texts": [self.encode(text) for text in texts_of(row, self.column)]} if self.column in row else {}
@@ -167,8 +176,12 @@ class PictureTextTask(PictureTask):
         return batch if "texts" not in examples[0] else {**batch, **self.written(draw_texts(examples, generator))}
 
     def written(self, rows: list[list[int]]) -> Batch:
-        """Texts as a writer is trained on them."""
-        return {"labels": pad_labels(rows), "decoder_attention_mask": pad(rows, 0)["attention_mask"]}
+        """Texts as a writer is trained on them; after the model's own beginning if image and text are one sequence."""
+        if self.pair:
+            return {"labels": pad_labels(rows), "decoder_attention_mask": pad(rows, 0)["attention_mask"]}
+        first = int(self.model.config.to_json()["begin"])
+        whole = [[first, *row] for row in rows]
+        return {**pad(whole, self.tokenizer.pad_id or 0), "labels": pad_labels(whole)}
 
     def seen(self, batch: Batch) -> Batch:
         """What of a batch the model's pictures are."""
@@ -181,6 +194,8 @@ class PictureTextTask(PictureTask):
 
     def word_loss(self, batch: Batch, smoothing: float) -> Loss:
         """Cross entropy of the words and, where the model asks for more (where to look), that too."""
+        if not self.pair:
+            return self._sequence_loss(batch, smoothing)
         labels, given = batch["labels"], {"decoder_attention_mask": batch["decoder_attention_mask"]}
         given["decoder_input_ids"] = self.model.shift_right(labels)
         more = [name for name, head in self.model.heads.items() if name != "language" or isinstance(head, CaptionHead)]
@@ -189,6 +204,13 @@ class PictureTextTask(PictureTask):
         extra = {name: out[name] * count for name in ("attention_loss", "ctc_loss") if name in out}
         return Loss(total + sum(extra.values()), count, {"words": total.detach(), **extra} if extra else {})
 
+    def _sequence_loss(self, batch: Batch, smoothing: float) -> Loss:
+        """Cross entropy of the words of a model whose image and text are one sequence (GIT)."""
+        labels = batch["labels"]
+        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        logits = self.model(**self.seen(batch), **given).logits[:, -labels.shape[1] : -1]
+        return Loss(*token_loss(logits, labels[:, 1:], smoothing))
+
     # Answers.
 
     @property
@@ -196,11 +218,15 @@ class PictureTextTask(PictureTask):
         """Whether one stage reads the picture and another writes; else both stand in one sequence."""
         return self.model.decoder_start is not None
 
+    def inferred(self) -> dict[str, str]:
+        cut = f"texts are cut at {self.longest or self.settings.max_target:,} tokens"
+        return {**super().inferred(), "tokenizer": f"{len(self.tokenizer):,} tokens", "length": cut}
+
     def describe(self) -> dict[str, Any]:
         return {}
 
     def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
-        found: list[PictureText] = []
+        found: list[PictureText | list[PictureText]] = []
         for start in range(0, len(pictures), AT_ONCE):
             some = pictures[start : start + AT_ONCE]
             with answering(self.model):
@@ -208,27 +234,43 @@ class PictureTextTask(PictureTask):
             found += [self._said(*pair) for pair in zip(some, written, strict=True)]
         return found
 
-    def _said(self, picture: Picture, ids: list[int]) -> PictureText:
-        text = self.tokenizer.decode(ids).strip()
-        return PictureText(text, tuple(ids), lambda: self.draw(picture, ids))
+    def _said(self, picture: Picture, written: Sequence[Generated]) -> PictureText | list[PictureText]:
+        """The answer to a picture, or the list of them that `num_return_sequences` asked for."""
+        found = []
+        for one in written:
+            ids = list(one.ids)
+            draw = partial(self.draw, picture, ids)
+            found.append(PictureText(self.tokenizer.decode(ids).strip(), one.ids, draw, one.logprobs, one.alignment))
+        return found if len(found) > 1 else found[0]
 
-    def write(self, batch: Batch, options: Mapping[str, Any]) -> list[list[int]]:
-        """Ids for each picture of a batch, without their end."""
-        chosen = {
+    def texts_written(self, batch: Batch) -> list[str]:
+        """The best text for each picture of a batch."""
+        return [self.tokenizer.decode(list(best.ids)).strip() for best, *_ in self.write(batch, {})]
+
+    def write(self, batch: Batch, options: Mapping[str, Any]) -> list[list[Generated]]:
+        """What is written about each picture of a batch."""
+        return generated(self.model, self.seen(batch), {**self.decoding, **options}, self.ends)
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """What `model.generate` is told in every call that says nothing else."""
+        unknown = self.tokenizer.unknown_id
+        return {
+            **({"eos_token_id": self.end} if self.model.config.to_json().get("end") is None else {}),
             "num_beams": self.settings.num_beams,
             "length_penalty": self.settings.length_penalty,
             "max_new_tokens": self.settings.max_target,
-            **({} if self.tokenizer.unknown_id is None else {"suppress_tokens": [self.tokenizer.unknown_id]}),
-            **options,
+            **({} if unknown is None else {"suppress_tokens": [unknown]}),
         }
-        if "eos_token_id" not in chosen and self.model.config.to_json().get("end") is None:
-            chosen["eos_token_id"] = self.end
-        ids = self.model.generate(**self.seen(batch), **chosen)[:, 1:]
-        return [self._until_end(row) for row in ids.tolist()]
 
-    def _until_end(self, ids: list[int]) -> list[int]:
-        ends = {self.end, self.tokenizer.pad_id}
-        return ids[: next((i for i, token in enumerate(ids) if token in ends), len(ids))]
+    def fit_picture(self, image: Any, name: str) -> Any:
+        """A picture before the processor sees it."""
+        return image
+
+    @property
+    def ends(self) -> set[int | None]:
+        """The tokens before which a text ends."""
+        return {self.end, self.tokenizer.pad_id}
 
     # Where the writer looked.
 

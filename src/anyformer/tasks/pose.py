@@ -24,6 +24,7 @@ from anyformer.data.read import Rows
 from anyformer.decode.turns import place_joints
 from anyformer.errors import DataError, InputError
 from anyformer.heads.keypoints import PoseHead
+from anyformer.jsonfile import parse_object
 from anyformer.metrics import poses
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
@@ -71,6 +72,7 @@ class PoseTask(PictureTask):
         Column("box", ("bbox",), optional=True),
     )
     options_class = PoseOptions
+    takes = ("boxes",)
     objects = True
     label_column = "keypoints"
     steady = True
@@ -81,7 +83,7 @@ class PoseTask(PictureTask):
         self.set_skeleton(Skeleton.of({}, len(self.labels)) if not self.labels else Skeleton(self.labels))
         self.mean_pose: Tensor | None = None  # [joints, 2], shares of what the model sees
         if self.settings.see == "auto":
-            kind = json.loads(self.model.origin.files.get(FILE, b"{}")).get("image_processor_type", "")
+            kind = parse_object(self.model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
             self.settings = self.settings.replace(see="box" if str(kind).startswith("VitPose") else "whole")
 
     def set_skeleton(self, skeleton: Skeleton) -> None:
@@ -121,7 +123,7 @@ class PoseTask(PictureTask):
     def name_processor(self) -> None:
         """So that transformers, too, cuts people out of pictures for it."""
         if self.settings.see == "box":
-            said = json.loads(self.model.origin.files[FILE])
+            said = parse_object(self.model.origin.files[FILE], FILE)
             said |= {"image_processor_type": "VitPoseImageProcessor", "do_affine_transform": True}
             self.model.origin.files[FILE] = (json.dumps(said, indent=2) + "\n").encode()
 
@@ -136,6 +138,10 @@ class PoseTask(PictureTask):
             total += self.shares(joints[:, :2]) * joints[:, 2:]
             count += joints[:, 2:]
         return torch.where(count > 0, total / count.clamp(min=1), 0.5)
+
+    def inferred(self) -> dict[str, str]:
+        found = super().inferred()
+        return {"joints": found.pop("classes"), **found}
 
     def describe(self) -> dict[str, Any]:
         mean = None if self.mean_pose is None else [[round(x, 4) for x in place] for place in self.mean_pose.tolist()]

@@ -30,7 +30,7 @@ from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.decode import Decoded
 from anyformer.pictures.lines import SIGNS, Lines
-from anyformer.pictures.open import Array, Picture
+from anyformer.pictures.open import Array, Picture, pillow
 from anyformer.pictures.press import Press
 from anyformer.pictures.processor import Placement, Processor
 from anyformer.tasks.base import Batch, Column, Figures, Options, Total, answering
@@ -117,11 +117,11 @@ class Read(PictureTextTask):
         return np.array([len(texts_of(row, "text")[0]) for row in examples.source])
 
     def example(self, row: Row) -> Example:
-        image = self._fit(row["image"].open(self.processor.mode), row["image"].name)
+        image = self.fit_picture(row["image"].open(self.processor.mode), row["image"].name)
         pixels, placement = self.processor.place(image)
         return {"image": pixels, **self.targets(row, placement)}
 
-    def _fit(self, image: Any, name: str) -> Any:
+    def fit_picture(self, image: Any, name: str) -> Any:
         """A line that is wider than the model's limit is squeezed, cut or refused, and that is said."""
         if self.processor.within is None:
             return image
@@ -166,7 +166,7 @@ class Read(PictureTextTask):
         return draw.strips(picture.open(), weights.cpu().numpy(), letters)
 
     def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
-        placed = [self.processor.place(self._fit(one.open(self.processor.mode), one.name)) for one in pictures]
+        placed = [self.processor.place(self.fit_picture(one.open(self.processor.mode), one.name)) for one in pictures]
         stacked = self.processor.stack([pixels for pixels, _ in placed])
         batch = {name: value.to(self.model.device) for name, value in stacked.items()}
         return self.ready(batch, None), [placement for _, placement in placed]
@@ -191,6 +191,9 @@ class Read(PictureTextTask):
         return super(Read, plain).batches_of(examples, settings, progress)
 
     def _drawn(self, pixels: Array, text: str) -> Example:
+        """A rendered line as an example; a processor with a fixed image size resizes it like the lines of the data."""
+        if self.processor.within is None:
+            pixels = self.processor.place(pillow().Image.fromarray(pixels))[0][0]
         whole = np.repeat(pixels[None], self.processor.channels, axis=0)
         return {"image": whole, "texts": [self.encode(text)]}
 
@@ -201,7 +204,7 @@ class Read(PictureTextTask):
         with answering(self.model):
             for numbers, batch in self.batches_of(self.prepared(rows), progress=progress):
                 total.add(self.word_loss(batch, 0.0))
-                said += [self.tokenizer.decode(ids).strip() for ids in self.write(batch, {})]
+                said += self.texts_written(batch)
                 wanted += [texts_of(rows[int(i)], "text")[0] for i in numbers]
         return {**reading_scores(said, wanted, lowercase=self.settings.lowercase), "loss": total.mean, **self.skipped()}
 

@@ -19,12 +19,14 @@ from torch import Tensor
 
 from anyformer.config import Settings
 from anyformer.data.read import Rows
+from anyformer.errors import ConfigError
 from anyformer.heads.pixels import PixelHead
+from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
 from anyformer.pictures.open import Picture, pillow
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask
+from anyformer.tasks.picture import PictureOptions, PictureTask, takes_pictures
 from anyformer.tasks.rounds import rounds
 
 GREY = 128  # of 255: where a patch is hidden
@@ -60,7 +62,14 @@ class Reconstruct(PictureTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return "mask_ratio" in config.names()
+        return "mask_ratio" in config.names() and takes_pictures(config)
+
+    def __init__(self, model: Model, *more: Any, **options: Any) -> None:
+        super().__init__(model, *more, **options)
+        if not model.config.to_json()["mask_ratio"]:
+            raise ConfigError(
+                "model.mask_ratio is 0, so no patch is hidden and there is nothing to reconstruct; raise it."
+            )
 
     def loss(self, batch: Batch) -> Loss:
         """Of the patches that are dropped, which the model draws anew for every batch."""

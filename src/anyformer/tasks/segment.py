@@ -8,8 +8,8 @@ segment("street.jpg").classes           # [rows, columns], numbers of `names`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -27,11 +27,12 @@ from anyformer.data.settings import pairs
 from anyformer.errors import DataError, InputError
 from anyformer.heads.filters import resize
 from anyformer.heads.segment import IGNORED_CLASS
+from anyformer.jsonfile import parse_json, parse_object
 from anyformer.metrics import pixels
 from anyformer.model import Model
 from anyformer.pictures import draw
 from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import CLASSES, Picture
+from anyformer.pictures.open import CLASSES, Picture, PictureError
 from anyformer.pictures.processor import FILE, Placement
 from anyformer.pictures.shapes import paint
 from anyformer.run import Output
@@ -82,7 +83,7 @@ class Segment(PictureTask):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        said = json.loads(self.model.origin.files.get(FILE, b"{}"))
+        said = parse_object(self.model.origin.files.get(FILE, b"{}"), FILE)
         first = int(bool(said.get("do_reduce_labels", said.get("reduce_labels", False))))
         self.ids = tuple(range(first, first + len(self.labels)))  # what stands in masks for each class
 
@@ -264,7 +265,7 @@ def _listed(path: str) -> dict[int, str]:
         for file in sorted(home.glob(pattern)):
             text = file.read_text(encoding="utf-8")
             try:
-                whole = json.loads(text) if file.suffix == ".json" else text.split("\n")
+                whole = parse_json(text, str(file), error=DataError) if file.suffix == ".json" else text.split("\n")
                 names = whole.items() if isinstance(whole, dict) else enumerate(whole)
                 return {int(number): str(name) for number, name in names if str(name)}
             except (ValueError, TypeError):
@@ -275,5 +276,6 @@ def _listed(path: str) -> dict[int, str]:
 def _occurring(rows: Rows) -> dict[int, str]:
     found: set[int] = set()
     for i in range(len(rows)):
-        found |= {int(number) for number in np.unique(np.asarray(rows[i]["mask"].open(CLASSES)))}
+        with suppress(PictureError):  # training names it
+            found |= {int(number) for number in np.unique(np.asarray(rows[i]["mask"].open(CLASSES)))}
     return {number: str(number) for number in sorted(found - {IGNORED_CLASS})}

@@ -51,6 +51,7 @@ class StreamTask(TextTask):
 
     batch = BatchSettings(tokens=4096)  # the scores of all words at 4,096 places fit into any memory
     columns_of_text = ("content", "body", "document", "story", "article")
+    windows = True
     ahead = 0  # tokens of a window beyond the model's own (the next token is a label)
 
     @property

@@ -1,7 +1,7 @@
 """A label for every word: names of people and places, parts of speech.
 
 tag = af.task("tag", "folder")
-print(tag("Peter Blackburn lives in Brussels."))    # [Peter Blackburn: PER] lives in [Brussels: LOC] .
+print(tag("Peter Blackburn lives in Brussels."))    # [Peter Blackburn: PER] lives in [Brussels: LOC].
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -28,40 +29,56 @@ from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
 from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, pad_labels, several, token_loss
+from anyformer.text.sentences import TITLES
+
+Characters = tuple[int, int]  # from the first to after the last
+SHORT = rf"(?:[^\W\d_]\.){{2,}}|(?i:{'|'.join(sorted(TITLES))})\.(?=\s)|[A-HJ-Z]\.(?=\s+[A-Z])"  # D.C., Prof., J. Smith
+WORD = re.compile(rf"\b(?:{SHORT})|\w+(?:[-.&]\w+)*|'\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
 class Entity:
-    """Words that belong together; `start` and `end` number them, the end is after the last."""
+    """Words that belong together; `start` and `end` number them, the end is after the last. `span` are their characters
+    in the text that was given."""
 
     text: str
     label: str
     start: int
     end: int
     score: float
+    span: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """A tag for each word and its chance; `entities`, where the tags are of that kind (B-PER, I-PER, O)."""
+    """A tag for each word and its chance; `entities`, where the tags are of that kind (B-PER, I-PER, O). `text` is what
+    was given, character by character, and `spans` are the characters of each word in it."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     scores: tuple[float, ...] = field(repr=False)
     entities: tuple[Entity, ...] = ()
+    text: str = field(default="", repr=False)
+    spans: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        if not chunked(self.tags):
+        if self.words and not chunked(self.tags):
             return " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
+        return "".join(f"[{part}: {label}]" if label else part for part, label in self.parts())
+
+    def parts(self) -> list[tuple[str, str]]:
+        """The text in parts, each with the label of the entity that it is, or ""."""
         shown, at = [], 0
         for entity in self.entities:
-            shown += [*self.words[at : entity.start], f"[{entity.text}: {entity.label}]"]
-            at = entity.end
-        return " ".join([*shown, *self.words[at:]])
+            start, end = entity.span
+            shown += [(self.text[at:start], ""), (self.text[start:end], entity.label)]
+            at = end
+        return [(part, label) for part, label in [*shown, (self.text[at:], "")] if part]
 
 
 class Tag(TextTask):
     name = "tag"
+    windows = True
     fills = MappingProxyType({**TEXT, "labels": IGNORED})
     about = "a label for every word: names, parts of speech"
     columns = (
@@ -211,21 +228,21 @@ class Tag(TextTask):
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A text, cut into words and marks, or a tuple of words."""
         things, alone = several(thing)
-        rows = [{"tokens": split_words(one) if isinstance(one, str) else list(one)} for one in things]
-        answers = [self._tagged(row["tokens"], tags) for row, tags in zip(rows, self._tags(rows), strict=True)]
+        cut = [(one, word_spans(one)) if isinstance(one, str) else joined(list(one)) for one in things]
+        rows: list[Row] = [{"tokens": [text[a:b] for a, b in spans]} for text, spans in cut if spans]
+        tags = iter(self.predict(ListedRows(rows)) if rows else [])
+        answers = [self._tagged(text, spans, next(tags) if spans else []) for text, spans in cut]
         return answers[0] if alone else answers
 
-    def _tags(self, rows: list[Row]) -> list[list[tuple[str, float]]]:
-        return self.predict(ListedRows(rows)) if rows else []
-
-    def _tagged(self, words: list[str], found: list[tuple[str, float]]) -> Tagged:
+    def _tagged(self, text: str, spans: list[Characters], found: list[tuple[str, float]]) -> Tagged:
         tags, scores = [tag for tag, _ in found], [score for _, score in found]
-        spans = entities(tags) if self.chunks else []
-        named = [
-            Entity(" ".join(words[a : b + 1]), kind, a, b + 1, sum(scores[a : b + 1]) / (b + 1 - a))
-            for kind, a, b in spans
-        ]
-        return Tagged(tuple(words), tuple(tags), tuple(scores), tuple(named))
+        named = []
+        for kind, first, last in entities(tags) if self.chunks else []:
+            start, end = spans[first][0], spans[last][1]
+            score = sum(scores[first : last + 1]) / (last + 1 - first)
+            named.append(Entity(text[start:end], kind, first, last + 1, score, (start, end)))
+        words = tuple(text[start:end] for start, end in spans)
+        return Tagged(words, tuple(tags), tuple(scores), tuple(named), text, tuple(spans))
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
@@ -254,6 +271,15 @@ def tags_of(row: Row) -> list[str]:
     return iob2(tags)
 
 
-def split_words(text: str) -> list[str]:
-    """Words and marks by themselves, as annotated text has them.  "He's in Rome." -> He 's in Rome ."""
-    return re.findall(r"\w+(?:[-.&]\w+)*|'\w+|[^\w\s]", text)
+def word_spans(text: str) -> list[Characters]:
+    """The characters of words and marks by themselves, as annotated text has them.  "He's in Rome." -> He 's in Rome .
+
+    The dot of initials and titles belongs to them: D.C., J. Smith, Prof. Hill."""
+    return [found.span() for found in WORD.finditer(text)]
+
+
+def joined(words: list[Any]) -> tuple[str, list[Characters]]:
+    """A text of words, and the characters of each."""
+    known = words_of({"tokens": words})
+    ends = list(accumulate(len(word) + 1 for word in known))
+    return " ".join(known), [(end - 1 - len(word), end - 1) for word, end in zip(known, ends, strict=True)]

@@ -41,9 +41,9 @@ class TextTask(Task):
     framed: ClassVar[str] = "bert"
     kind: ClassVar[str] = "wordpiece"  # of a tokenizer that is trained here
     usual_length: ClassVar[int] = 128  # tokens, where nobody says how many
-    wanted: ClassVar[str]  # the kind of model, in words
     text_columns: ClassVar[tuple[str, ...]] = ("text",)  # the columns that a vocabulary is learned from
     sequences: ClassVar[tuple[str, ...]] = ("input_ids",)  # what is padded, each by itself
+    windows: ClassVar[bool] = False  # whether a text longer than max_length is read in parts, and not cut
 
     def __init__(
         self,
@@ -79,6 +79,8 @@ class TextTask(Task):
             tokenizer = Tokenizer.load(chosen.path) if chosen.path else cls.learn_tokenizer(rows, chosen)
             config = cls.shape(build.with_vocabulary(config, tokenizer), labels, options)
             model = build.build(str(source), config)
+        if not build.is_folder(source) or chosen.path:
+            build.name_ids(model, tokenizer)
         model.origin.files.update(tokenizer_files(tokenizer))
         cls.name_labels(model, labels)
         return cls(model, tokenizer, options, labels=labels, max_length=setup.data.max_length)
@@ -134,7 +136,7 @@ class TextTask(Task):
     def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Self:
         """The task around a loaded model, with what the folder says of it."""
         cls.check(model, path)
-        tokenizer.check(build.vocabulary(model.config))
+        build.check_words(tokenizer, model.config)
         said, chosen = cls.chosen(model, options)
         labels = said.get("labels") or labels_of(model)
         return cls(model, tokenizer, chosen, labels=labels, max_length=said.get("max_length"))
@@ -143,11 +145,15 @@ class TextTask(Task):
     def check(cls, model: Model, path: Source) -> None:
         """An error where the model in a folder has another head than this task reads."""
 
+    def inferred(self) -> dict[str, str]:
+        length = f"{'windows of' if self.windows else 'texts are cut at'} {self.max_length:,} tokens"
+        return {**super().inferred(), "tokenizer": f"{len(self.tokenizer):,} tokens", "length": length}
+
     def describe(self) -> dict[str, Any]:
         return {"labels": list(self.labels), "max_length": self.max_length}
 
     def key(self) -> str:
-        return f"{super().key()}|{self.tokenizer.engine.to_str()}|{self.model.names}"
+        return f"{super().key()}|{self.tokenizer.engine.to_str()}|{self.model.names}|{self.takes_types}"
 
     # Ids in, tensors out.
 
@@ -166,7 +172,8 @@ class TextTask(Task):
 
     @property
     def takes_types(self) -> bool:
-        return self.tokenizer.takes_type_ids and "token_type_ids" in self.model.names
+        """Whether the model tells the second text of a pair by its token_type_ids; RoBERTa has one type for all."""
+        return self.tokenizer.takes_type_ids and build.tells_types(self.model)
 
     def pad(self, examples: Sequence[Example]) -> Batch:
         types = "token_type_ids" in examples[0]
@@ -180,6 +187,7 @@ class TextTask(Task):
 class WritingTask(TextTask):
     """Writes by `model.generate`, which is told `writing` in every call: the options that are not the task's own."""
 
+    writes = True
     writing: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
@@ -198,6 +206,14 @@ def token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[
     """The sum of the cross entropy over the labels that count, and how many those are."""
     flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     return summed_cross_entropy(flat, wanted, smoothing), (wanted != IGNORED).sum()
+
+
+def divergence(one: Tensor, other: Tensor, counts: Tensor | None = None) -> Tensor:
+    """How far two answers are from each other, summed over rows, those that count: the mean of the Kullback-Leibler
+    divergences of either from the other."""
+    a, b = one.float().log_softmax(dim=-1), other.float().log_softmax(dim=-1)
+    each = ((a.exp() - b.exp()) * (a - b)).sum(dim=-1) / 2
+    return each.sum() if counts is None else each.masked_fill(~counts, 0.0).sum()
 
 
 def chances(logits: Tensor) -> Tensor:

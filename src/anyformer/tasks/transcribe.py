@@ -24,7 +24,7 @@ from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, pairs
 from anyformer.decode.opening import language_id
-from anyformer.errors import FolderError
+from anyformer.errors import FolderError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.reading import reading_scores
 from anyformer.model import Model
@@ -50,6 +50,7 @@ from anyformer.tasks.classify_audio import Changes, change, find_extractor, hear
 from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, token_loss
+from anyformer.text.cuts import shorten
 
 TOGETHER = 16  # short sounds that are written down at a time
 
@@ -107,7 +108,8 @@ class Transcribe(DecodedTask, WritingTask):
         super().__init__(*given, **more)
         self.extractor: Extractor = find_extractor(self.model, None)
         self.model.origin.files.update({} if Extractor.read(self.model.origin.files) else self.extractor.write())
-        self.end: int = self.model.config.to_json()["end"]
+        end = self.model.config.to_json()["end"]
+        self.end: int | None = self.tokenizer.end_id if end is None else end
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
@@ -146,9 +148,10 @@ class Transcribe(DecodedTask, WritingTask):
     def target(self, row: Row) -> list[int]:
         """What follows the start token: the language and the task, where the model has tokens for them, the words, and
         the end."""
-        words = self.tokenizer.encode(text_of(row["text"], "text"), special=False)
-        whole = [*self.opening, *words, self.end]
-        return whole[: self.max_length]
+        text = text_of(row["text"], "text")
+        words = self.tokenizer.encode(text, special=False)
+        ends = [] if self.end is None else [self.end]
+        return shorten([*self.opening, *words, *ends], self.max_length, text)
 
     @property
     def opening(self) -> list[int]:
@@ -182,15 +185,17 @@ class Transcribe(DecodedTask, WritingTask):
     # Figures and answers.
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
-        total = Total()
+        total, numbers = Total(), []
         with answering(self.model):
-            for _, batch in self.batches_of(self.prepared(rows)):
+            for some, batch in self.batches_of(self.prepared(rows)):
                 total.add(self._loss(batch, 0.0))
+                numbers += some.tolist()
         options = {"language": self.settings.language} if self.settings.language else {}
-        said = self.write([row["sound"] for row in rows], options, progress)
-        wanted = [text_of(row["text"], "text") for row in rows]
+        heard = [rows[i] for i in sorted(numbers)]
+        said = self.write([row["sound"] for row in heard], options, progress)
+        wanted = [text_of(row["text"], "text") for row in heard]
         scores = reading_scores([str(one) for one in said], wanted, lowercase=self.settings.lowercase)
-        return {**scores, "loss": total.mean}
+        return {**scores, "loss": total.mean, **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`, and `times`."""
@@ -205,6 +210,8 @@ class Transcribe(DecodedTask, WritingTask):
     ) -> list[Transcript]:
         """Sounds that fit into one window together, longer ones by themselves."""
         chosen = {**self.writing, **options}
+        if chosen.get("num_return_sequences", 1) != 1:
+            raise InputError("transcribe gives one answer a sound; model.generate takes num_return_sequences.")
         found: dict[int, Transcript] = {}
         waiting: list[tuple[int, Tensor]] = []
         for i, sound in enumerate(sounds):
@@ -223,6 +230,11 @@ class Transcribe(DecodedTask, WritingTask):
             if progress is not None:
                 progress(i + 1, len(sounds))
         return [found[i] for i in range(len(sounds))]
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """What `model.generate` is told in every call that says nothing else."""
+        return dict(self.writing)
 
     @property
     def tells_times(self) -> bool:

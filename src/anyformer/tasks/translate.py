@@ -10,7 +10,7 @@ import random
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
@@ -24,6 +24,7 @@ from anyformer.data.batches import BatchSettings
 from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
+from anyformer.decode.options import own_settings
 from anyformer.errors import ConfigError, DataError, FolderError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.language import perplexity
@@ -42,29 +43,34 @@ from anyformer.tasks.base import (
     Total,
     answering,
 )
+from anyformer.tasks.careful import (
+    NO_REPEAT,
+    best,
+    clean,
+    is_shouted,
+    loops,
+    lowered,
+    mend,
+    names,
+    repeats,
+    warn_of_languages,
+)
+from anyformer.tasks.generated import Generated, count, generated
 from anyformer.tasks.objectives import MOST_GONE, infilling, special_tokens
 from anyformer.tasks.stream import BREAK
-from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, texts_of, token_loss
+from anyformer.tasks.text import WritingTask, divergence, pad_labels, several, text_of, texts_of, token_loss
+from anyformer.tasks.written import Written as Written
+from anyformer.tasks.written import fitted, join, shouted
 from anyformer.text.batch import pad
-from anyformer.text.sentences import cut, pieces
+from anyformer.text.cuts import are_counted, shorten
+from anyformer.text.foreign import NAMES
+from anyformer.text.sentences import clauses, cut, pieces
 
 SPOILED = "spoiled"  # whether an example is a text that is read with gaps
 PIECES = (4, 8, 16, 32, 64)  # words of its pieces, each of these as often; a sentence alone may have up to the last
 AT_ONCE = 64  # texts that are written together
+RATIO, SPARE = 3, 20  # tokens of an answer for one of a sentence, and beside
 ENOUGH = 100  # of them, to look at lengths one by one
-
-
-@dataclass(frozen=True)
-class Written:
-    """What the model wrote, and what it read; of a text that it read in several sentences, also each of them."""
-
-    text: str
-    source: str
-    ids: tuple[int, ...] = field(repr=False)
-    sentences: tuple[Written, ...] = field(default=(), repr=False)
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +80,29 @@ class WriteOptions(Options):
     max_target: int = 128  # tokens of what is written
     prefix: str = ""  # stands before every source: "translate English to German: "
     # Whether the model learned from single sentences: a text to answer is cut into lines and sentences, each of which
-    # is read by itself. Rows to learn from and to evaluate on are read as they stand.
+    # is read by itself, in small letters if it is all capitals, and answered in about three tokens for one at most.
+    # Rows to learn from and to evaluate on are read as they stand.
     sentences: bool = False
+    clauses: int = 0  # words; a longer sentence is cut, at commas and conjunctions where it has them; 0: never
+    language: str = ""  # that it reads, such as "en"; a text in another is answered with a warning
+    # Whether names and numbers are to stay as they are: of answers that are about as likely, the one that keeps more of
+    # them is taken, and a name that is nearly right is put right (the ids stay those that the model wrote).
+    copies: bool = False
     # Of a text that stands on both sides: the share of its tokens that are left out of the source, in runs of about
     # three with one mark each (the tokenizer's mask, else its unknown word), anew each time. So a model learns the
     # language before a task that has few rows (BART's pre-training). Such a text is cut into pieces, most of them
     # short: in long ones attention takes long to find its way.
     gaps: float = 0.0
+    # Each row goes through the model twice, and what the two dropouts make of it must agree: the weight of their
+    # divergence in the loss (R-Drop, Liang et al. 2021). It helps where rows are few, at twice the time. 0: once.
+    agree: float = 0.0
 
     def check(self) -> None:
+        self.require(self.agree >= 0, f"agree is {self.agree}; it must be 0 or more.")
         self.require(0 <= self.gaps <= MOST_GONE, f"gaps is {self.gaps}; it must be from 0 to {MOST_GONE}.")
+        self.require(self.clauses >= 0, f"clauses is {self.clauses}; it must be 0 or more.")
+        known = ", ".join(NAMES)
+        self.require(self.language in ("", *NAMES), f'language is "{self.language}"; known are: {known}.')
         self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
         self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
 
@@ -186,7 +205,7 @@ class Translate(WritingTask):
         """Each with its end, unless it is cut: a text that goes on must not teach the model to stop."""
         rows = self.tokenizer.target.encode(texts, special=False)
         ends = [] if self.end is None else [self.end]
-        return [[*ids, *ends][: self.max_target] for ids in rows]
+        return [shorten([*ids, *ends], self.max_target, text) for ids, text in zip(rows, texts, strict=True)]
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         batch = self.pad(examples)
@@ -204,13 +223,20 @@ class Translate(WritingTask):
         return infilling(batch, special, self.mark, self.tokenizer.pad_id or 0, generator, self.settings.gaps)
 
     def loss(self, batch: Batch) -> Loss:
-        return self._loss(batch, self.smoothing)
+        if self.settings.agree == 0 or not self.model.training:
+            return self._loss(batch, self.smoothing)
+        labels, logits, again = batch["labels"], self.scores(batch), self.scores(batch)
+        total, count = token_loss(logits, labels, self.smoothing)
+        both = (total + token_loss(again, labels, self.smoothing)[0]) / 2
+        return Loss(both + self.settings.agree * divergence(logits, again, labels != IGNORED), count)
 
     def _loss(self, batch: Batch, smoothing: float) -> Loss:
-        labels = batch["labels"]
+        return Loss(*token_loss(self.scores(batch), batch["labels"], smoothing))
+
+    def scores(self, batch: Batch) -> Tensor:
         given = {name: value for name, value in batch.items() if name != "labels"}
-        logits = self.model(**given, decoder_input_ids=self.model.shift_right(labels)).logits
-        return Loss(*token_loss(logits, labels, smoothing))
+        logits: Tensor = self.model(**given, decoder_input_ids=self.model.shift_right(batch["labels"])).logits
+        return logits
 
     # Figures and answers.
 
@@ -222,7 +248,7 @@ class Translate(WritingTask):
         pairs = zip(texts_of(rows, "source"), texts_of(rows, "target"), strict=True)
         asked = [(source, target) for source, target in pairs if not self.settings.gaps or source != target]
         texts, wanted = [source for source, _ in asked], [target for _, target in asked]
-        said = [str(answer) for answer in self.write(texts, progress=progress)]
+        said = [str(answer) for answer in self.write(texts, progress=progress, careful=self.detailed)]
         figures = self.figures(said, wanted) if asked else {}
         if asked and len(asked) < len(rows):
             figures["written"] = len(asked)  # the others have their loss alone
@@ -240,19 +266,25 @@ class Translate(WritingTask):
         return bleu(said, wanted, lowercase=self.settings.lowercase, tokenize=self.settings.tokenize)
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """`options` are those of `model.generate`. A blank text has a blank answer."""
+        """`options` are those of `model.generate`. A blank text has a blank answer. With `num_return_sequences` above 1
+        each text has a list of so many answers, the best first."""
         things, alone = several(thing)
-        texts = [text_of(one, "source").strip() for one in things]
+        texts = [clean(text_of(one, "source")).strip() for one in things]
+        warn_of_languages(self.settings.language, texts)
         lines = [self._lines(text) for text in texts]
         asked = [part for some in lines for part in chain(*some) if self._is_asked(part)]
         self._say_what_is_cut(asked)
-        said = iter(self.write(asked, options))
-        answers = [self._joined(text, some, said) for text, some in zip(texts, lines, strict=True)]
-        return answers[0] if alone else answers
+        written, many = self._write(asked, options, careful=True), count({**self.writing, **options})
+        ranked = [iter([some[rank] for some in written]) for rank in range(many)]
+        answers = [[self._joined(text, some, said) for said in ranked] for text, some in zip(texts, lines, strict=True)]
+        found = answers if many > 1 else [some[0] for some in answers]
+        return found[0] if alone else found
 
     def _lines(self, text: str) -> list[list[str]]:
         """What is read by itself, by lines."""
-        return cut(text) if self.settings.sentences else [[text]] if text else []
+        if not self.settings.sentences:
+            return [[text]] if text else []
+        return [[part for one in line for part in clauses(one, self.settings.clauses)] for line in cut(text)]
 
     def _is_asked(self, part: str) -> bool:
         """Of single sentences, those without a word (an emoji, a row of stars) are left as they are."""
@@ -263,10 +295,11 @@ class Translate(WritingTask):
         parts = tuple(chain(*found))
         if len(parts) == 1:
             return parts[0]
-        whole = "\n".join(" ".join(part.text for part in line) for line in found)
-        return Written(whole, text, tuple(chain(*(part.ids for part in parts))), parts)
+        return join("\n".join(" ".join(fitted(line)) for line in found), text, parts)
 
     def _say_what_is_cut(self, texts: list[str]) -> None:
+        if are_counted():
+            return
         lengths = [len(ids) for ids in self._encode(texts)] if texts else []
         long = [length for length in lengths if length > self.max_length]
         if long:
@@ -274,49 +307,119 @@ class Translate(WritingTask):
             warnings.warn(f"The model reads {self.max_length} tokens at a time, so {what} cut.", stacklevel=3)
 
     def write(
-        self, texts: list[str], options: Mapping[str, Any] | None = None, progress: Progress | None = None
+        self,
+        texts: list[str],
+        options: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+        careful: bool = False,
     ) -> list[Written]:
+        """The best answer to each text, in the order in which they came; `careful` as in a call."""
+        return [some[0] for some in self._write(texts, options or {}, progress, careful)]
+
+    def _write(
+        self, texts: list[str], options: Mapping[str, Any], progress: Progress | None = None, careful: bool = False
+    ) -> list[list[Written]]:
         """Texts of like length together, the longest first, in the order in which they came."""
+        calm = careful and self.settings.sentences
+        read = [lowered(text) if calm and is_shouted(text) else text for text in texts]
         sources = (
-            [example["input_ids"] for example in self.examples([{"source": text} for text in texts])] if texts else []
+            [example["input_ids"] for example in self.examples([{"source": text} for text in read])] if texts else []
         )
         order = sorted(range(len(texts)), key=lambda i: -len(sources[i]))
-        found: dict[int, Written] = {}
+        found: dict[int, list[Written]] = {}
         for start in range(0, len(order), AT_ONCE):
             some = order[start : start + AT_ONCE]
-            for i, ids in zip(some, self._generate([sources[i] for i in some], options or {}), strict=True):
-                found[i] = Written(self.tokenizer.target.decode(ids).strip(), texts[i], tuple(ids))
+            written = self._some([read[i] for i in some], [sources[i] for i in some], options, careful)
+            for i, answers in zip(some, written, strict=True):
+                found[i] = answers if read[i] == texts[i] else [shouted(one, texts[i]) for one in answers]
             if progress is not None:
                 progress(min(start + AT_ONCE, len(order)), len(order))
         return [found[i] for i in range(len(texts))]
+
+    def _some(
+        self, texts: list[str], rows: list[list[int]], options: Mapping[str, Any], careful: bool
+    ) -> list[list[Written]]:
+        chosen = self._choose(rows, options)
+        keeps = careful and self.settings.copies and chosen["num_beams"] > 1 and not chosen.get("do_sample")
+        keeps = keeps and count(chosen) == 1
+        more = {"num_return_sequences": chosen["num_beams"], "logprobs": True} if keeps else {}
+        given = self._generate(rows, {**chosen, **more})
+        if careful and "no_repeat_ngram_size" not in chosen and not own_settings(self.model):
+            given = self._without_loops(rows, given, {**chosen, **more})
+        if keeps:  # the one that keeps the most names must not loop either
+            given = [
+                [one for one in some if not loops(one.ids, row)] or some[:1]
+                for row, some in zip(rows, given, strict=True)
+            ]
+        answers = [
+            [self._written(text, row, one) for one in some] for text, row, some in zip(texts, rows, given, strict=True)
+        ]
+        return [[self._keep(some, bool(chosen.get("logprobs")))] for some in answers] if keeps else answers
+
+    def _without_loops(
+        self, rows: list[list[int]], given: list[list[Generated]], chosen: dict[str, Any]
+    ) -> list[list[Generated]]:
+        """The same, but what runs into a loop is written again, and cut there if it does so once more."""
+        again = [i for i, some in enumerate(given) if loops(some[0].ids, rows[i])]
+        if not again or "decoder_input_ids" in chosen:
+            return given
+        anew = self._generate([rows[i] for i in again], {**chosen, "no_repeat_ngram_size": NO_REPEAT})
+        for i, some in zip(again, anew, strict=True):
+            given[i] = [one.cut(repeats(one.ids)[1]) if loops(one.ids, rows[i]) else one for one in some]
+        return given
+
+    def _keep(self, some: list[Written], logprobs: bool) -> Written:
+        """Of one text's answers the one that keeps its names and numbers best, with those nearly right put right."""
+        scores = [sum(one.logprobs or ()) / max(len(one.ids), 1) for one in some]
+        one = some[best(some[0].source, [str(one) for one in some], scores)]
+        text = mend(one.source, one.text, self._doubts(one)) if names(one.source) else one.text
+        return replace(one, text=text, logprobs=one.logprobs if logprobs else None)
+
+    def _doubts(self, one: Written) -> list[float]:
+        """The log-probability of the token of each letter."""
+        found: list[float] = []
+        for n, value in enumerate(one.logprobs or ()):
+            length = len(self.tokenizer.target.decode(list(one.ids[: n + 1])).lstrip())
+            found += [value] * (length - len(found))
+        return [*found, *[0.0] * (len(one.text) - len(found))]
+
+    def _written(self, text: str, source: Sequence[int], one: Generated) -> Written:
+        said = self.tokenizer.target.decode(list(one.ids)).strip()
+        if one.alignment is None:
+            return Written(said, text, one.ids, logprobs=one.logprobs)
+        tokens = self.tokenizer.target.pieces(one.ids), self.tokenizer.pieces(source)
+        return Written(said, text, one.ids, (), one.logprobs, one.alignment, *map(tuple, tokens))
 
     @property
     def manners(self) -> Mapping[str, Any]:
         """More that `model.generate` is told, where the call says nothing else."""
         return {}
 
-    def _generate(self, rows: list[list[int]], options: Mapping[str, Any]) -> list[list[int]]:
+    def _choose(self, rows: list[list[int]], options: Mapping[str, Any]) -> dict[str, Any]:
+        """What `model.generate` is told of these rows."""
+        most = min(self.max_target, max(map(len, rows), default=0) * RATIO + SPARE)
+        free = self.settings.sentences and not {"max_new_tokens", "max_length"} & {*self.writing, *options}
+        return {**self.decoding, **({"max_new_tokens": most} if free else {}), **options}
+
+    def _generate(self, rows: list[list[int]], chosen: dict[str, Any]) -> list[list[Generated]]:
         if not all(rows):
             raise InputError("A text is empty: there is nothing to read.")
         batch = {name: value.to(self.model.device) for name, value in pad(rows, self.tokenizer.pad_id or 0).items()}
-        chosen = {
+        with answering(self.model):
+            return generated(self.model, batch, chosen, {self.end, self.model.padding})
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """What `model.generate` is told in every call that says nothing else."""
+        ends = {"eos_token_id": self.end} if self.model.config.to_json().get("end") is None else {}
+        return {
+            **ends,
             "num_beams": self.settings.num_beams,
             "length_penalty": self.settings.length_penalty,
             "max_new_tokens": self.max_target,
             **self.manners,
             **self.writing,
-            **options,
         }
-        if "eos_token_id" not in chosen and self.model.config.to_json().get("end") is None:
-            chosen["eos_token_id"] = self.end
-        with answering(self.model):
-            written = self.model.generate(**batch, **chosen)[:, 1:]
-        return [self._until_end(row) for row in written.tolist()]
-
-    def _until_end(self, ids: list[int]) -> list[int]:
-        ends = {self.end, self.model.padding}
-        cut = next((i for i, token in enumerate(ids) if token in ends), len(ids))
-        return ids[:cut]
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:

@@ -28,7 +28,10 @@ def render(template: str, conversations: Sequence[Sequence[Message]], **variable
         check(messages)
     request = {
         "template": template,
-        "variables": [{"messages": [dict(m) for m in messages], **variables} for messages in conversations],
+        "variables": [
+            {"tools": None, "documents": None, "messages": [dict(m) for m in messages], **variables}
+            for messages in conversations
+        ],
         "path": [entry for entry in sys.path if entry],
         "seconds": _seconds(len(conversations)),
         "memory": MEMORY,

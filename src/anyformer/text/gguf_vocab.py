@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from tokenizers import normalizers
 
 from anyformer.errors import FolderError, nearest
 from anyformer.gguf import Array, open_gguf
+from anyformer.schema import check_fields
 from anyformer.text.parts import GPT4, QWEN2, Parts, add_special, byte_bpe, frame
 from anyformer.text.sentencepiece import BPE, CONTROL, UNKNOWN, USER_DEFINED, Pieces, build
 
@@ -33,6 +33,14 @@ ROLES = {
     "pad_token": "padding",
 }
 
+_LISTS = {"tokens": list[str], "merges": list[str], "token_type": list[int], "scores": list[float]}
+_FLAGS = dict.fromkeys(("add_bos_token", "add_eos_token", "add_space_prefix"), bool)
+SCHEMA = {
+    **{f"tokenizer.ggml.{name}": hint for name, hint in (_LISTS | _FLAGS | {"model": str, "pre": str}).items()},
+    **{f"tokenizer.ggml.{name}_token_id": int for name in ROLES.values()},
+    "tokenizer.chat_template": str,
+}
+
 
 def read_gguf(file: Path) -> Parts:
     return build_gguf(read_fields(file), file)
@@ -41,10 +49,9 @@ def read_gguf(file: Path) -> Parts:
 def read_fields(file: Path) -> dict[str, Any]:
     """{name: value} of the fields about the tokenizer; arrays are lists."""
     fields = {name: value for name, value in open_gguf(file).fields.items() if name.startswith("tokenizer.")}
-    try:
-        return {name: value.values if isinstance(value, Array) else value for name, value in fields.items()}
-    except (ValueError, struct.error) as error:
-        raise FolderError(f"{file} is not a GGUF file, or a damaged one: {error}.") from None
+    found = {name: value.values if isinstance(value, Array) else value for name, value in fields.items()}
+    check_fields(found, SCHEMA, str(file), error=FolderError)
+    return found
 
 
 def build_gguf(fields: Fields, where: str | Path) -> Parts:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from anyformer import shipped
-from anyformer.errors import FolderError
+from anyformer.errors import Error, FolderError
+from anyformer.jsonfile import read_bytes, read_object
+from anyformer.schema import Range, check_fields, shown
 from anyformer.text.gguf_vocab import read_gguf
 from anyformer.text.marian import SOURCE, read_marian
 from anyformer.text.parts import (
@@ -23,11 +25,10 @@ from anyformer.text.parts import (
     Parts,
     add_special,
     byte_bpe,
+    check_vocabulary,
     frame,
     frame_bert,
     lower_words,
-    read_bytes,
-    read_json,
     read_lines,
 )
 from anyformer.text.ranks import read_ranks
@@ -50,6 +51,18 @@ NO_TYPES = {
 }
 
 Config = dict[str, Any]
+TOKEN = str | dict[str, Any]
+SCHEMA: dict[str, Any] = {
+    **dict.fromkeys(ROLES, TOKEN | Literal[False]),
+    **dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars", "trim_offsets"), bool),
+    **dict.fromkeys(("add_prefix_space", "add_bos_token", "add_eos_token"), bool),
+    "extra_ids": Annotated[int, Range(0, 100_000)],
+    "tokenizer_class": str,
+    "padding_side": Literal["left", "right"],
+    "model_input_names": list[str],
+    "added_tokens_decoder": dict[str, dict[str, Any]],
+    "chat_template": str | list[dict[str, Any]],
+}
 
 
 def read(path: Path, pattern: str | None = None) -> Parts:
@@ -61,6 +74,15 @@ def read(path: Path, pattern: str | None = None) -> Parts:
         file = path
     else:
         raise FolderError(f"{path} does not exist; give a folder with a tokenizer in it, or its file.")
+    try:
+        return _read(file, pattern)
+    except Error:
+        raise
+    except Exception as error:  # what the library says of a vocabulary that makes no sense
+        raise FolderError(f"{file} makes no tokenizer: {str(error).strip().rstrip('.')}.") from error
+
+
+def _read(file: Path, pattern: str | None) -> Parts:
     config = read_config(file.parent) if file.suffix != ".gguf" else {}
     parts = read_ranks(file, pattern) if _is_ranks(file) else _reader(file)(file, config)
     parts.engine.no_padding()  # batches are padded here, and cutting texts short is the caller's decision
@@ -94,12 +116,12 @@ def read_config(folder: Path) -> Config:
     config: Config = {}
     for name in (SPECIALS, CONFIG):
         if (folder / name).is_file():
-            found = read_json(folder / name)
-            if not isinstance(found, dict):
-                raise FolderError(f"{folder / name} is not a JSON object.")
-            config |= {key: value for key, value in found.items() if value is not None}
+            found = read_object(folder / name)
+            said = {key: value for key, value in found.items() if value is not None}
+            check_fields(said, SCHEMA, str(folder / name), error=FolderError)
+            config |= said
     if (folder / ADDED).is_file() and "added_tokens_decoder" not in config:  # as older folders have it
-        added = read_json(folder / ADDED)
+        added = check_vocabulary(read_object(folder / ADDED), folder / ADDED)
         config["added_tokens_decoder"] = {i: {"content": token} for token, i in added.items()}
     if (folder / TEMPLATE).is_file():
         config["chat_template"] = "\n".join(read_lines(folder / TEMPLATE))
@@ -113,7 +135,12 @@ def names_of(config: Config, defaults: dict[str, str] | None = None) -> dict[str
 
 
 def _content(token: Any) -> str:
-    return str(token["content"] if isinstance(token, dict) else token)
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        raise FolderError(
+            f'{CONFIG} has {shown(token)} as a token; it is a text, or an object with a text as "content".'
+        )
+    return content
 
 
 def _reader(file: Path) -> Callable[[Path, Config], Parts]:
@@ -142,7 +169,7 @@ def _read_json(file: Path, config: Config) -> Parts:
     own = config.get(OWN)
     try:
         if own is not None:
-            engine, wrapped, front = restore(read_json(file), own)
+            engine, wrapped, front = restore(read_object(file), own)
             return Parts(engine, names_of(config), front=front, config={OWN: own}, wrapped=wrapped)
         engine = tokenizers.Tokenizer.from_file(str(file))
     except FolderError:
@@ -176,7 +203,7 @@ def _read_words(file: Path, config: Config) -> Parts:
 def _read_merges(file: Path, config: Config) -> Parts:
     """vocab.json with merges.txt: GPT-2's, RoBERTa's, GPT-1's, Qwen 2's."""
     beside = file.with_name(MERGED[file.name])
-    vocabulary = read_json(file)
+    vocabulary = check_vocabulary(read_object(file), file)
     merges = read_merges(beside)
     missing = next((piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary), None)
     if missing is not None:
@@ -294,5 +321,5 @@ def _dress(parts: Parts, config: Config) -> Parts:
 def _default_template(said: Any) -> str | None:
     """A folder may have several, by name; the one called "default" is for conversations."""
     if isinstance(said, list):
-        said = {entry["name"]: entry["template"] for entry in said}.get("default")
+        said = {str(entry.get("name")): entry.get("template") for entry in said}.get("default")
     return said if isinstance(said, str) else None

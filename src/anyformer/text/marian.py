@@ -10,7 +10,8 @@ import tokenizers
 from tokenizers import decoders, models
 
 from anyformer.errors import FolderError
-from anyformer.text.parts import Parts, Span, Vocabulary, add_special, frame, read_bytes, read_json
+from anyformer.jsonfile import read_bytes, read_object
+from anyformer.text.parts import Parts, Span, Vocabulary, add_special, check_vocabulary, frame
 from anyformer.text.sentencepiece import SPACE, build, read_pieces
 
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
@@ -49,7 +50,7 @@ def read_marian(folder: Path, names: dict[str, str]) -> Parts:
     files = [file for file in (SOURCE, TARGET, VOCABULARY) if not (folder / file).is_file()]
     if files:
         raise FolderError(f"{folder} has no {' and no '.join(files)}; Marian's tokenizer is made of all three.")
-    vocabulary = read_json(folder / VOCABULARY)
+    vocabulary = check_vocabulary(read_object(folder / VOCABULARY), folder / VOCABULARY)
     names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", **names}
     missing = [name for name in names.values() if name not in vocabulary]
     if missing:

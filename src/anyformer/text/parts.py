@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +11,12 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from anyformer.errors import FolderError
+from anyformer.jsonfile import read_bytes
+from anyformer.schema import shown
 
 Span = tuple[int, int]
 Vocabulary = dict[str, int]
+MOST_IDS = 2**31
 
 # The expressions that cut text into words before bytes are merged: published with GPT-4, Llama 3 and Qwen 2.
 GPT4 = (
@@ -108,27 +110,19 @@ def frame_bert(engine: tokenizers.Tokenizer, start: str = "[CLS]", end: str = "[
     )
 
 
+def check_vocabulary(vocabulary: dict[str, Any], file: Path) -> Vocabulary:
+    """Tokens with their ids, as a file has them."""
+    wrong = next((token for token, i in vocabulary.items() if type(i) is not int or not 0 <= i < MOST_IDS), None)
+    if wrong is not None:
+        raise FolderError(f'{file}: "{wrong}" is {shown(vocabulary[wrong])}; it must be an id, 0 to {MOST_IDS - 1:,}.')
+    return vocabulary
+
+
 def lower_words(lower: bool, accents: bool | None, chinese: bool) -> Any:
     """BERT's cleaning: `accents` None drops them where text is lowered; each Chinese character is a word."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese, strip_accents=accents, lowercase=lower
     )
-
-
-def read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FolderError(f"{file} is not valid JSON: {error}.") from None
-    except OSError as error:
-        raise FolderError(f"{file} cannot be read: {error.strerror}.") from None
-
-
-def read_bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise FolderError(f"{file} cannot be read: {error.strerror}.") from None
 
 
 def read_lines(file: Path) -> list[str]:

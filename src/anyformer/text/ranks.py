@@ -10,7 +10,8 @@ from pathlib import Path
 from tokenizers import pre_tokenizers
 
 from anyformer.errors import FolderError
-from anyformer.text.parts import GPT4, Parts, add_special, byte_bpe, read_bytes
+from anyformer.jsonfile import read_bytes
+from anyformer.text.parts import GPT4, Parts, add_special, byte_bpe
 
 # A file does not say how text is cut before bytes are merged, so it is known by the number of its ranks.
 END = "<|endoftext|>"

@@ -21,7 +21,8 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
 from anyformer.errors import FolderError
-from anyformer.text.parts import Parts, Span, Vocabulary, add_special, read_bytes
+from anyformer.jsonfile import read_bytes
+from anyformer.text.parts import Parts, Span, Vocabulary, add_special
 
 SPACE = "▁"  # how pieces spell a space
 UNIGRAM, BPE = 1, 2

@@ -13,11 +13,36 @@ STOP = re.compile(r"(?<![.!?…])([.!?…]+)[\"'”’»)\]]*\s+(?=[^\w\s]*(\w))
 TITLES = frozenset("mr mrs ms dr prof st jr sr gen col capt lt sgt rev hon vs approx".split())
 NUMBERED = frozenset("no nos fig p pp vol ch sec jan feb mar apr jun jul aug sep sept oct nov dec".split())
 LETTERS = re.compile(r"[A-HJ-Z]|[A-Za-z](\.[A-Za-z])+")  # J. Smith, U.S., e.g.; "I" ends sentences
+CONJUNCTIONS = frozenset("and but or so because although though while when where which who whom whose that if".split())
+SHORTEST = 3  # no part of a sentence is shorter than the longest by this, if it can be helped
 
 
 def cut(text: str) -> list[list[str]]:
     """The sentences of each line; a blank line has none."""
     return [sentences(line) for line in text.strip().splitlines()]
+
+
+def clauses(sentence: str, most: int) -> list[str]:
+    """A sentence of more than `most` words in parts of about the same length: cut after commas, else before
+    conjunctions, else anywhere. 0: never."""
+    words = sentence.split()
+    if not most or len(words) <= most:
+        return [sentence]
+    found = []
+    while len(words) > most:
+        place = _border(words, most)
+        found.append(" ".join(words[:place]))
+        words = words[place:]
+    return [*found, " ".join(words)]
+
+
+def _border(words: list[str], most: int) -> int:
+    """How many of more than `most` words to cut off."""
+    size = -(-len(words) // -(-len(words) // most))  # if all parts were alike
+    places = range(max(most // SHORTEST, 1), most + 1)
+    commas = [n for n in places if words[n - 1].endswith((",", ";", ":", "—", "–"))]
+    joints = [n for n in places if words[n].lower() in CONJUNCTIONS]
+    return min(commas or joints or [size], key=lambda n: abs(n - size))
 
 
 def pieces(text: str, limits: Iterator[int], most: int) -> list[str]:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -25,6 +27,7 @@ from torch import Tensor
 from anyformer.errors import ConfigError, FolderError, InputError
 from anyformer.text import chat, load, train
 from anyformer.text.batch import pad, plain, room, shorten
+from anyformer.text.cuts import are_counted, note_cut
 from anyformer.text.parts import Parts, Span
 from anyformer.text.train import END, MASK, PAD, SEPARATOR, START, UNKNOWN, Kind, Source
 from anyformer.text.windows import Windows, windows
@@ -61,6 +64,7 @@ class Tokenizer:
         cls = self._id("cls_token")
         self.start_id = self._id("bos_token") if cls is None else cls
         self.chat_template = parts.chat_template
+        self._warned = False  # about ids without a token
         self.target: Tokenizer = Tokenizer(parts.target) if parts.target is not None else self
 
     def _spelling(self, role: str) -> str | None:
@@ -180,6 +184,7 @@ class Tokenizer:
             raise InputError(f"There are {len(firsts)} texts and {len(seconds)} to pair with them.")
         rows = self._encode(firsts, seconds, special, fast)
         if max_length is None:
+            self._note_truncated(firsts, rows)
             return rows
         room(self.engine, max_length, pair is not None, special)
         long = [i for i, row in enumerate(rows) if len(row.ids) > max_length]
@@ -188,7 +193,15 @@ class Tokenizer:
             second = None if seconds is None else self._encode([seconds[i] for i in long], None, False, fast)
             for i, row in zip(long, shorten(self.engine, first, second, max_length, special), strict=True):
                 rows[i] = row
+                note_cut(firsts[i] if seconds is None else firsts[i] + seconds[i], max_length)
         return rows
+
+    def _note_truncated(self, texts: list[str], rows: list[Any]) -> None:
+        """What the library cut by itself, if it was told to."""
+        limit = (self.engine.truncation or {}).get("max_length")
+        for text, row in zip(texts, rows, strict=True) if limit is not None and are_counted() else ():
+            if len(row.ids) == limit and row.overflowing:
+                note_cut(text, limit)
 
     def _encode(self, texts: list[str], pairs: list[str] | None, special: bool, fast: bool) -> list[Any]:
         front = self.parts.front
@@ -228,12 +241,36 @@ class Tokenizer:
                 raise TypeError("text, not ids")
             rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
             if rows and not isinstance(rows[0], int) and not (isinstance(rows[0], Tensor) and rows[0].ndim == 0):
-                return self.engine.decode_batch([plain(row) for row in rows], skip_special_tokens=not special)
-            return self.engine.decode(plain(rows), skip_special_tokens=not special)
+                several = [plain(row) for row in rows]
+                self._warn_of_strangers(several)
+                return self.engine.decode_batch(several, skip_special_tokens=not special)
+            row = plain(rows)
+            self._warn_of_strangers([row])
+            return self.engine.decode(row, skip_special_tokens=not special)
         except (TypeError, ValueError, OverflowError):
             raise InputError(
                 f"A tokenizer decodes a row of ids, or several rows, of whole numbers from 0; it got {ids!r:.80}."
             ) from None
+
+    def _warn_of_strangers(self, rows: Sequence[Sequence[int]]) -> None:
+        """Warn once about ids without a token, which decoding skips: models have rows of padding past the last one."""
+        if self._warned:
+            return
+        strange = {i for row in rows for i in row if i >= self._dense}
+        strange = {i for i in strange if self.engine.id_to_token(i) is None}
+        if strange:
+            self._warned = True
+            warnings.warn(
+                f"The tokenizer has no token for the id {min(strange)}, so decoding skips it and others like it; the"
+                f" model's vocabulary is larger than the tokenizer's {len(self):,} tokens.",
+                stacklevel=3,
+            )
+
+    @cached_property
+    def _dense(self) -> int:
+        """Ids below this one all have a token; others are looked up."""
+        ids = self.engine.get_vocab().values()
+        return max(ids, default=-1) + 1 if len(set(ids)) == max(ids, default=-1) + 1 else 0
 
     def pieces(self, ids: Sequence[int] | Tensor) -> list[str]:
         """Each token by itself, readable, special ones too: the labels of a picture."""

@@ -7,8 +7,11 @@ from pathlib import Path
 from torch import nn
 
 from anyformer.core.lora import adapt, merge
+from anyformer.errors import ConfigError
 from anyformer.heads.language import LanguageHead
 from anyformer.model import Model
+from anyformer.train.distributed import Devices
+from anyformer.train.optim import freeze
 from anyformer.train.settings import TrainSettings
 from anyformer.weights.peft import save_adapter
 
@@ -23,6 +26,15 @@ def new_heads(model: Model) -> list[nn.Module]:
 def put_on(model: Model, settings: TrainSettings) -> None:
     alpha = settings.lora_alpha if settings.lora_alpha is not None else 2.0 * settings.lora
     adapt(model, settings.lora, alpha, settings.lora_targets, new_heads(model))
+
+
+def narrow(model: Model, settings: TrainSettings, devices: Devices) -> None:
+    """Put adapters on the model, and freeze what the settings name."""
+    if settings.lora:
+        if devices.sharded:
+            raise ConfigError("train.lora does not go with train.parallel fsdp; take ddp.")
+        put_on(model, settings)
+    freeze(model, settings.freeze)
 
 
 def take_off(model: Model, folder: Path) -> None:

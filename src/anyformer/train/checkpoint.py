@@ -1,6 +1,6 @@
 """Checkpoints: everything a run needs to go on, written so that a machine may die at any moment.
 
-    checkpoints/step-00000500/state.json            where the run stands, and the size and checksum of every file
+    checkpoints/step-00000500/state.json            whose it is, where the run stands, size and checksum of each file
     checkpoints/step-00000500/tensors.safetensors   model/…, optimizer/…, average/…; from many devices, their shares
 
 A checkpoint is written under a temporary name, flushed and renamed: one that has its name is whole, unless the disk
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import warnings
 import zlib
@@ -22,22 +23,28 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.errors import FolderError
+from anyformer.jsonfile import read_object
+from anyformer.saving import flush
 from anyformer.train.distributed import Devices
-from anyformer.weights.files import flush
+from anyformer.weights.files import write_safetensors
 
 CHECKPOINTS = "checkpoints"  # their folder, in that of a run
 FORMAT = 1
 STATE, TENSORS = "state.json", "tensors.safetensors"
 CONTENT = ("state", "files", "tensors")
+BESIDE = ("format", "checksum")  # in state.json, and not part of what the checksum is of
 DRAFT, ASIDE = ".draft-", ".draft-old-"
 
 
 class DamagedError(Exception):
     """A checkpoint that is not whole, and why."""
+
+
+class OtherRunError(DamagedError):
+    """A checkpoint that another run wrote."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,13 @@ class Checkpoint:
 class Store:
     """The checkpoints of a run. Every process calls each method; one writes, or all of them their shares."""
 
-    def __init__(self, folder: Path, devices: Devices, keep: int, every: int = 1) -> None:
-        self.folder, self.devices, self.keep, self.every = folder, devices, keep, every
+    def __init__(self, folder: Path, devices: Devices, keep: int, every: int = 1, run: str | None = None) -> None:
+        self.folder, self.devices, self.keep, self.every, self.run = folder, devices, keep, every, run
+
+    def begin(self) -> None:
+        """Make the folder, once: if it is gone later, somebody removed it, and the run must not bring it back."""
+        if self.devices.first:
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, kind: str, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
         """A checkpoint of a kind ("step", "best"); an error says which one is still whole."""
@@ -67,12 +79,13 @@ class Store:
         with self._said(target):
             if self.devices.first:
                 shutil.rmtree(draft, ignore_errors=True)
-                draft.mkdir(parents=True)
+                draft.mkdir()
             self.devices.wait()
             self._write_tensors(draft, tensors)
             self.devices.wait()
             if self.devices.first:
-                _finish(draft, state, {name: list(tensor.shape) for name, tensor in tensors.items()})
+                shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+                _finish(draft, {"run": self.run, "state": state, "tensors": shapes})
                 _rename(draft, target)
         self.devices.wait()
         return target
@@ -85,7 +98,7 @@ class Store:
             save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(draft), save_distributed=True))
         elif self.devices.first:
             plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-            save_file(plain, draft / TENSORS, {"format": "pt"})
+            write_safetensors(plain, draft / TENSORS)
 
     @contextmanager
     def _said(self, target: Path) -> Iterator[None]:
@@ -93,6 +106,10 @@ class Store:
             yield
         except (OSError, SafetensorError) as error:
             shutil.rmtree(target.parent / f"{DRAFT}{target.name}", ignore_errors=True)
+            if not self.folder.exists():
+                raise FolderError(
+                    f"{self.folder} was removed while the run was writing to it; start again with an --out that stays."
+                ) from None
             why = getattr(error, "strerror", None) or str(error)
             whole = [checkpoint.step for checkpoint in self.found("step")]
             left = f"go on from step {whole[0]} with --resume" if whole else "nothing was saved before it; begin again"
@@ -101,10 +118,21 @@ class Store:
     def found(self, kind: str) -> list[Checkpoint]:
         """The checkpoints of a kind that can be read, newest first, their tensors not yet looked at."""
         found = []
-        for folder in sorted(self.folder.glob(f"{kind}-*"), reverse=True):
+        for folder in self._folders(kind):
             with contextlib.suppress(DamagedError):
-                found.append(Checkpoint(folder, read_info(folder)))
+                found.append(self._open(folder))
         return found
+
+    def _folders(self, kind: str) -> list[Path]:
+        """Newest first; what else lies there (step-backup) is not ours."""
+        ours = [path for path in self.folder.glob(f"{kind}-*") if re.fullmatch(rf"{kind}-\d+", path.name)]
+        return sorted(ours, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+
+    def _open(self, folder: Path) -> Checkpoint:
+        info = read_info(folder)
+        if info.get("run") != self.run:
+            raise OtherRunError("another run wrote it")
+        return Checkpoint(folder, info)
 
     def regular(self, last: int | None = None) -> list[Checkpoint]:
         """Those of the usual steps, and of the `last` one; not those of a run that was told to stop in between."""
@@ -124,11 +152,13 @@ class Store:
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole one, and a sentence for each that had to be passed over."""
         passed: list[str] = []
-        for folder in sorted(self.folder.glob("step-*"), reverse=True):
+        for folder in self._folders("step"):
             try:
-                checkpoint = Checkpoint(folder, read_info(folder))
+                checkpoint = self._open(folder)
                 verify(checkpoint)
                 return checkpoint, passed
+            except OtherRunError:
+                passed.append(f"{folder} belongs to another run and is not used.")
             except DamagedError as why:
                 passed.append(f"{folder} is damaged ({why}); the one before it is used.")
         return None, passed
@@ -168,21 +198,32 @@ class Store:
         names = {checkpoint.folder.name for checkpoint in kept}
         names |= {f"best-{checkpoint.info['state']['best_step']:08d}" for checkpoint in kept}
         for kind in ("step", "best"):
-            for folder in self.folder.glob(f"{kind}-*"):
+            for folder in self._folders(kind):
                 if folder.name not in names and int(folder.name.rpartition("-")[2]) < kept[0].step:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a checkpoint, whole or damaged, unless another run wrote it."""
+        try:
+            self._open(folder)
+        except OtherRunError:
+            return
+        except DamagedError:
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_info(folder: Path) -> dict[str, Any]:
     try:
-        info = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        text = json.dumps({name: info[name] for name in CONTENT}, sort_keys=True)
-    except (OSError, ValueError, KeyError, TypeError):
+        info = read_object(folder / STATE)
+        content = {name: value for name, value in info.items() if name not in BESIDE}
+        text = json.dumps(content, sort_keys=True)
+    except FolderError:
         raise DamagedError(f"{STATE} cannot be read") from None
-    if info.get("checksum") != zlib.crc32(text.encode()):
+    if info.get("checksum") != zlib.crc32(text.encode()) or not info.keys() >= {*CONTENT}:
         raise DamagedError(f"{STATE} is not what was written")
-    if info["format"] != FORMAT:
-        raise DamagedError(f"its format {info['format']} is not this version's")
+    if info.get("format") != FORMAT:
+        raise DamagedError(f"its format {info.get('format')} is not this version's")
     return info
 
 
@@ -205,9 +246,9 @@ def crc32(path: Path) -> int:
     return value
 
 
-def _finish(draft: Path, state: Mapping[str, Any], tensors: Mapping[str, list[int]]) -> None:
+def _finish(draft: Path, known: Mapping[str, Any]) -> None:
     files = {path.name: [path.stat().st_size, crc32(path)] for path in sorted(draft.iterdir())}
-    content = json.loads(json.dumps({"state": state, "files": files, "tensors": tensors}))
+    content = json.loads(json.dumps({**known, "files": files}))
     checksum = zlib.crc32(json.dumps(content, sort_keys=True).encode())
     text = json.dumps({"format": FORMAT, **content, "checksum": checksum}, indent=2)
     (draft / STATE).write_text(text + "\n", encoding="utf-8")

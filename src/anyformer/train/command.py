@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from anyformer import registry
 from anyformer.data.batches import BatchSettings
-from anyformer.data.files import Paths
+from anyformer.data.files import Paths, check_paths
 from anyformer.data.read import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.errors import ConfigError, Error, FolderError
+from anyformer.model import Model
+from anyformer.progress import progress_bar
+from anyformer.saving import whole_folder
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup, Task
-from anyformer.tasks.build import is_folder, resettled, sketch
-from anyformer.tasks.job import Job, hold_out, take_share
+from anyformer.tasks.build import find_source, is_folder, recipe_settings, resettled, sketch
+from anyformer.tasks.job import Job
 from anyformer.tasks.rounds import paced
+from anyformer.tasks.split import Split, hold_out, split_files, take_share
 from anyformer.tasks.text import TextTask
-from anyformer.train.display import Display, progress_bar
+from anyformer.train.adapters import narrow
+from anyformer.train.card import command_of, write_card
+from anyformer.train.datafiles import check_files, loose_files
+from anyformer.train.display import Display
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.engine import Engine
-from anyformer.train.folder import START, begin_folder, check_folder, check_same, forget_folder, recorded_pace
+from anyformer.train.facts import Start, facts
+from anyformer.train.folder import (
+    START,
+    begin_folder,
+    check_folder,
+    check_same,
+    forget_folder,
+    hold_folder,
+    is_first,
+    recorded_pace,
+)
 from anyformer.train.keys import Sections, flatten, resolve, show, spelled
 from anyformer.train.record import can_record
 from anyformer.train.report import MetricsFile, summary, write_report
@@ -34,7 +52,7 @@ from anyformer.train.state import State
 from anyformer.train.tensorboard import TensorBoard
 from anyformer.train.watch import Progress, Watcher, Watchers
 from anyformer.train.work import Metrics
-from anyformer.weights.files import whole_folder
+from anyformer.weights.hf import CARD, write_files
 
 LONG = 5000  # steps
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of a disk that takes no more
@@ -53,7 +71,7 @@ class Order:
     """What the user asks for. `given` are settings as dotted keys, in the order in which they count."""
 
     task: str
-    recipe: str  # or a model folder, to take further
+    recipe: str  # its name, or a model folder or the name of a shipped model, to fine-tune
     data: Paths
     out: Path
     valid: Paths | None = None
@@ -66,11 +84,18 @@ class Plan:
     """The order with everything found out that it did not say."""
 
     order: Order
+    source: str  # the recipe's name, or the path of the folder that is fine-tuned
     kind: type[Task]
-    rows: Rows
-    valid: Rows | None
+    split: Split
     sections: Sections
-    whole: Rows | None = None  # where `valid` is a part of the same files
+
+    @property
+    def rows(self) -> Rows:
+        return self.split.train
+
+    @property
+    def valid(self) -> Rows | None:
+        return self.split.valid
 
     @property
     def train(self) -> TrainSettings:
@@ -108,14 +133,18 @@ class Trained:
 
 def plan(order: Order) -> Plan:
     """Read the data, and settle every setting: the user's, else the recipe's, else the task's, else the usual."""
-    kind = find(order.task)
+    kind, source = find(order.task), find_source(order.recipe)
+    check_paths("data", order.data)
+    if order.valid is not None:
+        check_paths("valid", order.valid)
     sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
     # A run that goes on has the pace that it had: steps and rows that differ now would suggest another.
     given = {**(recorded_pace(order.out) if order.resume else {}), **order.given}
-    known = sketch(order.recipe, kind.fits) if is_folder(order.recipe) else None
+    known = sketch(source, kind.fits) if is_folder(source) else None
     suits: dict[str, Any] = {}  # what the recipe says of training
     if known is None:
-        found = registry.recipe(order.recipe)
+        recipe_settings(source, None, kind.fits, kind.wanted)  # refuses before any data is read
+        found = registry.recipe(source)
         sections, suits = {"model": found.config, **sections}, dict(found.training)
     else:
         sections = {"model": known.config, **sections}
@@ -126,16 +155,9 @@ def plan(order: Order) -> Plan:
     check_words(order.recipe, known is not None, kind, usual, sections)
     data = usual["data"]
     assert isinstance(data, DataSettings)
-    rows = kind.read(order.data, data)
-    whole: Rows | None = None
-    if order.valid is not None:
-        valid: Rows | None = kind.read(order.valid, data)
-    else:
-        whole = rows
-        rows, valid = hold_out(rows, data.held_out)
-    rows = take_share(rows, data.share)
+    split = read_rows(order, kind, data, usual["task"])
     pace = {key.removeprefix("train."): value for key, value in suits.items() if key.startswith("train.")}
-    advice = {"steps": TrainSettings().steps, **kind.advice(known is None, len(rows)), **pace}
+    advice = {"steps": TrainSettings().steps, **kind.advice(known is None, len(split.train)), **pace}
     asked = spelled(blank, given)
     if "train.steps" in asked:
         assert isinstance(usual["train"], TrainSettings)
@@ -148,7 +170,16 @@ def plan(order: Order) -> Plan:
     if getattr(chosen["train"], "lora", 0) and "lr" in advice:
         usual_train = usual_train.replace(lr=LORA_RATE * usual_train.lr)
         chosen = resolve({**sections, "train": usual_train}, given)
-    return Plan(order, kind, rows, valid, chosen, whole)
+    return Plan(order, source, kind, split, chosen)
+
+
+def read_rows(order: Order, kind: type[Task], data: DataSettings, options: Any) -> Split:
+    rows = kind.read(order.data, data)
+    if order.valid is not None:
+        found = split_files(rows, kind.read(order.valid, data))
+    else:
+        found = hold_out(rows, data.held_out, kind.row_classes(rows, options) if data.held_out != 0 else None)
+    return replace(found, train=take_share(found.train, data.share))
 
 
 def check_words(recipe: str, folder: bool, kind: type[Task], chosen: Sections, before: Sections) -> None:
@@ -166,17 +197,24 @@ def check_words(recipe: str, folder: bool, kind: type[Task], chosen: Sections, b
 
 
 def run(order: Order) -> Trained:
-    check_folder(order.out, order.resume)
+    """Train to the end. With `resume`, the run in the folder is continued, or started if the folder is empty."""
+    check_folder(order.out, order.resume)  # a refusal makes no folder
+    with hold_folder(order.out):
+        return _run(replace(order, resume=check_folder(order.out, order.resume)))
+
+
+def _run(order: Order) -> Trained:
     chosen = plan(order)
     settings = flatten(chosen.sections)
     if order.resume:
-        check_same(order.out, settings, chosen.fingerprints)
+        check_resumed(chosen)
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
         with devices.first_one_first():
             job = prepare(chosen, devices)
             can_record(job, chosen.train, devices)  # an error is one before anything is written
             if devices.first and not order.resume:
-                begin_folder(order.out, settings, chosen.fingerprints)
+                begin_folder(order.out, settings, chosen.fingerprints, loose_files((chosen.rows, chosen.valid)))
+            if devices.first and not (order.out / START).is_dir():  # a run may be killed before it is there
                 keep_tokenizer(job.task, order.out)
         try:
             return train_job(job, chosen, devices)
@@ -186,24 +224,33 @@ def run(order: Order) -> Trained:
             raise
 
 
-def prepare(chosen: Plan, devices: Devices) -> Job:
-    """The task with its model and its rows; the tokenizer is learned once, and found again by whoever comes later."""
+def check_resumed(chosen: Plan) -> None:
+    """A run goes on with the settings and the data that it was begun with."""
+    check_same(chosen.order.out, flatten(chosen.sections), chosen.fingerprints)
+    if is_first():
+        check_files(chosen.order.out, loose_files((chosen.rows, chosen.valid)))
+
+
+def prepare(chosen: Plan, devices: Devices, quiet: bool = False) -> Job:
+    """The task with its model and its rows; the tokenizer is learned once, and found again by whoever comes later.
+    `quiet` leaves standard output to the answer."""
     order, sections = chosen.order, chosen.sections
     tokenizer = sections["tokenizer"]
     assert isinstance(tokenizer, TokenizerSettings)
-    if (order.out / START / "tokenizer.json").exists() and not is_folder(order.recipe):
+    if (order.out / START / "tokenizer.json").exists() and not is_folder(chosen.source):
         tokenizer = tokenizer.replace(path=str(order.out / START))
     seed_everything(chosen.train.seed)
-    setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"], chosen.whole)  # type: ignore[arg-type]
-    task = chosen.kind.begin(order.recipe, chosen.rows, chosen.valid, setup)
+    setup = Setup(sections.get("model"), chosen.data, tokenizer, sections["task"], chosen.split.whole)  # type: ignore[arg-type]
+    task = chosen.kind.begin(chosen.source, chosen.rows, chosen.valid, setup)
     task.smoothing = chosen.train.label_smoothing
     # What is done to pictures before the step is hundreds of small kernels, which a long run soon gets back.
     long = devices.device.type == "cuda" and chosen.train.steps > LONG
     task.compiled = chosen.train.compile or long
     said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
     task.model.origin.settings.update(said)
+    task.model.origin.files.pop(CARD, None)  # of the model that is fine-tuned; this one gets its own
     batch = BatchSettings(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)
-    with progress_bar("Preparing") as bar:
+    with progress_bar("Preparing", stderr=quiet) as bar:
         progress = bar if devices.first else None
         return Job(
             task, chosen.rows, chosen.valid, batch=batch, data=chosen.data, seed=chosen.train.seed, progress=progress
@@ -213,8 +260,7 @@ def prepare(chosen: Plan, devices: Devices) -> Job:
 def keep_tokenizer(task: Task, folder: Path) -> None:
     """The tokenizer as it was learned, until the model is there: learning it again might not give the same."""
     with whole_folder(folder / START) as draft:
-        for name, content in task.model.origin.files.items():
-            (draft / name).write_bytes(content)
+        write_files(task.model.origin.files, draft)
 
 
 def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
@@ -227,12 +273,17 @@ def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
     if devices.first:
         display = Display(job.model, devices.device, job.metric, devices.ranks)
         watchers = [display, MetricsFile(out), TensorBoard(out), page]
-        if job.valid is None:
-            display.note("No row is held back, so the model is not evaluated; --valid takes rows for that.")
     engine = Engine(job, chosen.train, devices, out, Watchers(watchers), meter)
+    if devices.first:
+        for line in inferred(job, chosen, devices):
+            display.note(line)
     try:
         state = engine.run(order.resume)
     except OSError as error:
+        if not out.exists():
+            raise FolderError(
+                f"{out} was removed while the run was writing to it; start again with an --out that stays."
+            ) from None
         if error.errno not in FULL:
             raise
         raise FolderError(f"{out} cannot be written ({error.strerror}).{engine.how_to_go_on()}") from None
@@ -241,8 +292,33 @@ def train_job(job: Job, chosen: Plan, devices: Devices) -> Trained:
     lines = summary(state, job.metric, engine.progress.unit, meter.how, use)
     if devices.first:
         page.write(lines)
+        order = chosen.order
+        given = spelled(chosen.sections, order.given)
+        write_card(
+            out,
+            task=order.task,
+            about=chosen.kind.about,
+            base=order.recipe if is_folder(chosen.source) else f"none; the recipe `{order.recipe}`, from scratch",
+            command=command_of(order.task, order.recipe, order.data, order.valid, out, given),
+            use=use,
+            split=chosen.split,
+            metric=job.metric,
+            state=state,
+        )
         print("\n".join(["", *lines]), flush=True)
     return Trained(out, state, lines)
+
+
+def inferred(job: Job, chosen: Plan, devices: Devices) -> list[str]:
+    """What was found out and not said, to be read before the first step; the adapters are on the model by now."""
+    named, folder = chosen.order.recipe, is_folder(chosen.source)
+    where = named if not folder or named == chosen.source else f"{named} ({chosen.source})"
+    weights = f"fine-tuned from {where}" if folder else f"from scratch, by the recipe {where}"
+    said = chosen.sections["tokenizer"].to_json()
+    kind = said["kind"] or getattr(job.task, "kind", "")
+    learned = f"that of {named}" if folder else f"{kind}, learned from the rows for training"
+    start = Start(weights, f"from {said['path']}" if said["path"] else learned)
+    return facts(job, chosen.split, start, chosen.train, devices)
 
 
 class Page(Watcher):
@@ -260,11 +336,32 @@ class Page(Watcher):
 
 
 def dry_run(order: Order) -> str:
-    """Every setting, resolved, as lines of YAML."""
-    if order.resume:
-        check_folder(order.out, order.resume)
+    """What a run would find out, as comments, and every setting, resolved, as lines of YAML: everything is done that is
+    done before the first step, but that nothing is written and a recipe's weights are not drawn."""
+    order = replace(order, resume=check_folder(order.out, order.resume))
     chosen = plan(order)
-    follows = "" if is_folder(order.recipe) else "; the model's words and labels will be theirs"
-    rows = f"# {len(chosen.rows):,} rows to learn from"
-    valid = "" if chosen.valid is None else f", {len(chosen.valid):,} to evaluate on"
-    return f"{rows}{valid}{follows}\n{show(chosen.sections)}"
+    if order.resume:
+        check_resumed(chosen)
+    with open_devices(chosen.train.device, chosen.train.parallel) as devices:
+        with nullcontext() if is_folder(chosen.source) else registry.without_weights():
+            job = prepare(chosen, devices, quiet=True)
+        can_record(job, chosen.train, devices)
+        narrow(job.model, chosen.train, devices)
+        lines = inferred(job, chosen, devices)
+    return "\n".join([*(f"# {line}" for line in lines), show(resolved(chosen, job.task), follows(chosen, job.model))])
+
+
+def resolved(chosen: Plan, task: Task) -> Sections:
+    """The settings with what the task made of those that were left to it."""
+    data, tokenizer = chosen.sections["data"], chosen.sections["tokenizer"]
+    if isinstance(task, TextTask):
+        data = data.replace(max_length=task.max_length)
+    if not is_folder(chosen.source):
+        tokenizer = tokenizer.replace(kind=tokenizer.to_json()["kind"] or getattr(task, "kind", None))
+    return {**chosen.sections, "task": task.settings, "data": data, "tokenizer": tokenizer}
+
+
+def follows(chosen: Plan, model: Model) -> dict[str, Any]:
+    """The model's settings that are not the user's to choose: they follow from the task, the data and the tokenizer."""
+    given, found = flatten({"model": chosen.sections["model"]}), flatten({"model": model.config})
+    return {key: value for key, value in found.items() if given.get(key, ...) != value}

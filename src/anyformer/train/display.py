@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,7 @@ from anyformer.train.speed import memory, operations_per_token, peak
 from anyformer.train.watch import Progress, Watcher
 from anyformer.train.work import Metrics
 
-Show = Callable[..., None]  # show(done, total, note)
-
-LINES, SECONDS = 20, 30.0  # a plain line for each twentieth of the run, and at least so often
+LINES, SECONDS = 20, 10.0  # a plain line for each twentieth of the run, and at least so often
 
 
 class Display(Watcher):
@@ -108,23 +104,3 @@ def duration(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
     return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Show]:
-    """Yields show(done, total, note). Live in a terminal; elsewhere (a log, a pipe) a plain line for every tenth."""
-    if not sys.stdout.isatty():
-        yield lambda done, total, note="": _print_tenths(label, done, total, note)
-        return
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), TaskProgressColumn())
-    with Bar(*columns, TextColumn("{task.fields[note]}")) as bar:
-        task = bar.add_task(label, total=None, note="")
-        yield lambda done, total, note="": bar.update(task, completed=done, total=total, note=note)
-
-
-def _print_tenths(label: str, done: int, total: int, note: str) -> None:
-    if done == total or done * 10 // total > (done - 1) * 10 // total:
-        print(f"{label:<16} {done / total:4.0%}  {note}".rstrip(), flush=True)

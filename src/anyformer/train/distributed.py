@@ -18,7 +18,9 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from anyformer.core.block import Block
@@ -54,6 +56,9 @@ class Devices:
         """Put the model on the device; its parameters stay the objects they are, or become shares of themselves."""
         model.to(self.device)
         if self.sharded:
+            single = next((name for name, value in model.named_parameters() if not value.dim()), None)
+            if single is not None:
+                raise ConfigError(f"{single} is a single number, which cannot be sharded; use train.parallel=ddp.")
             # Its hooks do not see in-place changes of what the model gives; no loss makes any.
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
             blocks = [module for module in model.modules() if isinstance(module, Block)]
@@ -155,12 +160,25 @@ def open_devices(device: str = "auto", parallel: Literal["ddp", "fsdp"] = "ddp")
         return
     ours = not dist.is_initialized()
     if ours:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
+        _join_processes("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Devices(chosen, dist.get_rank(), dist.get_world_size(), parallel)
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+def _join_processes(backend: str) -> None:
+    """Find the other processes. torchrun keeps one store through all its restarts, so that of a restarted process holds
+    addresses of dead ones: a prefix hides them. Several machines count their restarts each for itself, and cannot."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or os.environ.get("GROUP_WORLD_SIZE") != "1":
+        dist.init_process_group(backend, timeout=PATIENCE)
+        return
+    store, rank, ranks = next(rendezvous("env://", timeout=PATIENCE))
+    store.set_timeout(PATIENCE)
+    fresh = PrefixStore(f"restart-{restarts}", store)
+    dist.init_process_group(backend, store=fresh, rank=rank, world_size=ranks, timeout=PATIENCE)
 
 
 def choose_device(name: str, local_rank: int | None = None) -> torch.device:

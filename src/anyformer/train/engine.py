@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from anyformer.core.stack import Stack
-from anyformer.errors import ConfigError, Error, FolderError, StoppedError
-from anyformer.train.adapters import put_on, take_off
+from anyformer.errors import Error, FolderError, StoppedError
+from anyformer.train.adapters import narrow, take_off
 from anyformer.train.checkpoint import CHECKPOINTS, Checkpoint, Store
 from anyformer.train.distributed import Devices, open_devices
 from anyformer.train.energy import Meter
 from anyformer.train.feed import Fed, Feed
-from anyformer.train.optim import Average, freeze, make_optimizer, rate
+from anyformer.train.folder import run_id
+from anyformer.train.optim import Average, make_optimizer, rate
 from anyformer.train.pace import Pace
 from anyformer.train.readout import Figures, Readout
 from anyformer.train.record import Filling, Recorder, Taken, can_record, unrecorded
@@ -61,11 +62,7 @@ class Engine:
         self.meter, self.energy_before = meter, 0.0
         if devices.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
-        if settings.lora:
-            if devices.sharded:
-                raise ConfigError("train.lora does not go with train.parallel fsdp; take ddp.")
-            put_on(work.model, settings)
-        freeze(work.model, settings.freeze)
+        narrow(work.model, settings, devices)
         for module in work.model.modules():
             if isinstance(module, Stack):
                 module.recompute = settings.checkpointing
@@ -79,7 +76,9 @@ class Engine:
         self.feed = Feed(work, settings.seed, devices)
         self.readout = Readout(devices.device)
         keep = max(settings.keep, settings.average)
-        self.store = None if folder is None else Store(folder / CHECKPOINTS, devices, keep, settings.save_every)
+        self.store: Store | None = None
+        if folder is not None:
+            self.store = Store(folder / CHECKPOINTS, devices, keep, settings.save_every, run_id(folder))
         self.state = State()
         self.recorder = self._make_recorder()
         self.progress = Progress(settings.steps, self.state, settings.minutes)
@@ -92,6 +91,8 @@ class Engine:
 
     def run(self, resume: bool = False) -> State:
         """Train to the end and leave the model ready for use (dropout off), with the weights that were best."""
+        if self.store is not None:
+            self.store.begin()
         if resume:
             self._resume()
         self.progress.begin()
@@ -130,7 +131,7 @@ class Engine:
         if self.recorder is not None:
             self.recorder.end()
         if self._gave_up():
-            stale = f"{state.stale} evaluations in a row were no better than that of step {state.best_step:,}"
+            stale = f"{state.stale} evaluations in a row were no better than {self.work.metric} {state.best:.4g}"
             self.watcher.note(f"Stopped early, after step {state.step:,}: {stale} (train.patience).")
         if self._time_is_up():
             self.watcher.note(f"The {self.settings.minutes:g} minutes are up, after step {state.step:,}.")
@@ -161,7 +162,7 @@ class Engine:
         try:
             self._learn(number, batches)
         except (RuntimeError, MemoryError) as error:
-            said = out_of_memory(error, batches, self.settings)
+            said = out_of_memory(error, batches, self.settings, self.work.contrastive)
             if said is None:
                 raise
             raise said from None
@@ -246,13 +247,11 @@ class Engine:
         state.evaluated, state.metrics = state.step, metrics
         value = metrics.get(self.work.metric)
         if isinstance(value, (int, float)):
-            if self._better(float(value)):
-                state.best, state.best_step, state.stale = float(value), state.step, 0
-                if self.store is not None:
-                    with self._averaged():
-                        self.store.write("best", state.step, self._weights(), {"step": state.step, "metrics": metrics})
-            else:
-                state.stale += 1
+            sound = self._sound(metrics)
+            better = sound and self._better(float(value))
+            state.stale = 0 if better else state.stale + 1
+            if better or (sound and self._tied(float(value), metrics)):
+                self._keep_best(float(value), metrics)
         state.seconds += time.perf_counter() - started
         self.watcher.evaluated(self.progress, metrics)
         return metrics
@@ -270,11 +269,37 @@ class Engine:
         metrics: Metrics = self.devices.share(plain)
         return metrics
 
+    def _sound(self, metrics: Metrics) -> bool:
+        """Whether the metric and the loss are numbers; weights that give NaN are never the best."""
+        for name in (self.work.metric, "loss"):
+            value = metrics.get(name, 0.0)
+            if isinstance(value, float) and not math.isfinite(value):
+                step = f"{self.state.step:,}"
+                self.watcher.note(
+                    f"The evaluation of step {step} gave {value} as its {name}: its weights are not kept."
+                )
+                return False
+        return True
+
     def _better(self, value: float) -> bool:
         if math.isnan(value):
             return False
         best = self.state.best
         return best is None or (value > best if self.work.larger_is_better else value < best)
+
+    def _tied(self, value: float, metrics: Metrics) -> bool:
+        """Whether an evaluation as good as the best one replaces it: its loss is lower, or equal, since it is later."""
+        loss, best = metrics.get("loss"), self.state.best_loss
+        worse = isinstance(loss, (int, float)) and best is not None and loss > best
+        return value == self.state.best and not worse
+
+    def _keep_best(self, value: float, metrics: Metrics) -> None:
+        state, loss = self.state, metrics.get("loss")
+        state.best, state.best_step = value, state.step
+        state.best_loss = float(loss) if isinstance(loss, (int, float)) else None
+        if self.store is not None:
+            with self._averaged():
+                self.store.write("best", state.step, self._weights(), {"step": state.step, "metrics": metrics})
 
     def _averaged(self) -> Any:
         return nullcontext() if self.average is None else self.average.applied()
@@ -322,7 +347,10 @@ class Engine:
             self.watcher.note(sentence)
         if checkpoint is None:
             if passed:
-                raise FolderError(f"No checkpoint in {self.store.folder} is whole; start again without --resume.")
+                raise FolderError(
+                    f"No checkpoint in {self.store.folder} can be used. Remove that folder, and the same command with"
+                    " --resume starts from the first step; or choose another --out."
+                )
             return  # cut off before the first one
         self._make_room(checkpoint)
         tensors = self._tensors()
@@ -379,7 +407,8 @@ class Engine:
             metrics = self._measure()
             self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
             value = metrics.get(self.work.metric)
-            if self.settings.average > 1 and isinstance(value, (int, float)) and self._worse(float(value)):
+            worse = isinstance(value, (int, float)) and (self._worse(float(value)) or not self._sound(metrics))
+            if self.settings.average > 1 and worse and self.state.best is not None:
                 step = f"{self.state.best_step:,}"
                 self.watcher.note(f"The mean is worse than the weights of step {step}, which are kept.")
                 self._take_best(store)

@@ -14,6 +14,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 from anyformer.tasks.carried import GOES_ON
+from anyformer.tasks.negatives import REPEATED
 from anyformer.tokens import remember
 from anyformer.train.distributed import Devices
 from anyformer.train.seeds import generator
@@ -106,6 +107,8 @@ class Feed:
         mine = rows[rank::ranks]
         chance = generator(self.seed, *place, rank)
         batch = dict(self.work.collate(mine if len(mine) else rows[:1], chance))
+        if self.work.contrastive and not len(mine):
+            batch[REPEATED] = torch.ones(1)
         if self.work.streams:
             batch[GOES_ON] = torch.full((max(len(mine), 1),), place.batch > 0)
         if self._pinned:

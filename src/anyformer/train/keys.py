@@ -7,19 +7,22 @@ resolve(sections, {"train.lr": "3e-4", "n_layers": 2})     # a new dict of secti
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from anyformer.config import Settings, parse
+from anyformer.config import Settings, parse, plain
 from anyformer.errors import ConfigError, nearest
+from anyformer.jsonfile import parse_json
 
 Sections = dict[str, Settings]
 
 
 def flatten(sections: Mapping[str, Settings]) -> dict[str, Any]:
-    """Every key with its value, in order.  {"train.steps": 10000, …}"""
+    """Every key with its value as JSON holds it, in order.  {"train.steps": 10000, …}"""
     return {key: value for name, settings in sections.items() for key, value in _walk(name, settings)}
 
 
@@ -29,7 +32,7 @@ def _walk(prefix: str, settings: Settings) -> Iterator[tuple[str, Any]]:
         if isinstance(value, Settings):
             yield from _walk(f"{prefix}.{name}", value)
         else:
-            yield f"{prefix}.{name}", value
+            yield f"{prefix}.{name}", plain(value)
 
 
 def resolve(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> Sections:
@@ -121,36 +124,34 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"The settings in {path} cannot be read: {why}.") from None
-    data = _json(path, text) if path.suffix == ".json" else _yaml(path, text)
+    data = parse_json(text, str(path), error=ConfigError) if path.suffix == ".json" else _yaml(path, text)
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold settings, such as train.steps: 1000.")
     return {str(key): value for key, value in data.items()}
 
 
-def _json(path: Path, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}, line {error.lineno}, is not valid JSON: {error.msg}.") from None
-
-
 def _yaml(path: Path, text: str) -> Any:
     import yaml
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+        """YAML 1.1 takes 1e-12 for a string, JSON writes a number so: what --dry-run prints must be read as it was."""
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), "-+0123456789"
+    )
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)  # a SafeLoader: it makes plain values only
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}," if where is not None else ""
         raise ConfigError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', error)}.") from None
 
 
-def show(sections: Mapping[str, Settings]) -> str:
-    """Every key as a line of YAML, so that the list is itself a file for --config."""
-    return "\n".join(f"{key}: {json.dumps(_plain(value))}" for key, value in flatten(sections).items())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Settings):
-        return value.to_json()
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+def show(sections: Mapping[str, Settings], follows: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Every key as a line of YAML, so that the list is itself a file for --config. Keys that `follows` names have the
+    value that it gives, as comments: they are not to be chosen."""
+    lines = {key: f"{key}: {json.dumps(value)}" for key, value in flatten(sections).items()}
+    lines |= {
+        key: f"# {key}: {json.dumps(value)} (follows from the task and the data)" for key, value in follows.items()
+    }
+    return "\n".join(lines.values())

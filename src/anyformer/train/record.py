@@ -26,7 +26,7 @@ from anyformer.train.settings import TrainSettings
 from anyformer.train.step import choose_precision
 from anyformer.train.work import Work
 
-KEPT = 32  # shapes that are recorded
+KEPT = 96  # shapes that are recorded
 ROWS, TOKENS = 32, 8  # texts are filled up to multiples of these, so that there are few shapes
 SMALL = 40_000_000  # parameters: larger models keep a GPU busy by themselves, and lose by what is filled up
 WARM = 3  # steps over a shape before it is, as libraries set themselves up in the first ones

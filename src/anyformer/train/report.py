@@ -30,7 +30,7 @@ class MetricsFile(Watcher):
     def start(self, progress: Progress) -> None:
         kept = [row for row in read_metrics(self.path) if row["step"] <= progress.step]
         draft = self.path.with_suffix(".draft")
-        draft.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        draft.write_text("".join(as_line(row) for row in kept), encoding="utf-8")
         os.replace(draft, self.path)
 
     def log(self, figures: Figures, progress: Progress) -> None:
@@ -46,7 +46,13 @@ class MetricsFile(Watcher):
 
     def _add(self, row: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(as_line(row))
+
+
+def as_line(row: Mapping[str, Any]) -> str:
+    """A row as JSON, which has no NaN and no infinity: those are null."""
+    finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()}
+    return json.dumps(finite, allow_nan=False) + "\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -19,9 +19,10 @@ class State:
     batch: int = 0
     first_loss: float | None = None
     loss: float = math.nan  # smoothed
-    best: float | None = None  # the metric of the best evaluation, its step, and how many came after it
+    best: float | None = None  # the metric of the best evaluation, its loss and its step
+    best_loss: float | None = None
     best_step: int = 0
-    stale: int = 0
+    stale: int = 0  # evaluations in a row whose metric was no better
     evaluated: int = 0  # the step of the last evaluation
     metrics: dict[str, Any] = field(default_factory=dict)  # what it found
     tokens: int = 0

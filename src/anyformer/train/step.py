@@ -158,16 +158,29 @@ def choose_precision(name: str, device: torch.device) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
 
 
-def out_of_memory(error: BaseException, fed: Sequence[Fed], settings: TrainSettings) -> OutOfMemoryError | None:
+def out_of_memory(
+    error: BaseException, fed: Sequence[Fed], settings: TrainSettings, contrastive: bool = False
+) -> OutOfMemoryError | None:
     """What to lower, where an error says that memory ran out; None where it says something else."""
     ran_out = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
     if not ran_out:
         return None
     tried = max(fed, key=lambda one: one.slots).shape() if fed else "no batch yet"
-    half = max(settings.batch_size // 2, 1)
-    more = "" if settings.checkpointing else ", or --set train.checkpointing=true"
-    return OutOfMemoryError(
-        f"Out of memory with a batch of {tried}. Lower it: --set train.batch_size={half} --set"
-        f" train.accumulate={settings.accumulate * 2} learns the same with half the memory; or lower"
-        f" data.max_length{more}."
+    name, size = (
+        ("batch_size", settings.batch_size)
+        if settings.batch_tokens is None
+        else ("batch_tokens", settings.batch_tokens)
     )
+    lower = f"--set train.{name}={max(size // 2, 1)}"
+    gentle = "" if settings.checkpointing else "--set train.checkpointing=true"
+    if contrastive:
+        keeps = (
+            f"{gentle} keeps them, and so do more processes (torchrun)"
+            if gentle
+            else "more processes (torchrun) keep them"
+        )
+        how = f"{lower} leaves each row half as many negatives, which train.accumulate does not bring back; {keeps}"
+    else:
+        how = f"{lower} --set train.accumulate={settings.accumulate * 2} takes as much a step with half the memory"
+        how += f"; or {gentle}" if gentle else ""
+    return OutOfMemoryError(f"Out of memory with a batch of {tried}. Lower it: {how}; or lower data.max_length.")

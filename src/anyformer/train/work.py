@@ -37,6 +37,7 @@ class Work(Protocol):
     metric: str
     larger_is_better: bool
     steady: bool  # whether batches are all of one shape, and the loss does the same whatever their values
+    contrastive: bool  # whether rows of a batch are one another's negatives, on whatever device they are
     slow: bool  # whether making a batch is worth a thread even where the model runs on the same processor
 
     @property

@@ -1,12 +1,10 @@
-"""Safetensors on disk: one file or several, read a tensor at a time, written so that a crash loses nothing."""
+"""Safetensors on disk: one file or several, read a tensor at a time."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +15,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from anyformer.config import Settings, count_layers
 from anyformer.errors import FolderError, WeightsError
+from anyformer.jsonfile import check_inside, open_file, read_object
+from anyformer.schema import check_fields
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+WEIGHT_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
 SHARD = 5 * 10**9  # bytes a file
 WINDOW = 32 * 2**20  # bytes read before the mapping is given back, so that it never adds up to a second copy
 
@@ -52,16 +54,6 @@ class Stored:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte mark first
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FolderError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(data, dict):
-        raise FolderError(f"{path} must hold a JSON object.")
-    return data
-
-
 def check_fit(
     place: Path, missing: Iterable[str] = (), extra: Iterable[str] = (), wrong: Iterable[str] = (), what: str = "config"
 ) -> None:
@@ -72,13 +64,17 @@ def check_fit(
         raise WeightsError(f"The weights in {place} do not fit its {what}.{''.join(said)}")
 
 
+def check_layers(settings: Settings, tensors: Sized, place: Path) -> None:
+    """An error where a config asks for more layers than its file has tensors; before any of them is built."""
+    n = count_layers(settings)
+    if n > len(tensors):
+        raise WeightsError(f"The config in {place} asks for {n:,} layers, but its file has {len(tensors):,} tensors.")
+
+
 def list_tensors(folder: Path) -> dict[str, Stored]:
     """Every tensor of a folder, by name, without reading any."""
     if (folder / INDEX).exists():
-        index = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(index, dict):
-            raise FolderError(f'{folder / INDEX} has no "weight_map".')
-        files = [folder / str(name) for name in sorted(set(index.values()))]
+        files = _shards(folder)
         missing = [file.name for file in files if not file.exists()]
         if missing:
             raise FolderError(f"{folder} lacks {len(missing)} of {len(files)} weight files: {', '.join(missing)}.")
@@ -87,6 +83,18 @@ def list_tensors(folder: Path) -> dict[str, Stored]:
     else:
         raise FolderError(_no_weights(folder))
     return {stored.name: stored for file in files for stored in _list_file(file)}
+
+
+def _shards(folder: Path) -> list[Path]:
+    """The files that an index names; all of them lie in the folder."""
+    index = read_object(folder / INDEX)
+    if "weight_map" not in index:
+        raise FolderError(f'{folder / INDEX} has no "weight_map".')
+    check_fields(index, {"weight_map": dict[str, str]}, str(folder / INDEX), error=FolderError)
+    files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+    for file in files:
+        check_inside(file, folder)
+    return files
 
 
 def _no_weights(folder: Path) -> str:
@@ -103,9 +111,10 @@ def _no_weights(folder: Path) -> str:
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     try:
+        open_file(file).close()  # which refuses a pipe
         with safe_open(file, framework="pt", device="cpu") as handle:
             yield handle
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, MemoryError) as error:
         if _is_pointer(file):
             raise FolderError(
                 f"{file} is a pointer of git-lfs and not the weights; fetch them with `git lfs pull` in its checkout."
@@ -116,7 +125,7 @@ def _opened(file: Path) -> Iterator[Any]:
 def _is_pointer(file: Path) -> bool:
     """What a checkout without git-lfs has in place of a large file."""
     try:
-        with file.open("rb") as content:
+        with open_file(file) as content:
             return content.read(64).startswith(b"version https://git-lfs")
     except OSError:
         return False
@@ -149,6 +158,14 @@ def read_tensors(wanted: Iterable[Stored]) -> Iterator[tuple[Stored, Tensor]]:
                     yield stored, handle.get_tensor(stored.name)
 
 
+def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write one file, with the permissions of any new file; those that the library gives are 0600."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, {"format": "pt"})
+    path.chmod(mode)
+
+
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """One file, or several with an index where they are large."""
     shards: list[dict[str, Tensor]] = [{}]
@@ -160,59 +177,14 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
             size = 0
         shards[-1][name] = tensor
         size += nbytes
-    metadata = {"format": "pt"}
     if len(shards) == 1:
-        save_file(shards[0], folder / WEIGHTS, metadata)
+        write_safetensors(shards[0], folder / WEIGHTS)
         return
     names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, metadata)
+        write_safetensors(shard, folder / name)
     index = {
         "metadata": {"total_size": sum(t.numel() * t.element_size() for t in tensors.values())},
         "weight_map": {key: name for name, shard in zip(names, shards, strict=True) for key in shard},
     }
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """Write into a temporary folder beside `folder` and put it in place when everything is there.
-
-    A folder that stands there already keeps its other files; it is never seen half-written.
-    """
-    draft = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        yield draft
-        for file in draft.iterdir():
-            flush(file)
-        flush(draft)
-        os.chmod(draft, 0o755)
-        if not folder.exists():
-            draft.rename(folder)
-            flush(folder.parent)
-            return
-        if not folder.is_dir():
-            raise FolderError(f"{folder} is a file; a model is saved as a folder.")
-        stale = {p.name for p in folder.glob("model*.safetensors*")} - {p.name for p in draft.iterdir()}
-        # The config goes last: until it is there, a reader finds the old one with its own weights' names.
-        for file in sorted(draft.iterdir(), key=lambda p: p.name == "config.json"):
-            os.replace(file, folder / file.name)
-        for name in stale:
-            (folder / name).unlink()
-        flush(folder)
-    except OSError as error:
-        raise FolderError(f"{folder} cannot be written: {error.strerror or error}.") from None
-    finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def flush(path: Path) -> None:
-    """Make the disk have a file, or a folder's list of files, before anything else is done."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import warnings
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,24 @@ from anyformer import registry, shipped
 from anyformer.core.linear import quantised
 from anyformer.core.taps import brief
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
+from anyformer.jsonfile import read_object
 from anyformer.model import Model
+from anyformer.saving import whole_folder
+from anyformer.schema import check_fields
 from anyformer.version import __version__
 from anyformer.weights.difference import complete, own_tensors
-from anyformer.weights.files import check_fit, list_tensors, read_json, whole_folder, write_tensors
+from anyformer.weights.files import WEIGHT_FILES, check_fit, check_layers, list_tensors, write_tensors
 from anyformer.weights.hf import fill, load_hf, outline_hf, read_companions, save_hf, write_companions
 from anyformer.weights.rounded import rescale, scales_of
 from anyformer.weights.table import Key, addresses
 
 FORMATS = ("anyformer", "hf")
 SECTIONS = ("task", "data", "tokenizer", "train")  # of config.json, beside the model's own
+
+SCHEMA: Mapping[str, Any] = {
+    **{"family": str, "model": dict[str, Any], "recipe": str | None, "dtype": str, "base": str | None},
+    **dict.fromkeys(("hf", *SECTIONS), dict[str, Any]),
+}
 
 WORDS = re.compile(r"tokenizer|vocab|merges|special_tokens|added_tokens")  # the files of a tokenizer
 
@@ -35,17 +44,23 @@ def load(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
     weights: str | None = None,
+    ignore: Collection[str] = (),
 ) -> Model:
     """A model from an anyformer folder, a Hugging Face one or a .gguf file, or one that ships, by name; on `device`, as
-    it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs faster."""
+    it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs faster.
+
+    A Hugging Face config with fields that anyformer does not know is an error; `ignore` names those that make no
+    difference to the numbers you want."""
+    if isinstance(ignore, str):
+        raise ConfigError(f'ignore is a list of field names, such as ["{ignore}"].')
     if dtype is not None:
         dtype = read_dtype(dtype)
     if isinstance(device, str):
         device = read_device(device)
     path = shipped.place(_place(folder))
     if weights is None:
-        return read(path, device, dtype)
-    return read(path, device, torch.float32 if dtype is None else dtype).quantise(weights)
+        return read(path, device, dtype, ignore)
+    return read(path, device, torch.float32 if dtype is None else dtype, ignore).quantise(weights)
 
 
 def outline(folder: str | PathLike[str]) -> Model:
@@ -62,8 +77,10 @@ def outline(folder: str | PathLike[str]) -> Model:
         return _outline_own(path, config) if "anyformer" in config else outline_hf(path, config)[1]
 
 
-def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+def read(path: Path, device: str | torch.device, dtype: torch.dtype | None, ignore: Collection[str] = ()) -> Model:
     """Whichever form it has."""
+    if ignore and (_is_gguf(path) or "anyformer" in _config(path)):
+        raise ConfigError(f"ignore is for the config of a Hugging Face folder, and {path} is none.")
     if _is_gguf(path):
         from anyformer.weights.gguf import load_gguf
 
@@ -71,7 +88,7 @@ def read(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> M
     config = _config(path)
     if "anyformer" in config:
         return load_own(path, config, device, dtype)
-    return load_hf(path, config, device, dtype)
+    return load_hf(path, config, device, dtype, ignore)
 
 
 def _place(folder: Any) -> str | PathLike[str]:
@@ -98,7 +115,7 @@ def _config(path: Path) -> dict[str, Any]:
         raise FolderError(f"The run in {path} is not finished; the command that began it goes on with --resume.")
     if not (path / "config.json").exists():
         raise FolderError(f"{path} has no config.json, so it is no model folder.")
-    return read_json(path / "config.json")
+    return read_object(path / "config.json")
 
 
 def read_device(name: str) -> torch.device:
@@ -128,11 +145,38 @@ def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -
         raise ConfigError(f'There is no format "{format}".{nearest(format, FORMATS)} There are: {", ".join(FORMATS)}.')
     if quantised(model):
         raise WeightsError("The weights of this model are rounded to int8; load it again without that to save it.")
-    with whole_folder(Path(_place(folder))) as draft:
+    check_scores(model)
+    with whole_folder(Path(_place(folder)), replaces=WEIGHT_FILES) as draft:
         if format == "hf":
             save_hf(model, draft)
         else:
             save_own(model, draft)
+
+
+def check_scores(model: Model) -> None:
+    """Raise ConfigError if an alignment function was set by hand: no setting names it, so a folder would lose it."""
+    found = _scores(model)
+    if not found:
+        return
+    built = _scores(registry.outline(registry.family(model.family), model.config))
+    for place, score in found.items():
+        if place not in built or _facts(score) != _facts(built[place]):
+            name = getattr(score, "__name__", type(score).__name__)
+            raise ConfigError(
+                f"{place} is {name}, set by hand; a folder cannot hold it, and the model would load with another score."
+                " Set it back to what the model was built with to save it."
+            )
+
+
+def _scores(model: Model) -> dict[str, Any]:
+    parts = ((f"{brief(path)}.score", getattr(part, "score", None)) for path, part in model.named_modules() if path)
+    return {place: score for place, score in parts if score is not None}
+
+
+def _facts(score: Any) -> tuple[type, dict[str, Any]]:
+    """What tells one score from another, its weights aside."""
+    own = vars(score) if hasattr(score, "__dict__") else {}
+    return type(score), {name: value for name, value in own.items() if name[0] != "_" and name != "training"}
 
 
 def save_own(model: Model, folder: Path) -> None:
@@ -159,7 +203,7 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
     model = _outline_own(folder, config)
     if dtype is None and "dtype" in config:
         dtype = read_dtype(str(config["dtype"]))
-    base = None if config.get("base") is None else read(shipped.place(str(config["base"])), "cpu", torch.float32)
+    base = None if config.get("base") is None else read(shipped.complete(str(config["base"])), "cpu", torch.float32)
     if base is None:
         fill_own(model, folder, device, dtype)
     else:
@@ -175,12 +219,22 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
 
 
 def _outline_own(folder: Path, config: dict[str, Any]) -> Model:
+    check_fields(config, SCHEMA, str(folder / "config.json"))
     family = registry.family(str(config.get("family")))
     try:
         settings = family.config.from_json(config.get("model", {}))
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from None
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        raise ConfigError(f'{folder / "config.json"}: "model" makes no {family.name}: {str(error)[:200]}.') from None
+    check_layers(settings, _tensors(folder, config), folder)
     return registry.outline(family, settings)
+
+
+def _tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a folder stores, with what the model that it is built on does."""
+    base = None if config.get("base") is None else shipped.complete(config["base"])
+    return {**(list_tensors(base) if base is not None and base.is_dir() else {}), **list_tensors(folder)}
 
 
 def fill_own(model: Model, folder: Path, device: str | torch.device, dtype: torch.dtype | None) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,8 @@ from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.gguf import GGUF, Packed, open_gguf
 from anyformer.model import Model
 from anyformer.recipes.llama import Llama
-from anyformer.weights.files import Stored, check_fit
+from anyformer.schema import Range, check_fields
+from anyformer.weights.files import Stored, check_fit, check_layers
 from anyformer.weights.hf import main_dtype
 from anyformer.weights.table import Key, addresses
 from anyformer.weights.tables import llama
@@ -86,6 +87,17 @@ _FIELDS = {
     "rope.scaling.original_context_length": None,
     "vocab_size": None,
 }
+_COUNT, _POSITIVE = Annotated[int, Range(1, 2**24)], Annotated[float, Range(above=0)]
+_SCHEMA: Mapping[str, Any] = {
+    **dict.fromkeys(("embedding_length", "feed_forward_length", "vocab_size", "rope.dimension_count"), _COUNT),
+    **{f"attention.{name}": _COUNT for name in ("head_count", "head_count_kv", "key_length", "value_length")},
+    **dict.fromkeys(("context_length", "rope.scaling.original_context_length"), Annotated[int, Range(1, 2**31 - 1)]),
+    **dict.fromkeys(("rope.freq_base", "rope.scaling.factor"), _POSITIVE),
+    "block_count": Annotated[int, Range(1, 10_000)],
+    "attention.layer_norm_rms_epsilon": Annotated[float, Range(least=0)],
+    "rope.scaling.type": str,
+}
+_IDS = dict.fromkeys(("tokenizer.ggml.padding_token_id", "tokenizer.ggml.eos_token_id"), int)
 
 
 def load_gguf(file: Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
@@ -95,11 +107,11 @@ def load_gguf(file: Path, device: str | torch.device = "cpu", dtype: torch.dtype
     model = registry.outline(registry.family(kind.family), settings)
     keys = _keys(settings, kind)
     _check(keys, stored, addresses(model), file)
-    materialise(model, device, dtype if dtype is not None else main_dtype(stored))
+    materialise(model, device, dtype if dtype is not None else main_dtype([stored[key.theirs] for key in keys], file))
     places = addresses(model)
     with torch.no_grad():
         for key in keys:
-            _unpack(source, source.tensors[key.theirs], key, places[key.ours])
+            _unpack(source, source.tensors[key.theirs], key, places[key.ours], file)
     return model.eval()
 
 
@@ -112,7 +124,9 @@ def outline_gguf(file: Path) -> Model:
 
 def _read(source: GGUF, kind: Kind, file: Path) -> tuple[Llama, dict[str, Stored]]:
     stored = {name: _stored(source, tensor, file) for name, tensor in source.tensors.items()}
-    return read_settings(source.fields, kind, stored, file), stored
+    settings = read_settings(source.fields, kind, stored, file)
+    check_layers(settings, stored, file)
+    return settings, stored
 
 
 def _kind(fields: Mapping[str, Any], file: Path) -> Kind:
@@ -136,6 +150,8 @@ def read_settings(fields: Mapping[str, Any], kind: Kind, tensors: Mapping[str, S
         raise ConfigError(
             f'{file} stretches rotary positions with a tensor, "rope_freqs.weight", which anyformer does not support.'
         )
+    check_fields(own, _SCHEMA, str(file))
+    check_fields(fields, _IDS, str(file))
     ours = {ours: own[name] for name, ours in _FIELDS.items() if ours is not None and name in own}
     words = tensors.get("token_embd.weight")
     if words is None:
@@ -197,7 +213,7 @@ def _stored(source: GGUF, tensor: Packed, file: Path) -> Stored:
     if kind not in PLAIN and kind not in QUANTISED:
         known = ", ".join((*PLAIN, *QUANTISED))
         raise WeightsError(f"{file} holds {tensor.name} as {kind}, which anyformer does not read; it reads {known}.")
-    rows, width = _rows(tensor)
+    rows, width = _rows(tensor, file)
     if tensor.start + rows * width > len(source.data):
         raise FolderError(f"{file} is cut short: it ends before the end of {tensor.name}.")
     return Stored(file, tensor.name, tensor.shape, PLAIN.get(kind, torch.float32))
@@ -225,21 +241,23 @@ def _check(keys: list[Key], stored: Mapping[str, Stored], shapes: Mapping[str, T
     check_fit(file, missing, extra, wrong, "metadata")
 
 
-def _rows(tensor: Packed) -> tuple[int, int]:
+def _rows(tensor: Packed, file: Path) -> tuple[int, int]:
     """How many rows a tensor has, and how many bytes each takes."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.kind)]
+    if tensor.shape[-1] % block:
+        raise WeightsError(f"{file} packs {block} numbers at a time, and {tensor.name} has {tensor.shape[-1]} a row.")
     return math.prod(tensor.shape[:-1]), tensor.shape[-1] // block * size
 
 
-def _unpack(source: GGUF, tensor: Packed, key: Key, place: Tensor) -> None:
+def _unpack(source: GGUF, tensor: Packed, key: Key, place: Tensor, file: Path) -> None:
     """A few rows at a time; where their order is another one, whole heads."""
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
     kind = GGMLQuantizationType(tensor.kind)
-    rows, width = _rows(tensor)
+    rows, width = _rows(tensor, file)
     data = np.frombuffer(source.data, np.uint8, rows * width, tensor.start).reshape(rows, width)
     step = max(1, ROWS // tensor.shape[-1])
     if key.op == "rows":

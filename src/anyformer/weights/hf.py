@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,38 @@ import torch
 from torch import Tensor
 
 from anyformer import registry
-from anyformer.config import Settings
 from anyformer.core.init import materialise
 from anyformer.core.taps import brief
-from anyformer.errors import ConfigError, FolderError, nearest
+from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
+from anyformer.jsonfile import check_inside, read_bytes, read_object
 from anyformer.model import Model
-from anyformer.weights.files import Stored, check_fit, list_tensors, read_json, read_tensors, write_tensors
-from anyformer.weights.table import GENERAL, Key, Table, addresses
+from anyformer.schema import check_fields
+from anyformer.weights.files import Stored, check_fit, check_layers, list_tensors, read_tensors, write_tensors
+from anyformer.weights.hf_config import SCHEMA, leave_out, read_config
+from anyformer.weights.table import Key, Table, addresses
 from anyformer.weights.tables import TABLES
 
 # Small files that belong to a model and are carried along unchanged.
 COMPANIONS = re.compile(
     r"(tokenizer.*\.json|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)|merges\.txt|.*\.(model|spm)"
     r"|chat_template\.(jinja|json)|(pre)?processor_config\.json|image_processor_config\.json|modules\.json"
-    r"|normalizer\.json|README\.md|LICENSE)"
+    r"|normalizer\.json|README\.md|LICENSE"
+    r"|sentence_bert_config\.json|config_sentence_transformers\.json|\d+_\w+/config\.json)"
 )
+CARD = "README.md"
+SENTENCES = re.compile(r"modules\.json|(config_)?sentence_.*\.json|\d+_\w+/.*")  # how a sentence encoder makes vectors
+
+FORMULAS = 2**24  # numbers that a file may leave to formulas (fixed positions), or as many as it holds
 
 
-def load_hf(folder: Path, config: dict[str, Any], device: str | torch.device, dtype: torch.dtype | None) -> Model:
-    table, model = outline_hf(folder, config)
+def load_hf(
+    folder: Path,
+    config: dict[str, Any],
+    device: str | torch.device,
+    dtype: torch.dtype | None,
+    ignore: Iterable[str] = (),
+) -> Model:
+    table, model = outline_hf(folder, config, ignore)
     settings = model.config
     fill(model, table.keys(settings), match(table, settings, list_tensors(folder), folder), folder, device, dtype)
     model.origin.hf_config = config
@@ -39,14 +53,18 @@ def load_hf(folder: Path, config: dict[str, Any], device: str | torch.device, dt
     return model.eval()
 
 
-def outline_hf(folder: Path, config: dict[str, Any]) -> tuple[Table, Model]:
+def outline_hf(folder: Path, config: dict[str, Any], ignore: Iterable[str] = ()) -> tuple[Table, Model]:
     """The model without its weights, and the table of its family."""
     table, architecture = find_table(config, folder)
+    if ignore:
+        config = leave_out(table, config, ignore, folder / "config.json")
     settings = read_config(table, architecture, config, folder)
+    check_layers(settings, list_tensors(folder), folder)
     return table, registry.outline(registry.family(table.family), settings)
 
 
 def find_table(config: dict[str, Any], folder: Path) -> tuple[Table, str]:
+    check_fields(config, SCHEMA, str(folder / "config.json"), error=FolderError)
     kind = config.get("model_type")
     known = sorted(TABLES)
     if kind is None:
@@ -54,9 +72,9 @@ def find_table(config: dict[str, Any], folder: Path) -> tuple[Table, str]:
             f'{folder / "config.json"} does not say which family the model is of ("model_type"); anyformer knows:'
             f" {', '.join(known)}."
         )
-    if not isinstance(kind, str) or kind not in TABLES:
+    if kind not in TABLES:
         raise FolderError(
-            f'{folder} is a "{kind}" model, a family that anyformer does not know.{nearest(str(kind), known)}'
+            f'{folder} is a "{kind}" model, a family that anyformer does not know.{nearest(kind, known)}'
             f" It knows: {', '.join(known)}."
         )
     table = TABLES[kind]
@@ -73,42 +91,6 @@ def find_table(config: dict[str, Any], folder: Path) -> tuple[Table, str]:
             f" Of {kind} it loads: {', '.join(table.architectures)}."
         )
     return table, named[0]
-
-
-def read_config(table: Table, architecture: str, config: dict[str, Any], folder: Path) -> Settings:
-    """Their config as our settings. A field that changes numbers and is not supported is an error that names it."""
-    where = folder / "config.json"
-    try:
-        config = table.adjust({**config, "architectures": [architecture]})
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    if config.get("quantization_config"):
-        raise ConfigError(f'{where}: "quantization_config" is set; anyformer loads weights that are not quantised.')
-    for name, values in table.fixed.items():
-        if name in config and config[name] not in values:
-            wanted = " or ".join(repr(value) for value in values)
-            raise ConfigError(
-                f'{where}: "{name}" is {config[name]!r}; anyformer supports only {wanted} for {architecture}.'
-            )
-    ours: dict[str, Any] = dict(table.architectures[architecture])
-    for entry in table.fields:
-        value = config.get(entry.theirs, entry.default)
-        try:
-            ours[entry.ours] = entry.read(value)
-        except (ConfigError, TypeError, ValueError, KeyError, IndexError) as error:
-            raise ConfigError(f'{where}: "{entry.theirs}" is {value!r}, which is not supported: {error}') from None
-    known = {entry.theirs for entry in table.fields} | set(table.fixed) | table.inert | GENERAL
-    unknown = sorted(name for name in config if name not in known and not name.startswith("_"))
-    if unknown:
-        warnings.warn(
-            f"{where} has fields that anyformer does not know and leaves aside: {', '.join(unknown)}.", stacklevel=4
-        )
-    try:
-        return registry.family(table.family).config(**ours)
-    except ConfigError as error:
-        names = {entry.ours: entry.theirs for entry in table.fields}
-        hint = ", ".join(f"{o} is their {t}" for o, t in names.items() if o != t and re.search(rf"\b{o}\b", str(error)))
-        raise ConfigError(f"{where}: {error}{f' ({hint})' if hint else ''}") from None
 
 
 def match(table: Table, settings: Any, stored: dict[str, Stored], folder: Path) -> dict[str, Stored]:
@@ -142,13 +124,23 @@ def fill(
 ) -> None:
     """Give a model on the meta device its memory and copy the file's tensors into it, one at a time."""
     shapes = addresses(model)
+    homeless = [key.theirs for key in keys if key.ours not in shapes]
+    if homeless:
+        raise ConfigError(f"The config in {folder} makes a model without {homeless[0]}, which its class has.")
     wrong = [
         f"{found[key.theirs].name} is {list(found[key.theirs].shape)}, expected {list(key.expected(shapes[key.ours]))}"
         for key in keys
         if key.theirs in found and found[key.theirs].shape != key.expected(shapes[key.ours])
     ]
     check_fit(folder, wrong=wrong)
-    materialise(model, device, dtype if dtype is not None else main_dtype(found))
+    made = sum(shapes[key.ours].numel() for key in keys if key.theirs not in found)
+    held = sum(torch.Size(stored.shape).numel() for stored in found.values())
+    if made > max(held, FORMULAS):
+        raise WeightsError(
+            f"The config in {folder} asks for tables of {made:,} numbers; its file holds {held:,} in all."
+        )
+    used = [found[key.theirs] for key in keys if key.theirs in found]
+    materialise(model, device, dtype if dtype is not None else main_dtype(used, folder))
     places = addresses(model)
     by_stored: dict[Stored, list[Key]] = {}
     for key in keys:
@@ -171,21 +163,44 @@ def _fill_formulas(model: Model, absent: set[str]) -> None:
             module.reset(0.0)
 
 
-def main_dtype(found: dict[str, Stored]) -> torch.dtype:
-    """The type that most of the weights are stored in."""
+def main_dtype(stored: Iterable[Stored], place: Path) -> torch.dtype:
+    """The type that most of the weights are stored in; float32 if that would round others, which is then said."""
     sizes: Counter[torch.dtype] = Counter()
-    for stored in found.values():
-        if stored.dtype.is_floating_point:
-            sizes[stored.dtype] += stored.bytes
-    return sizes.most_common(1)[0][0] if sizes else torch.float32
+    for one in stored:
+        if one.dtype.is_floating_point:
+            sizes[one.dtype] += one.bytes
+    if not sizes:
+        return torch.float32
+    main = sizes.most_common(1)[0][0]
+    if main not in (torch.float16, torch.bfloat16) or len(sizes) == 1:
+        return main
+    kinds = sorted(str(kind).removeprefix("torch.") for kind in sizes)
+    warnings.warn(
+        f"{place} holds weights in {' and '.join(kinds)}; the model is float32, so that none is rounded."
+        f' dtype="{str(main).removeprefix("torch.")}" takes half the memory.',
+        stacklevel=2,
+    )
+    return torch.float32
 
 
 def read_companions(model: Model, folder: Path) -> None:
     """Everything beside the weights, to be written back."""
     generation = folder / "generation_config.json"
-    model.origin.generation = read_json(generation) if generation.exists() else {}
-    files = sorted(path for path in folder.iterdir() if path.is_file() and COMPANIONS.fullmatch(path.name))
-    model.origin.files = {path.name: path.read_bytes() for path in files}
+    model.origin.generation = read_object(generation) if generation.exists() else {}
+    inside = {str(path.relative_to(folder)): path for path in (*folder.iterdir(), *folder.glob("*/config.json"))}
+    files = {name: inside[name] for name in sorted(inside) if COMPANIONS.fullmatch(name) and inside[name].is_file()}
+    kept = {name: path for name, path in files.items() if _is_inside(path, folder)}
+    model.origin.files = {name: read_bytes(path, folder=folder) for name, path in kept.items()}
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Whether a companion lies in its folder. What a link finds elsewhere is neither read nor written into exports."""
+    try:
+        check_inside(path, folder)
+    except FolderError as error:
+        warnings.warn(f"{error} It is left aside.", stacklevel=5)
+        return False
+    return True
 
 
 def save_hf(model: Model, folder: Path) -> None:
@@ -217,11 +232,17 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_companions(model: Model, folder: Path) -> None:
-    for name, content in model.origin.files.items():
-        (folder / name).write_bytes(content)
+    write_files(model.origin.files, folder)
     if model.origin.generation:
         text = json.dumps(model.origin.generation, indent=2, sort_keys=True)
         (folder / "generation_config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Files by their names, some of which lie in a folder of their own (1_Pooling/config.json)."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def table_for(model: Model) -> tuple[Table, str]:
@@ -245,10 +266,11 @@ def write_config(table: Table, architecture: str, model: Model) -> dict[str, Any
         if not unsaid and (entry.theirs not in today or entry.read(today[entry.theirs]) != ours):
             config[entry.theirs] = entry.write(ours)
     if "id2label" in config:
-        config["label2id"] = {label: int(index) for index, label in config["id2label"].items()}
+        config.pop("num_labels", None)  # which they count again
+        config["label2id"] = {str(label): int(index) for index, label in config["id2label"].items()}
     for name, value in table.extras(model.config, today).items():
         config[name] = value
-        if value is None:  # not said at all: some versions of the class trip over a null
+        if value is None and name not in table.nulls:  # not said at all: some versions trip over a null
             del config[name]
     config["architectures"] = [architecture]
     config["model_type"] = table.model_type

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.core.linear import Fused
@@ -16,7 +15,8 @@ from anyformer.core.lora import LowRank, adapters
 from anyformer.core.taps import brief
 from anyformer.errors import ConfigError
 from anyformer.model import Model
-from anyformer.weights.files import whole_folder
+from anyformer.saving import whole_folder
+from anyformer.weights.files import write_safetensors
 from anyformer.weights.hf import table_for
 from anyformer.weights.table import Key
 
@@ -44,7 +44,7 @@ def save_adapter(model: Model, folder: Path, base: str | None = None) -> None:
     config = _config(first, modules, saved, base, any(key.op == "transpose" for key in keys.values()))
     with whole_folder(folder) as draft:
         plain = {name: value.detach().contiguous().cpu().clone() for name, value in tensors.items()}
-        save_file(plain, draft / "adapter_model.safetensors", {"format": "pt"})
+        write_safetensors(plain, draft / "adapter_model.safetensors")
         (draft / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

@@ -169,6 +169,7 @@ class Table:
     adjust: Callable[[dict[str, Any]], dict[str, Any]] = same  # theirs, brought to today's form
     # Fields to write that follow from several of ours, given what the folder came with; None leaves one out.
     extras: Callable[[Any, dict[str, Any]], dict[str, Any]] = lambda config, today: {}
+    nulls: frozenset[str] = frozenset()  # extras that are written as null: left out, the class assumes a number
     copies: Callable[[Any], Mapping[str, str]] = lambda config: {}  # written name -> the name whose tensor it repeats
     made: Callable[[Any], Mapping[str, Tensor]] = lambda config: {}  # written name -> a tensor that a formula gives
 
@@ -195,8 +196,13 @@ GENERAL = frozenset(
     num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id prefix
     problem_type remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
     suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
-    transformers_version typical_p use_bfloat16 use_cache attn_implementation""".split()
+    transformers_version typical_p use_bfloat16 use_cache attn_implementation
+    sbert_ce_default_activation_function sentence_transformers transformers.js_config unsloth_fixed unsloth_version
+    xla_device""".split()
 )
+# Fields of every config that say something only where they differ from what is assumed, for families that do not read
+# them: nothing is pruned; a model that writes nothing has no output to tie to its words.
+USUAL: Mapping[str, Any] = {"pruned_heads": {}, "tie_word_embeddings": True}
 
 
 def addresses(model: nn.Module) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.decode.slots import pick as pick_slots
+from anyformer.decode.slots import tidy
 from anyformer.errors import InputError
 from anyformer.explore import grids
 from anyformer.explore.ask import Ask
@@ -19,6 +20,7 @@ from anyformer.explore.patience import Patience
 from anyformer.explore.views.heads import place
 from anyformer.inputs.image import ImageInput
 from anyformer.pictures.open import pillow
+from anyformer.tasks.detect import Detect, usual_nms
 from anyformer.tasks.text import labels_of
 
 FILTERS = 28  # of the patch embedding, as in figure 7 of the ViT paper
@@ -92,7 +94,9 @@ def detections(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
         "scores": best[0],
         **{k: v[0] for k, v in head.set_values(trace.output, None).items()},
     }
-    found = pick_slots(slots, ask.threshold)
+    _, chosen = Detect.chosen(opened.model, {})
+    nms = usual_nms(opened.model) if chosen.nms is None else chosen.nms
+    found = tidy(pick_slots(slots, ask.threshold), (1, 1), nms)  # in shares of the picture, as the task does in pixels
     names = labels_of(opened.model)
     things = [
         {"text": names[label] if label < len(names) else str(label), "score": score, "box": box, "slot": slot}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from anyformer.errors import InputError
 from anyformer.explore import grids
@@ -18,6 +19,7 @@ from anyformer.explore.views.heads import pick
 from anyformer.explore.views.pictures import as_png
 from anyformer.inputs.docked import DockedInput
 from anyformer.inputs.prefix import PrefixedTextInput
+from anyformer.tasks.ask_image import AskImage
 
 
 def words_over(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
@@ -60,10 +62,7 @@ def _written(opened: Opened, ask: Ask, patience: Patience) -> tuple[Subject, Tra
         return opened.look(ask, patience)
     key = (*ask.key(), "written")
     if key not in opened.passes:
-        begin = opened.model.config.to_json().get("begin")
-        asked = ask if ask.text.strip() or begin is None else replace(ask, text=str(begin))
-        subject = opened.subject(asked, patience)
-        given = dict(subject.batch) if begin is None else {**subject.batch, "input_ids": torch.tensor([[begin]])}
+        subject, given = _prompt(opened, ask, patience)
         prompt = given["input_ids"][0].tolist()
         if ask.target is None:
             ids = opened.generate(ask, given, patience)
@@ -71,6 +70,21 @@ def _written(opened: Opened, ask: Ask, patience: Patience) -> tuple[Subject, Tra
             ids = prompt + [word.id for word in opened.cut(ask.target, special=False)[0]]
         words = opened.words(ids)
         batch = {**given, "input_ids": torch.tensor([ids[:-1]])}
+        if "both_ways" in given:  # the answer is read from left to right
+            batch["both_ways"] = F.pad(given["both_ways"], (0, len(ids) - 1 - len(prompt)))
         made = replace(subject, batch=batch, words={stage.name: words[:-1]}, answers=words[len(prompt) :])
         opened.keep(key, made, trace(opened.model, batch, ask.silence, patience))
     return opened.passes[key]
+
+
+def _prompt(opened: Opened, ask: Ask, patience: Patience) -> tuple[Subject, dict[str, Any]]:
+    """The input, and the batch that the answer goes on from. A model for questions about pictures is asked as its task
+    asks it, its usual question if there is no text."""
+    text = ask.text.strip()
+    if isinstance(opened.task, AskImage):
+        subject = opened.subject(ask if text else replace(ask, text=opened.task.settings.question), patience)
+        ids = torch.tensor([opened.task.asked(text or None)])
+        return subject, {**subject.batch, "input_ids": ids, "both_ways": torch.ones_like(ids)}
+    begin = opened.model.config.to_json().get("begin")
+    subject = opened.subject(ask if text or begin is None else replace(ask, text=str(begin)), patience)
+    return subject, dict(subject.batch) if begin is None else {**subject.batch, "input_ids": torch.tensor([[begin]])}

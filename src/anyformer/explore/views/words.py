@@ -140,7 +140,7 @@ def generation(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     with watched(model, None, [], patience), silenced(model, ask.silence):
         state, scores = prefill(model, batch, opening)
-        for _ in range(ask.new_tokens):
+        for _ in range(ask.steps):
             chances, chosen = _choose(scores, ask, dice)
             rows.append({**_step(opened, scores, chances, chosen), "cache": cache_of(state)})
             if chosen in ending or _full(model, state):
@@ -231,7 +231,7 @@ def beam_tree(opened: Opened, ask: Ask, patience: Patience) -> dict[str, Any]:
     if ask.beams < 2:
         raise InputError("A tree has two beams or more.")
     model, batch = opened.model, _prompt(opened, ask, patience)
-    options = {"num_beams": ask.beams, "max_new_tokens": ask.new_tokens, "do_sample": False, **opened.ending()}
+    options = {"num_beams": ask.beams, "max_new_tokens": ask.steps, "do_sample": False, **opened.ending()}
     tree = _Tree()
     with watched(model, None, [], patience), silenced(model, ask.silence):
         start = begin(model, (), {**batch, **options})

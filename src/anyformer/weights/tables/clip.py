@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.recipes.clip import CLIP, CLIPText, CLIPVision
+from anyformer.weights.hf_config import read_config
 from anyformer.weights.table import PICTURES, Field, Key, Table, activation, assume, bare, both, each_layer, named
 
 _LAYER = {
@@ -122,8 +123,6 @@ def part(ours: str, table: Table, architecture: str) -> Field:
     theirs = f"{ours}_config"
 
     def read(config: Any) -> Any:
-        from anyformer.weights.hf import read_config  # which reads this table too
-
         return read_config(table, architecture, dict(config or {}), Path(theirs))
 
     def write(settings: Any) -> dict[str, Any]:

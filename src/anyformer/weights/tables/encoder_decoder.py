@@ -12,6 +12,7 @@ from typing import Any
 from anyformer.config import Settings
 from anyformer.errors import ConfigError
 from anyformer.recipes.encoder_decoder import EncoderDecoder, side, widths
+from anyformer.weights.hf_config import read_config
 from anyformer.weights.table import Field, Key, Table, both, first
 
 
@@ -35,8 +36,6 @@ def architecture(table: Table, name: str) -> str:
 
 
 def read_side(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    from anyformer.weights.hf import read_config  # which reads this table too
-
     table = table_of(config.get("model_type"))
     settings = read_config(table, architecture(table, name), dict(config), Path(name))
     return {"family": table.family, **settings.to_json()}

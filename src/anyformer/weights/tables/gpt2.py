@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from anyformer.recipes.gpt2 import GPT2
 from anyformer.weights.table import Field, Key, Table, activation, both, each_layer, spoken
 
@@ -29,6 +31,16 @@ def keys(config: GPT2) -> list[Key]:
         *each_layer(config.n_layers, layer),
         *both("decoder.final_norm", "transformer.ln_f"),
     ]
+
+
+IDS = ("bos_token_id", "eos_token_id")
+TEXT_END = 50256  # <|endoftext|> of the original vocabulary: what GPT2Config assumes if a file does not say
+
+
+def ids(config: GPT2, today: dict[str, Any]) -> dict[str, Any]:
+    """How texts begin and end, always said; null for a vocabulary that does not have the original's token."""
+    usual = TEXT_END if config.vocab_size > TEXT_END else None
+    return {name: today.get(name, usual) for name in IDS}
 
 
 TABLE = Table(
@@ -60,5 +72,7 @@ TABLE = Table(
         " summary_proj_to_labels summary_first_dropout".split()
     ),
     aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
+    extras=ids,
+    nulls=frozenset(IDS),
     leftovers=lambda config: (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$"),
 )

@@ -120,7 +120,7 @@ TABLE = Table(
         Field("hidden_bias", "mlp_bias", False),
     ),
     keys=keys,
-    inert=frozenset({"pretraining_tp"}),
+    inert=frozenset({"pretraining_tp", "is_llama_config", "max_sequence_length"}),  # read by nobody
     leftovers=leftovers,
     adjust=gather(),
     extras=one_bias,

@@ -32,7 +32,8 @@ def words(config: Transformer, speaks: bool = True) -> list[Key]:
     if config.tied:
         return [Key(source, SOURCE), Key(target, TARGET, also=("lm_head.weight",))]
     output_rows = [Key("language.words.weight", "lm_head.weight")] if speaks else []
-    return [Key(source, SOURCE), Key(target, TARGET), *output_rows]
+    shared = ("model.shared.weight",)  # transformers makes one table of both where it resizes them
+    return [Key(source, SOURCE, also=shared), Key(target, TARGET, also=shared), *output_rows]
 
 
 def keys(config: Transformer) -> list[Key]:

@@ -50,10 +50,13 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
     gated, _, name = activation.rpartition("-")
     if gated not in ("", "gated"):
         raise ConfigError(f'"feed_forward_proj" is {activation!r}; it takes an activation or "gated-" and one.')
-    scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    # Today's class writes tie_word_embeddings as true whatever it has done; its scale tells version 1.1 from the first.
+    tied = config.get("tie_word_embeddings", True)
+    scaled = config.get("scale_decoder_outputs", tied)
     # "gated-gelu" means the approximate form, which the config class spells out.
     name = "gelu_new" if activation == "gated-gelu" else name
-    return {**config, "scale_decoder_outputs": scaled, "is_gated_act": bool(gated), "dense_act_fn": name}
+    words = {"scale_decoder_outputs": scaled, "tie_word_embeddings": tied and scaled}
+    return {**config, **words, "is_gated_act": bool(gated), "dense_act_fn": name}
 
 
 def extras(config: T5, today: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def extras(config: T5, today: dict[str, Any]) -> dict[str, Any]:
     theirs = {"is_gated_act": config.gated, "dense_act_fn": write_activation(config.activation)}
     if any(today.get(field) != value for field, value in theirs.items()):
         written["feed_forward_proj"] = f"gated-{name}" if config.gated else name
-    return written if today else {**written, "tie_word_embeddings": config.tied}
+    return written
 
 
 TABLE = Table(
@@ -84,15 +87,14 @@ TABLE = Table(
         Field("gated", "is_gated_act", False),
         Field("norm_eps", "layer_norm_epsilon", 1e-6),
         Field("dropout", "dropout_rate", 0.1),
-        Field("tied", "scale_decoder_outputs", True),
+        Field("tied", "tie_word_embeddings", True),
+        Field("scaled", "scale_decoder_outputs", None),
         Field("padding", "pad_token_id", 0),
         Field("decoder_start", "decoder_start_token_id", 0),
         Field("end", "eos_token_id", 1, read=first),
     ),
     keys=keys,
-    inert=frozenset(
-        "is_decoder classifier_dropout initializer_factor tie_word_embeddings feed_forward_proj n_positions".split()
-    ),
+    inert=frozenset("is_decoder classifier_dropout initializer_factor feed_forward_proj n_positions".split()),
     leftovers=lambda config: (r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
     adjust=adjust,
     extras=extras,

@@ -1,0 +1,98 @@
+"""Copies of weights that are made for speed (packed, folded), and whether they still hold.
+
+A copy knows the tensors that it was made of and their versions, which count up when a tensor is written to in place.
+Fused optimizers write without counting, so a hook counts for them. Writes to `.data` cannot be counted: before every
+pass without gradients a model compares a sample of the numbers that its copies were made of (`check_copies`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+SAMPLE = 32  # numbers of each tensor
+WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits are compared, so that NaN equals itself
+
+
+class Copy:
+    """What was made of some weights, in eval mode and without gradients."""
+
+    made: ClassVar[int] = 0  # how many there have been
+
+    def __init__(self, *weights: Tensor) -> None:
+        self.weights = weights
+        self.versions = tuple(weight._version for weight in weights)
+        self.places = [weight.data_ptr() for weight in weights]
+        self.views = [_few(weight) for weight in weights]
+        self.sample = torch.cat(self.views)
+        Copy.made += 1
+
+    def holds(self, *weights: Tensor) -> bool:
+        """Whether these are the weights that it was made of, and no write to them was counted since."""
+        pairs = zip(weights, self.weights, self.versions, strict=True)
+        return all(now is then and now._version == version for now, then, version in pairs)
+
+    def expire(self) -> None:
+        """From now on it does not hold."""
+        self.versions = (-1,) * len(self.weights)
+
+
+def _few(weight: Tensor) -> Tensor:
+    """A view of some of its numbers, wherever they lie: an odd stride does not stay in one column."""
+    flat = weight.detach().view(WHOLE[weight.element_size()])
+    stride = max((weight.numel() - 1) // SAMPLE, 1)
+    stride -= stride % 2 == 0
+    return flat.as_strided((min(SAMPLE, weight.numel()),), (stride,))
+
+
+class Samples:
+    """The samples of all copies of a model that hold, side by side for each device."""
+
+    def __init__(self, model: nn.Module) -> None:
+        held = (getattr(part, name, None) for part in model.modules() for name in ("_packed", "_folded"))
+        copies = [copy for copy in held if isinstance(copy, Copy) and copy.holds(*copy.weights)]
+        self.copies, self.made = copies, Copy.made
+        self.weights = [weight for copy in copies for weight in copy.weights]
+        self.places = [place for copy in copies for place in copy.places]
+        by_device: dict[torch.device, list[Copy]] = {}
+        for copy in copies:
+            by_device.setdefault(copy.sample.device, []).append(copy)
+        self.views = [[view for copy in some for view in copy.views] for some in by_device.values()]
+        self.values = [torch.cat([copy.sample for copy in some]) for some in by_device.values()]
+
+    def same(self) -> bool:
+        if [weight.data_ptr() for weight in self.weights] != self.places:
+            return False
+        pairs = zip(self.views, self.values, strict=True)
+        return all(torch.equal(torch.cat(some), values) for some, values in pairs)
+
+
+_SAMPLES: WeakKeyDictionary[nn.Module, Samples] = WeakKeyDictionary()
+
+
+def check_copies(model: nn.Module) -> None:
+    """Let the model's copies expire if something was written past the versions of their weights."""
+    if not Copy.made or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return
+    samples = _SAMPLES.get(model)
+    if samples is None or samples.made != Copy.made:
+        samples = _SAMPLES[model] = Samples(model)
+    if not samples.same():
+        for copy in samples.copies:
+            copy.expire()
+
+
+def _count_steps(optimizer: torch.optim.Optimizer, args: Any, options: Any) -> None:
+    if Copy.made:
+        for group in optimizer.param_groups:
+            if group.get("fused"):
+                torch.autograd.graph.increment_version(group["params"])
+
+
+register_optimizer_step_post_hook(_count_steps)

@@ -1,0 +1,89 @@
+"""Packed files, unpacked within bounds: gz and xz by blocks, members of zips.
+
+A packed file may become FREE bytes, or RATIO times its own size where that is more. A file that becomes larger is
+refused before it fills the memory or the disk; ANYFORMER_MAX_UNPACKED (such as 20GB) sets another bound.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from anyformer.data.cache import spool
+from anyformer.data.files import BLOCK, PACKED, Buffer, bytes_said, map_file, reading, stamp
+from anyformer.errors import DataError
+from anyformer.jsonfile import open_file
+
+FREE, RATIO = 2**28, 100
+LIMIT = "ANYFORMER_MAX_UNPACKED"
+XZ_MEMORY = 2**28  # bytes that unpacking may hold; xz -9 takes 65 MB
+
+
+def most(packed: int) -> int:
+    """The bytes that a packed file of a size may become."""
+    return bytes_said(LIMIT, max(FREE, RATIO * packed))
+
+
+def check_unpacked(name: str, packed: int, unpacked: int, error: type[DataError] = DataError) -> None:
+    if unpacked > most(packed):
+        raise error(
+            f"{name} unpacks to more than {most(packed) // 10**6:,} MB, and has {packed / 10**6:,.1f} MB; if you trust"
+            f" it, set the environment variable {LIMIT} to what it may become, such as 20GB."
+        )
+
+
+def content(path: Path, cache: Path) -> Buffer:
+    """The bytes of a file, unpacked: mapped where they are many, so that they need not fit into memory."""
+    with reading(path):
+        if path.suffix.lower() in PACKED:
+            return spool(blocks(path), cache / f"{stamp(path)}.unpacked")
+        return map_file(path)
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """The content of a .gz or .xz file."""
+    with reading(path), open_file(path) as stream:
+        packed, done = os.fstat(stream.fileno()).st_size, 0
+        for block in _xz(stream) if path.suffix.lower() == ".xz" else _gz(stream):
+            done += len(block)
+            check_unpacked(str(path), packed, done)
+            yield block
+
+
+def _gz(stream: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=stream, mode="rb") as unpacked:
+        while block := unpacked.read(BLOCK):
+            yield block
+
+
+def _xz(stream: BinaryIO) -> Iterator[bytes]:
+    """As lzma.open, which takes as much memory as a file asks for."""
+    rest = b""
+    while content := (rest or stream.read(BLOCK)).lstrip(b"\0"):  # zeros may stand between streams
+        unpacker = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+        while not unpacker.eof:
+            if unpacker.needs_input and not content and not (content := stream.read(BLOCK)):
+                raise EOFError("it ends before its content does")
+            block, content = unpacker.decompress(content, BLOCK), b""
+            if block:
+                yield block
+        rest = unpacker.unused_data
+
+
+def open_zip(path: Path) -> zipfile.ZipFile:
+    with reading(path):
+        open_file(path).close()  # which refuses a pipe
+        return zipfile.ZipFile(path)
+
+
+def read_member(archive: zipfile.ZipFile, name: str, where: str, error: type[DataError] = DataError) -> bytes:
+    """A file out of a zip that is called `where` in messages."""
+    with reading(f"{where}: {name}", error):
+        info = archive.getinfo(name)
+        check_unpacked(f"{where}: {name}", info.compress_size, info.file_size, error)
+        return archive.read(info)

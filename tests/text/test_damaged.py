@@ -1,0 +1,74 @@
+"""Tokenizer files that make no sense are one sentence that names the file and the field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anyformer as af
+from tests.fuzz import seeds
+
+
+def vocabulary(kind: str, folder: Path, name: str, **changes: Any) -> Path:
+    """A vocabulary of the fuzzer's, with some fields of a file changed."""
+    seeds.write(folder, seeds.vocabularies()[kind])
+    held = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+    (folder / name).write_text(json.dumps({**held, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "said"),
+    [
+        ("wordpiece", "tokenizer_config.json", {"do_lower_case": [True]}, "do_lower_case"),
+        ("wordpiece", "tokenizer_config.json", {"padding_side": "top"}, "padding_side"),
+        ("wordpiece", "tokenizer_config.json", {"model_input_names": 3}, "model_input_names"),
+        (
+            "wordpiece",
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"x": {"content": "<x>"}}},
+            "tokenizer_config|x",
+        ),
+        ("wordpiece", "tokenizer_config.json", {"chat_template": [3]}, "chat_template"),
+        ("unigram", "tokenizer_config.json", {"extra_ids": [4]}, "extra_ids"),
+        ("unigram", "tokenizer_config.json", {"extra_ids": 10**9}, "extra_ids"),
+        ("unigram", "tokenizer_config.json", {"eos_token": {"id": 3}}, "content"),
+        ("unigram", "tokenizer_config.json", {"eos_token": 3}, "eos_token"),
+        ("unigram", "tokenizer_config.json", {"eos_token": "no such token"}, "spiece"),
+        ("merges", "vocab.json", {"the": "12"}, "must be an id"),
+        ("merges", "vocab.json", {"the": -1}, "must be an id"),
+        ("merges", "added_tokens.json", {"<x>": {"id": 13}}, "must be an id"),
+        ("marian", "vocab.json", {"s": [6]}, "must be an id"),
+    ],
+)
+def test_one_sentence(kind: str, name: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(af.FolderError, match=said):
+        af.Tokenizer.load(vocabulary(kind, tmp_path, name, **changes))
+
+
+@pytest.mark.parametrize("kind", seeds.vocabularies())
+def test_the_vocabularies_themselves_load(kind: str, tmp_path: Path) -> None:
+    seeds.write(tmp_path, seeds.vocabularies()[kind])
+    pattern = r"\w+|\s" if kind == "ranks" else None
+    assert af.Tokenizer.load(tmp_path, pattern=pattern).encode("the cats")
+
+
+def test_modules_stay_in_their_folder(tmp_path: Path) -> None:
+    seeds.sentences(tmp_path / "model")
+    file = tmp_path / "model" / "modules.json"
+    good = json.loads(file.read_text())
+    (tmp_path / "model" / "1_Pooling").rename(tmp_path / "outside")
+    for place in ("../outside", str(tmp_path / "outside")):
+        file.write_text(json.dumps([good[0], {**good[1], "path": place}]))
+        with pytest.raises(af.FolderError, match="leads out of its folder"):
+            af.task("embed", tmp_path / "model")
+
+
+def test_the_length_of_sentences_is_a_number(tmp_path: Path) -> None:
+    seeds.sentences(tmp_path / "model")
+    (tmp_path / "model" / "sentence_bert_config.json").write_text('{"max_seq_length": [32]}')
+    with pytest.raises(af.FolderError, match="max_seq_length"):
+        af.task("embed", tmp_path / "model")

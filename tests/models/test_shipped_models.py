@@ -67,16 +67,10 @@ def test_texts_of_several_sentences_are_translated_whole(name: str, words: tuple
     assert blank == "" and emoji == "\U0001f600"
 
 
-def test_names_numbers_and_capitals_survive() -> None:
-    """What the lectures say of it, as the card has it, and what went wrong before."""
+def test_capitals_times_and_names_of_the_data_survive() -> None:
+    """What the rules for names, numbers and capitals keep; the cards say what goes wrong."""
     pairs = {
-        "Angela Merkel met Emmanuel Macron in Paris.": ("Angela Merkel", "Emmanuel Macron", "Paris"),
-        "The new laptop costs 1,250 euros.": ("1.250 Euro",),
-        "The agreement on the European Economic Area was signed in August 1992.": ("Abkommen", "August 1992"),
-        "The animal didn't cross the street because it was too tired.": (
-            "Das Tier",
-            "Straße nicht, weil es zu müde war",
-        ),
+        "My flight to Chicago leaves at 17:45.": ("Chicago", "17:45"),
         "WHERE IS THE TRAIN STATION?": ("WO IST DER BAHNHOF?",),
     }
     for source, answer in zip(pairs, map(str, ask("en-de", *pairs)), strict=True):
@@ -87,13 +81,6 @@ def test_names_numbers_and_capitals_survive() -> None:
 def test_another_language_is_warned_about(name: str) -> None:
     with pytest.warns(UserWarning, match="looks like German, and this model reads English"):
         ask(name, "Wo ist der Bahnhof?")
-
-
-def test_a_chat_in_a_sentence() -> None:
-    lines = "Did you feed the cat?", "Oh no, I forgot!", "Please do it when you get home.", "I will be there at 6."
-    chat = "\n".join(f"{who}: {line}" for who, line in zip(("Sara", "Mark") * 2, lines, strict=True))
-    (answer,) = map(str, ask("dialogues", chat))
-    assert "Mark" in answer and "cat" in answer and len(answer) < len(chat)
 
 
 def test_a_printed_line_is_read() -> None:

@@ -110,9 +110,11 @@ class Campaign:
         maker.start()
         maker.join()
         if maker.exitcode:
+            self.close()
             raise RuntimeError("a seed could not be made, or is refused as it is")
 
     def _make_all(self) -> None:
+        own_threads()
         for target in self.targets.values():
             try:
                 self._make(target)
@@ -185,6 +187,7 @@ class Campaign:
         with open(stacks, "w") as stream:
             faulthandler.enable(stream)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders written in C say what they think
+            own_threads()
             bound_memory()
             while (case := pipe.recv()) is not None:
                 pipe.send(self.run(*case))
@@ -316,6 +319,12 @@ def quietly() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+def own_threads() -> None:
+    """In a forked process: PyTorch replaces the pool of threads that did not come along when it is first asked for one,
+    which fails now and then ("Invalid thread pool!") where two threads ask at once. So this one asks, alone."""
+    torch.set_num_threads(1)
 
 
 def bound_memory() -> None:

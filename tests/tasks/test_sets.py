@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
 from anyformer.tasks.base import Setup
+from anyformer.tasks.classify_set import ClassifySet, TableReader
 from tests.tasks.test_sounds import learn
 
 SETS = ("set-transformer-tiny", "perceiver-set")
@@ -155,3 +158,37 @@ def test_mistakes(tmp_path: Path) -> None:
         task.model(items=torch.zeros(1, 0, 2))
     with pytest.raises(af.Error, match="beyond its column's"):
         af.build("ft-transformer-tiny")(numbers=torch.zeros(1, 3), categories=torch.tensor([[4, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reader": "None"}, "\"reader\" is 'None'; it must be one of 'set'"),
+        ({"reader": "table"}, "reader"),
+        ({"reader": []}, "reader"),
+        ({"stds": [1.0]}, "equally many"),
+        ({"stds": [1.0, 0]}, "stds must be above 0"),
+        ({"means": "a"}, "means"),
+    ],
+)
+def test_a_reader_that_makes_no_sense(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    model = build("set-transformer-tiny")
+    held = {"reader": "set", "means": [0.0, 0.0], "stds": [1.0, 1.0], **changes}
+    model.origin.files = {"preprocessor_config.json": json.dumps(held).encode()}
+    with pytest.raises(af.ConfigError, match=said):
+        ClassifySet.find_reader(model, None, DataSettings())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"numbers": ["age", "size"]}, "equally many"),
+        ({"values": {}}, "a list for each of categories"),
+        ({"values": {"job": ["cook"], "town": ["Bern"]}}, "a list for each of categories"),
+    ],
+)
+def test_columns_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
+    held = {"numbers": ["age"], "means": [0.0], "stds": [1.0], "categories": ["job"], "values": {"job": ["cook"]}}
+    assert TableReader.from_json(held).names_of() == ("age", "job")
+    with pytest.raises(af.ConfigError, match=said):
+        TableReader.from_json({**held, **changes})

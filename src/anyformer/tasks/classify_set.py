@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from anyformer.jsonfile import parse_json, parse_object
 from anyformer.model import Model
 from anyformer.pictures.read import Joined
 from anyformer.pictures.read import expand as expand_paths
+from anyformer.schema import check_value
 from anyformer.tasks.base import AS_USUAL, Batch, Column, listing
 from anyformer.tasks.labelled import LabelledTask
 from anyformer.tasks.rounds import rounds
@@ -38,6 +39,11 @@ from anyformer.tasks.rounds import rounds
 FILE = "preprocessor_config.json"
 FAR = 1e30  # beyond which a number is none in float32
 LABELS = ("labels", "class", "target", "category", "y")
+
+
+def _check_scales(reader: Settings, means: Sequence[float], stds: Sequence[float]) -> None:
+    reader.require(len(means) == len(stds), "means and stds must be equally many.")
+    reader.require(all(std > 0 for std in stds), "stds must be above 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,11 @@ class TableReader(Settings):
     stds: tuple[float, ...] = ()
     categories: tuple[str, ...] = ()
     values: dict[str, list[str]]
+
+    def check(self) -> None:
+        _check_scales(self, self.means, self.stds)
+        self.require(len(self.numbers) == len(self.means), "numbers and means must be equally many.")
+        self.require(set(self.values) == set(self.categories), "values must hold a list for each of categories.")
 
     @classmethod
     def measure(cls, rows: Rows) -> TableReader:
@@ -104,6 +115,9 @@ class SetReader(Settings):
 
     means: tuple[float, ...]
     stds: tuple[float, ...]
+
+    def check(self) -> None:
+        _check_scales(self, self.means, self.stds)
 
     @classmethod
     def measure(cls, rows: Rows) -> SetReader:
@@ -178,7 +192,9 @@ class ClassifySet(LabelledTask):
     def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> Any:
         if FILE in model.origin.files:
             held = parse_object(model.origin.files[FILE], FILE)
-            return READERS[held.pop("reader")].from_json(held)
+            kind = "table" if reads_tables(model.config) else "set"
+            check_value("reader", held.pop("reader", None), Literal[kind], FILE)
+            return READERS[kind].from_json(held)
         if rows is None:
             raise FolderError(f"The folder has no {FILE}, which says how sets are read; train the model here first.")
         return (TableReader if reads_tables(model.config) else SetReader).measure(rows)

@@ -19,6 +19,8 @@ from anyformer.weights.folder import load
 
 if TYPE_CHECKING:
     import anyformer.explore.plots as plot
+    import anyformer.tasks.objectives as objectives
+    import anyformer.train.energy as energy
     from anyformer.explore.paths import path_length
     from anyformer.tasks import task
     from anyformer.text.tokenizer import Tokenizer
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 # Names whose libraries load when they are first used: importing anyformer takes little longer than importing torch.
 _LATER = {
     "Tokenizer": ("anyformer.text.tokenizer", "Tokenizer"),
+    "energy": ("anyformer.train.energy", None),
+    "objectives": ("anyformer.tasks.objectives", None),
     "path_length": ("anyformer.explore.paths", "path_length"),
     "plot": ("anyformer.explore.plots", None),
     "task": ("anyformer.tasks", "task"),
@@ -55,9 +59,11 @@ __all__ = [
     "attend",
     "attention_weights",
     "build",
+    "energy",
     "load",
     "look",
     "masks",
+    "objectives",
     "path_length",
     "plot",
     "positions",

@@ -90,7 +90,10 @@ def family(name: str) -> Family:
 
 
 def build(name: str, **overrides: Any) -> Model:
-    """A model with fresh weights.  build("gpt2-124m", n_layers=2)"""
+    """A model with fresh weights.  build("gpt2-124m", n_layers=2)
+
+    Within `with torch.device("meta"):` it has shapes and no weights, so that models of any size can be counted.
+    """
     found = recipe(name)
     return build_config(found.family, found.config.replace(**overrides), name)
 
@@ -119,7 +122,7 @@ def without_weights() -> Iterator[None]:
 
 def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
     model = outline(family, config)
-    if not _WITHOUT_WEIGHTS.get():
+    if not _WITHOUT_WEIGHTS.get() and torch.get_default_device().type != "meta":
         materialise(model)
         initialise(model, family.init(config))
     model.origin.recipe = name

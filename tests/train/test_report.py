@@ -321,7 +321,9 @@ def test_the_yardsticks() -> None:
     assert "1.87e+03 kWh (an estimate), about 900 kg" in lines[0]
     assert lines[1].startswith("100% of") and "1,984 lb" in lines[1]
     assert "18% of" in lines[2] and "11,023 lb" in lines[2]
-    assert "2% of" in lines[3] and "126,000 lb" in lines[3]
+    assert "5% of" in lines[3] and "36,156 lb" in lines[3]
+    assert "2% of" in lines[4] and "126,000 lb" in lines[4]
+    assert "of the CO2 of an architecture search" in lines[5] and "626,155 lb" in lines[5]
 
     assert energy.describe(0.0, "")[1].startswith("nothing") and energy.describe(0.002, "")[1].startswith(
         "1/937,000 of"

@@ -145,6 +145,27 @@ def adapter(folder: Path) -> None:
     save_adapter(model, folder, "gpt2")
 
 
+def difference(folder: Path, base: Path) -> None:
+    """A classifier as what differs from its base: thin matrices, one in steps, a head that is whole."""
+    from anyformer.core.lora import adapt, adapters, merge
+    from anyformer.tasks.build import with_head
+    from anyformer.weights import difference as parts
+    from anyformer.weights.files import write_tensors
+    from anyformer.weights.folder import own_config
+
+    save_own("bert-tiny", head="base")(base)
+    model = with_head(af.load(base), False, head="classify", n_labels=3)
+    adapt(model, 2, 4.0, ["*.self.*"])
+    with torch.no_grad():
+        for _, _, adapter in adapters(model):
+            adapter.b.normal_()
+        merge(model)
+        parts.own_tensors(model)["encoder.blocks.1.feedforward.up.weight"].normal_()
+    found = parts.difference(model, af.load(base))
+    write_tensors(folder, {name: tensor.contiguous().clone() for name, tensor in found.items()})
+    write(folder, {"config.json": _json({**own_config(model), "base": str(base)})})
+
+
 def gguf(folder: Path) -> None:
     """A llama of two layers with a vocabulary of 32 tokens."""
     from gguf import GGUFWriter

@@ -134,6 +134,12 @@ def folders() -> Iterator[Target]:
         lambda folder, fixed, chance: use_model(folder, "gpt2-tiny"),
         refused=True,
     )
+    yield Target(
+        "folder/difference",
+        lambda folder, fixed: seeds.difference(folder, fixed / "base"),
+        lambda folder, fixed, chance: use_model(folder, ""),
+        quick=True,
+    )
     yield folder_target("folder/gguf", seeds.gguf, "", words=True, quick=True)
     yield Target(
         "folder/sentences",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,3 +98,35 @@ def test_a_base_that_is_missing_or_another(base: Path, tmp_path: Path) -> None:
         (tmp_path / "own" / "config.json").write_text(json.dumps({**config, "base": str(tmp_path / name)}))
         with pytest.raises(af.FolderError, match=says):
             af.load(tmp_path / "own")
+
+
+def moved_both_ways(base: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """A model whose folder holds thin matrices, steps, and whole tensors."""
+    model = adapted(base, rank=2)
+    with torch.no_grad():
+        own_tensors(model)["encoder.blocks.1.feedforward.up.weight"].normal_()
+    return made(base, folder, model)
+
+
+@pytest.mark.parametrize(
+    ("end", "change"),
+    [
+        (".a", lambda t: t[:, 1:]),
+        (".a", lambda t: t[:1]),
+        (".b", lambda t: t.T),
+        (".b", lambda t: t.flatten()),
+        (".steps", lambda t: t[:, 1:]),
+        (".steps", lambda t: t.float()),
+        (".scale", lambda t: t[1:]),
+        (".rows", lambda t: t + 10_000),
+        (".rows", lambda t: t - 1),
+        (".rows", lambda t: t[:, None]),
+        ("bias", lambda t: torch.cat([t, t])),
+    ],
+)
+def test_parts_that_do_not_fit(end: str, change: Any, base: Path, tmp_path: Path) -> None:
+    found = moved_both_ways(base, tmp_path / "own")
+    name = next(name for name in found if name.endswith(end))
+    write_tensors(tmp_path / "own", {**found, name: change(found[name]).contiguous().clone()})
+    with pytest.raises(af.WeightsError, match=name.replace(".", r"\.")):
+        af.load(tmp_path / "own")

@@ -9,7 +9,7 @@ are worth more than those of the matrix would be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from anyformer.core.init import materialise
 from anyformer.core.taps import brief
+from anyformer.errors import WeightsError
 from anyformer.model import Model
-from anyformer.weights.files import check_fit, list_tensors, read_tensors
+from anyformer.weights.files import Stored, check_fit, list_tensors, read_tensors
 
 A, B, STEPS, SCALE, ROWS = ".a", ".b", ".steps", ".scale", ".rows"
 EXACT = 1e-4  # of the largest singular value: below is rounding, and no part of the rank
@@ -101,13 +102,42 @@ def complete(model: Model, base: Model, folder: Path, device: str | torch.device
     missing += [name for name in wanted if name not in stored and _shape(before.get(name)) != _shape(wanted[name])]
     extra = sorted(set(stored) - set(wanted) - {part for parts in needs.values() for part in parts})
     check_fit(folder, missing, extra, what="base")
+    places = {name: tensor.shape for name, tensor in wanted.items() if name in stored or name in needs}
+    wrong = [text for name, shape in places.items() for text in _misfits(name, needs.get(name, []), stored, shape)]
+    check_fit(folder, wrong=wrong)
     held = {one.name: tensor.clone() for one, tensor in read_tensors(stored.values())}
     materialise(model, device, dtype)
     with torch.no_grad():
         for name, place in own_tensors(model).items():
             place.copy_(held[name].view(place.shape) if name in held else before[name])
             if name in needs:
+                _check_rows(folder, name, held, len(place))
                 moved(name, held, place)
+
+
+def _misfits(name: str, parts: list[str], stored: Mapping[str, Stored], shape: Sequence[int]) -> Iterator[str]:
+    """The tensors of a place that do not fit it, with what they are."""
+    if name in stored and torch.Size(stored[name].shape).numel() != torch.Size(shape).numel():
+        yield f"{name} {list(stored[name].shape)}, expected {list(shape)}"
+    held = [stored[part].shape for part in parts]
+    if parts and held != _shapes(parts, held[0][:1], shape):
+        yield f"{' and '.join(parts)} {[list(one) for one in held]}, for a place of {list(shape)}"
+    if name + STEPS in parts and stored[name + STEPS].dtype != torch.uint8:
+        yield f"{name}{STEPS} as {stored[name + STEPS].dtype}, expected uint8"
+
+
+def _shapes(parts: list[str], n: tuple[int, ...], shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of a move's parts, where n is the rank or the number of rows that moved; none fit a place that is no matrix."""
+    if len(shape) != 2:
+        return []
+    rows, columns = shape
+    return [(*n, columns), (rows, *n)] if len(parts) == 2 else [(*n, (columns + 1) // 2), n, n]
+
+
+def _check_rows(folder: Path, name: str, held: Mapping[str, Tensor], count: int) -> None:
+    rows = held.get(name + ROWS, torch.zeros(0)).long()
+    if bool(((rows < 0) | (rows >= count)).any()):
+        raise WeightsError(f"{name}{ROWS} in {folder} must hold rows of a matrix that has {count:,}.")
 
 
 def _parts(name: str, stored: Mapping[str, object]) -> list[str]:

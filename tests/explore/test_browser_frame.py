@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anyformer.explore.app import describe
+from anyformer.explore.app import STATIC, describe
 from anyformer.explore.ask import Ask
 from anyformer.explore.patience import Patience
 from anyformer.explore.views import VIEWS
 
 from .browser import Models, Page
 from .models import TEXT, unpack, view
+
+STOPS = json.loads((STATIC / "stops.json").read_text(encoding="utf-8"))
 
 NAMELESS = """() =>
   [...document.querySelectorAll("button, select, input, textarea, img, svg[role], [role=application]")]
@@ -25,9 +27,9 @@ NAMELESS = """() =>
   .map((one) => one.outerHTML.slice(0, 120))"""
 
 
-def start(page: Page) -> None:
+def start(page: Page, hash: str = "") -> None:
     page.tab.goto("about:blank")
-    page.tab.goto(page.address)
+    page.tab.goto(page.address + hash)
     page.wait()
 
 
@@ -74,12 +76,13 @@ def test_the_lecture_from_stop_to_stop(page: Page, opened: Models) -> None:
     while True:
         assert not page.mistakes and page.texts(".bad") == [], page.text("#said")
         titles.append(page.text("#stops option:checked"))
+        shows_what_it_says(page, STOPS[len(titles) - 1])
         texts.add(page.tab.locator("#text").input_value() if page.tab.locator("#text").is_visible() else "")
         assert page.tab.locator(".lit").count() == int("see=" in page.tab.url), titles[-1]
         if page.tab.locator("#on").is_disabled():
             break
         page.act(lambda: page.tab.keyboard.press("PageDown"))
-    assert len(titles) == page.tab.locator("#stops option").count() > 20
+    assert titles == [f"{i}. {stop['title']}" for i, stop in enumerate(STOPS, 1)]
     assert {
         "The animal didn't cross the street because it was too tired.",
         "The animal didn't cross the street because it was too wide.",
@@ -89,6 +92,49 @@ def test_the_lecture_from_stop_to_stop(page: Page, opened: Models) -> None:
     assert page.text("#stops option:checked") == titles[-2]
     page.act(lambda: page.tab.go_back())
     assert page.text("#stops option:checked") == titles[-1]
+
+
+def shows_what_it_says(page: Page, stop: dict[str, Any]) -> None:
+    """Its view, on a model for each of its needs, with its sentence and its items of the lectures."""
+    assert page.tab.locator('[role="tab"][aria-selected="true"]').get_attribute("id") == f"tab-{stop['view']}"
+    assert page.tab.locator(".panel").count() == len(stop["needs"])
+    assert page.text("#said").startswith(stop["say"]) and page.text("#said .items").endswith(", ".join(stop["items"]))
+    assert not stop.get("patch") or page.texts(".panel > p")[0].startswith("What patch ")
+
+
+def test_a_stop_that_cannot_be_shown_is_an_error(page: Page) -> None:
+    """Also where a link leads to it; no other view stands under its name, and the lecture goes on."""
+
+    def two_models(route: Any) -> None:
+        answer = route.fetch()
+        models = [one for one in answer.json()["models"] if one["name"] in ("pair", "vit")]
+        route.fulfill(response=answer, json={"models": models})
+
+    number = [stop["title"] for stop in STOPS].index("Before transformers") + 1
+    page.tab.route("**/api/models", two_models)
+    start(page, f"#stop={number - 1}")
+    shows_what_it_says(page, STOPS[number - 2])
+    page.act(lambda: page.tab.keyboard.press("PageDown"))
+    for again in (False, True):
+        if again:
+            start(page, f"#stop={number}")
+        assert "takes a recurrent encoder-decoder with attention, and there is none here" in page.text("main .bad")
+        assert page.tab.locator(".panel, #views button:visible").count() == 0
+        assert page.text("#said").startswith(STOPS[number - 1]["say"])
+    page.act(lambda: page.tab.keyboard.press("PageDown"))
+    shows_what_it_says(page, STOPS[number])
+    page.tab.unroute("**/api/models")
+
+
+def test_who_looks_around_from_a_stop_is_told(page: Page) -> None:
+    """Another view or other models than those of the stop do not stand under its sentence."""
+    start(page, "#stop=26")
+    page.act(lambda: page.tab.locator("#tab-sizes").click())
+    assert page.text("#said").startswith("This is another view")
+    page.act(lambda: page.tab.locator("#again").click())
+    shows_what_it_says(page, STOPS[25])
+    page.act(lambda: page.tab.select_option("#add", page.ids["vit"]))
+    assert page.text("#said").startswith("This stop takes a model that looks at pictures; other models are open.")
 
 
 def test_the_back_button_and_the_address(page: Page) -> None:

@@ -8,6 +8,7 @@ import { samplePicture, shrink } from "./pictures.js";
 import * as shelf from "./shelf.js";
 import { readSound, threeTones } from "./sounds.js";
 import * as things from "./things.js";
+import { byPatch } from "./view-over.js";
 import { VIEWS } from "./views.js";
 
 const EARLY = 800; // milliseconds after which a panel is shown half drawn
@@ -20,6 +21,7 @@ let picture = null; // {data: base64, url}
 let sound = null; // base64 of a WAV file
 let running = null;
 let walking = 0;
+let left = []; // models that were open before a stop that could not be shown
 
 // Change something; `quiet` leaves the drawing to whoever asks.
 export function set(changes, quiet = false) {
@@ -61,7 +63,10 @@ async function show() {
     if (error.name !== "AbortError" && !mine.signal.aborted) say(error.message, true);
   }
   clearTimeout(patience);
-  if (running !== mine) return;
+  if (running === mine) drawn();
+}
+
+function drawn() {
   $("stop").hidden = true;
   delete document.body.dataset.busy;
   document.body.dataset.ready = String(Number(document.body.dataset.ready || 0) + 1);
@@ -76,12 +81,14 @@ async function draw(signal) {
   const infos = ids.map((id) => known.get(id));
   showInput(infos);
   showTabs(infos);
+  const lost = stopHere() ? lecture.astray(stopHere(), state.view, infos) : "";
+  if (lost) showLecture(lost);
   if (infos.some((info) => info.pictures) && !picture) picture = await samplePicture();
   if (infos.some((info) => info.sounds) && !sound) sound = threeTones();
   showPicture();
   const panels = ids.map((id, n) => panel(id, known.get(id), n, signal));
   await placed(panels, signal);
-  if (!signal.aborted) pointOut();
+  if (!signal.aborted) pointOut(lost);
 }
 
 // Onto the page when all is drawn, or with what there is so far where that takes long.
@@ -139,9 +146,10 @@ function keepFocus(change) {
   scrollTo(x, y);
 }
 
-// The drawing that the address points at.
-function pointOut() {
+// The drawing that the address points at. A stop without its drawing would show something else than it says.
+function pointOut(lost) {
   const drawing = state.see && document.querySelector(`[data-figure*="${CSS.escape(state.see)}"]`);
+  if (!drawing && state.see && stopHere() && !lost) throw new Error("These models do not give the drawing that this stop is about; open others.");
   if (!drawing) return;
   drawing.classList.add("lit");
   drawing.scrollIntoView({ block: "center" });
@@ -157,13 +165,19 @@ export function say(words, bad = false) {
 function showFrame(ids) {
   $("input").hidden = $("views").hidden = !ids.length;
   keepFocus(() => $("chosen").replaceChildren(...shelf.chips(ids, list, choose)));
-  $("lecture").hidden = !state.stop;
-  const close = () => { set({ stop: 0, see: "" }); };
-  if (state.stop) keepFocus(() => $("lecture").replaceChildren(...lecture.bar(state.stop, go, close)));
+  showLecture();
   if (ids.length) return;
   $("muted").replaceChildren();
   $("main").className = "";
   $("main").replaceChildren(...shelf.page(list, choose));
+}
+
+const stopHere = () => lecture.STOPS[state.stop - 1];
+
+function showLecture(lost = "") {
+  $("lecture").hidden = !stopHere();
+  const close = () => { set({ stop: 0, see: "" }); };
+  if (stopHere()) keepFocus(() => $("lecture").replaceChildren(...lecture.bar(state.stop, lost, go, close)));
 }
 
 function showTabs(infos) {
@@ -220,20 +234,40 @@ function submit() {
 }
 
 // To a stop of the lecture, with models that can show it. Whoever goes on before it is drawn leaves it out.
-async function go(number) {
+async function go(number, step = true) {
   const stop = lecture.STOPS[number - 1], mine = ++walking;
   if (!stop) return;
   state.stop = number;
   showFrame(chosen());
   try {
     say("Looking for a model …");
-    const ids = await lecture.cast(stop, chosen(), list, describe);
+    const ids = await lecture.cast(stop, chosen().length ? chosen() : left, list, describe);
     const changes = { ...lecture.changes(number), models: ids.join(",") };
     if (stop.word) Object.assign(changes, await placesOf(ids[0], stop, { text: changes.text }));
-    if (mine === walking) set(changes);
+    if (stop.patch) Object.assign(changes, await patchOf(ids[0]));
+    if (mine === walking) move(changes, step);
   } catch (error) {
-    if (mine === walking) say(error.message, true);
+    if (mine === walking) refuse(number, error.message, step);
   }
+}
+
+function move(changes, step) {
+  Object.assign(state, changes);
+  address.write(state, step);
+  show();
+}
+
+// A stop that cannot be shown says so, and nothing else is shown under its name.
+function refuse(number, message, step) {
+  running?.abort();
+  running = null;
+  if (chosen().length) left = chosen();
+  Object.assign(state, lecture.changes(number), { models: "" });
+  address.write(state, step);
+  showFrame([]);
+  $("main").replaceChildren(el("p", { class: "bad", role: "alert" }, message));
+  say("");
+  drawn();
 }
 
 // Where the words of a stop stand in the text, and the head in which the one looks most at the other.
@@ -241,9 +275,17 @@ async function placesOf(id, stop, asked) {
   const { words } = await api.ask(id, "tokens", asked);
   const at = (word) => (Object.values(words)[0] ?? []).findIndex((one) => one.text.trim().toLowerCase() === word);
   const found = { pos: at(stop.word), to: stop.target ? at(stop.target) : -1 };
-  if (found.pos < 0 || found.to < 0) return found;
+  if (stop.target && Math.min(found.pos, found.to) < 0) throw new Error(`“${stop.word}” and “${stop.target}” are not tokens of this model, so this stop has nothing to show; open another.`);
+  if (!stop.target) return found;
   const { heads: [best] } = await api.ask(id, "seek", { ...asked, position: found.pos, to: found.to });
   return { ...found, layer: best.layer, head: String(best.head) };
+}
+
+async function patchOf(id) {
+  picture ??= await samplePicture();
+  const found = byPatch(await api.ask(id, "picture", question()));
+  if (!found) throw new Error("The patches of this model ask nothing, so this stop has nothing to show; open another.");
+  return found;
 }
 
 async function takeFile(file) {
@@ -283,16 +325,22 @@ function listen() {
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("drop", async (event) => { event.preventDefault(); if (event.dataTransfer.files[0]) await takeFile(event.dataTransfer.files[0]); });
   document.addEventListener("keydown", pressed);
-  addEventListener("hashchange", () => { state = address.read(); show(); });
+  addEventListener("hashchange", () => { state = address.read(); arrive(); });
 }
 
 async function begin() {
   setTheme(localStorage.getItem("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
   list = await api.models();
   state = address.read();
-  if (!state.models && list.length === 1) state.models = list[0].id;
+  if (!state.models && !state.stop && list.length === 1) state.models = list[0].id;
   listen();
-  show();
+  arrive();
+}
+
+// An address may name a stop alone: #stop=12.
+function arrive() {
+  if (stopHere() && !state.models) go(state.stop, false);
+  else show();
 }
 
 begin().catch((error) => say(error.message, true));

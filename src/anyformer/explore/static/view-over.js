@@ -38,7 +38,15 @@ const nameOf = (one) => `${one.stage}/${one.part}`;
 // The class token, where there is one that looks; else the middle of the input.
 function start(asker, shape) {
   if (!asker.cells || (asker.before && asker.part !== "time")) return 0;
-  return asker.before + (shape.length > 1 ? shape.reduce((place, size) => place * size + Math.floor(size / 2), 0) : 0);
+  return asker.before + middle(shape);
+}
+
+const middle = (shape) => (shape.length > 1 ? shape.reduce((place, size) => place * size + Math.floor(size / 2), 0) : 0);
+
+// The state in which the patch in the middle asks, and not what reads the answer; null: no patch asks here.
+export function byPatch(got) {
+  const asker = got.askers.find((one) => one.cells && one.layers.length && one.part !== "time");
+  return asker ? { site: nameOf(asker), pos: asker.before + middle(got.shape) } : null;
 }
 
 function called(asker, at) {

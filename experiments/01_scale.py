@@ -25,6 +25,7 @@ CLAIM = Claim(
     number=1,
     name="scale",
     title="Scores are divided by √d_k so that the softmax does not saturate",
+    items=("001-4-03", "001-4-04", "001-4-05", "003-7-02"),
     says="""The dot product of two random vectors of d_k numbers has a variance of d_k, so with wide heads some scores
 tower above the others, the softmax puts all its weight on one key and hardly any gradient gets through; divided by √d_k
 the scores keep a variance of 1. (The lectures' worked example, 102 and 99 → 58.9 and 57.2 → 0.85 and 0.15, divides by

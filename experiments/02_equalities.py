@@ -24,6 +24,7 @@ CLAIM = Claim(
     number=2,
     name="equalities",
     title="Three pairs that are the same sum",
+    items=("000-2.1-10", "001-3-07", "001-5-01", "001-9-03"),
     says="""Looking a word up in a table is multiplying a one-hot vector by that table. Cutting a picture into patches
 and projecting each is a convolution whose stride is the size of its kernel. Self-attention can do whatever a
 convolution does: a head for each tap of the kernel, each looking at one fixed neighbour.""",

@@ -24,6 +24,7 @@ CLAIM = Claim(
     number=4,
     name="bottleneck",
     title="The bottleneck: one vector for a whole sentence",
+    items=("003-1-06", "003-15-02"),
     says="""An encoder and a decoder that are joined by one vector alone lose quality as sentences grow, since
 everything must fit into it. Attention (Bahdanau, Luong) removes the bottleneck: quality no longer falls
 with the length. The Transformer is better still, and faster to train, since it has no steps that must wait

@@ -27,6 +27,7 @@ CLAIM = Claim(
     number=6,
     name="training",
     title="Many heads, warm-up, norms and smoothing, one at a time",
+    items=("000-2.6-02", "000-2.6-04", "001-5-01", "003-13-04", "004-15-01", "004-15-03"),
     says="""Eight heads do better than one of the same total width. A transformer wants a warm-up of its learning rate,
 above all when it is normalised after the sublayers ("post"); normalised before them ("pre") it trains without. Label
 smoothing makes the model less sure and its loss worse, but its answers better. Layer norm is used and not batch norm,

@@ -25,6 +25,7 @@ CLAIM = Claim(
     number=7,
     name="skips",
     title="Skip connections carry the position; attention without them forgets its tokens",
+    items=("000-2.5-03", "002-9-02", "004-R-07"),
     says="""Positions are added once, at the bottom; the skip connections carry them up to every layer. And attention
 averages: a stack of attention alone, without skip connections and feed-forward networks, makes all tokens alike, faster
 than exponentially (Dong et al. 2021); skips prevent that, feed-forward networks slow it down.""",

@@ -30,6 +30,7 @@ CLAIM = Claim(
     number=10,
     name="pictures",
     title="ViT, hybrid and ResNet on a share of CIFAR-10, and what one layer sees",
+    items=("000-1-04", "001-9-04", "001-9-05", "003-23-05", "004-25-03"),
     says="A vision transformer knows nothing about pictures beforehand, so it needs more of them than a convolutional"
     " network; a hybrid stands between. In return one layer of attention already reaches every pixel, where a"
     " convolution reaches its neighbours and needs many layers for the rest.",

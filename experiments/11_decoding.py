@@ -30,6 +30,7 @@ CLAIM = Claim(
     number=11,
     name="decoding",
     title="Joints at once or in turn, DETR's slots, and four captioners",
+    items=("002-6-03", "002-16-02", "003-3-04", "003-17-02"),
     says="Joints can be decoded all at once by learned queries, without the wait of one after another and without"
     " losing accuracy. DETR's query slots specialise: each looks after some places and sizes of boxes. And captioners"
     " get better from one vector (Show and Tell) to attention (Show, Attend and Tell) to transformers.",

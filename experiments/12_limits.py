@@ -33,6 +33,7 @@ CLAIM = Claim(
     number=12,
     name="limits",
     title="Examples in the prompt, and languages that must be counted",
+    items=("000-0-02", "001-11-07", "003-16-01", "004-3-04", "004-26-05"),
     says="A large language model does a task that it is shown a few examples of, better with more of them (GPT-3)."
     " And what a transformer computes has limits that a recurrent network has not: parity and nested brackets, which"
     " an LSTM can keep in its state, it cannot compute for any length.",

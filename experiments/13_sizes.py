@@ -18,6 +18,7 @@ CLAIM = Claim(
     number=13,
     name="sizes",
     title="Parameters from the architecture alone",
+    items=("000-0-02", "002-15-03", "004-22-05", "004-23-01", "004-23-02", "004-23-03"),
     says="BERT has 110 and 340 million parameters, GPT 117 million, GPT-2 1.5 billion, GPT-3 175 billion, DETR 41"
     " million.",
     did="Each recipe is built on PyTorch's meta device, where a tensor has a shape and no memory, and every parameter"

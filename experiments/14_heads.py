@@ -23,6 +23,7 @@ CLAIM = Claim(
     number=14,
     name="heads",
     title="Where the attention of real models looks",
+    items=("000-1b-04", "000-2.3-01", "002-8-02", "003-2-07", "004-17-02"),
     says='In "The animal didn\'t cross the street because it was too tired" attention shows what "it" means: the'
     " animal;"
     ' with "wide" for "tired" it is the street. And the cross-attention of a translator aligns words ("The agreement on'

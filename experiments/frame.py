@@ -12,6 +12,7 @@ import argparse
 import math
 import platform
 import re
+import runpy
 import statistics
 import sys
 import textwrap
@@ -45,6 +46,7 @@ class Claim:
     number: int
     name: str  # of the files: "scale" -> experiments/01_scale.py, docs/experiments/01-scale.md
     title: str
+    items: tuple[str, ...]  # of the lectures (lectures/), that it shows: "003-5-02"
     says: str  # what the lectures say, in our own words
     did: str  # what was done to see whether it holds
     seeds: tuple[int, ...] = (1, 2, 3)
@@ -199,6 +201,7 @@ def write_page(
             f"# {claim.number}. {claim.title}",
             wrap(f"**The claim.** {claim.says}"),
             wrap(f"**What was done.** {claim.did}"),
+            wrap(items_line(claim)),
             f"    {command(claim, options)}",
             *(table.markdown() for table in found.tables),
             *(f"![{one.caption}]({name})\n\n{one.caption}" for name, one in zip(pictures, found.pictures, strict=True)),
@@ -206,6 +209,10 @@ def write_page(
             wrap(f"{seeds}{spreads}It took {took(seconds)} on {where()}.") + "\n",
         ]
     )
+
+
+def items_line(claim: Claim) -> str:
+    return f"**Items of the lectures** (`python -m lectures {claim.items[0]}` shows one): {', '.join(claim.items)}."
 
 
 def wrap(text: str) -> str:
@@ -247,6 +254,18 @@ def write_picture(claim: Claim, index: int, picture: Picture, out: Path) -> str:
     with matplotlib.rc_context({"svg.hashsalt": claim.stem, "svg.fonttype": "none"}):
         picture.figure.savefig(out / name, metadata={"Date": None})
     return name
+
+
+def write_items(out: Path) -> None:
+    """The line of each page that names the lectures' items, as its script names them now."""
+    for script in sorted(Path(__file__).parent.glob("[0-9][0-9]_*.py")):
+        claim = runpy.run_path(str(script))["CLAIM"]
+        page = out / f"{claim.stem}.md"
+        line = f"\n\n{wrap(items_line(claim))}\n\n    python "
+        text = re.sub(
+            r"(\n\n\*\*Items of[^\n]*(\n[^\n]+)*)?\n\n    python ", line, page.read_text(encoding="utf-8"), count=1
+        )
+        page.write_text(text, encoding="utf-8")
 
 
 def write_index(out: Path) -> None:
@@ -314,5 +333,6 @@ class Pace:
             print()
 
 
-if __name__ == "__main__":
-    write_index(PAGES)  # after pages came from elsewhere
+if __name__ == "__main__":  # after pages came from elsewhere, or a script names other items
+    write_items(PAGES)
+    write_index(PAGES)

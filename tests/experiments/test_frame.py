@@ -17,7 +17,9 @@ import frame
 from learn import Course, learn
 from models import Reader, accuracy, read_with, transformer_blocks
 
-CLAIM = frame.Claim(number=99, name="a-test", title="A title", says="It is so.", did="We looked.", seeds=(1, 2))
+CLAIM = frame.Claim(
+    number=99, name="a-test", title="A title", items=("003-5-02",), says="It is so.", did="We looked.", seeds=(1, 2)
+)
 
 
 def test_a_spread_is_the_mean_and_the_sample_deviation() -> None:
@@ -50,6 +52,7 @@ def test_a_page_says_everything_and_the_index_finds_it(tmp_path: Path) -> None:
     for part in (
         "It is so.",
         "We looked.",
+        "**Items of the lectures** (`python -m lectures 003-5-02` shows one): 003-5-02.",
         "99_a_test.py --seeds 5 6",
         "| one | 2.00 ± 1.41 |",
         "99-a-test.svg",

@@ -207,6 +207,8 @@ PIXELS = np.zeros((3, 4, 4, 3), dtype=np.uint8)
         ({"x": PIXELS, "y": np.array([0.0, 1.0, np.nan]), "classes": np.array(["a", "b"])}, "names 2 classes"),
         ({"x": PIXELS, "y": np.array([None, 1, 2])}, "y.npy"),
         ({"x": PIXELS, "y": np.array([1j, 2, 3])}, "complex128"),
+        ({"x": PIXELS, "y": np.array([b"\xff", b"a", b"b"])}, "x.npz.*codec can't decode"),
+        ({"x": PIXELS, "y": np.arange(3), "classes": np.array([b"\xff", b"a", b"b"])}, "x.npz.*codec can't decode"),
         ({"png": np.zeros(9, dtype=np.uint8), "offsets": np.array([0, 20])}, "offsets"),
         ({"png": np.zeros(9, dtype=np.uint8), "offsets": np.array([0.5, 2])}, "offsets"),
         ({"png": np.zeros((3, 3), dtype=np.uint8), "offsets": np.array([0, 2])}, "offsets"),

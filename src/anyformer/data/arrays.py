@@ -73,8 +73,8 @@ def labels_of(held: Arrays, n: int, what: str, path: Path) -> list[str] | None:
         return None
     if labels.size != n:
         raise DataError(f"{path} has {n:,} {what} and {labels.size:,} labels.")
-    labels = np.char.decode(labels) if labels.dtype.kind == "S" else labels
-    classes = classes_of(held)
+    labels = _decoded(labels, path)
+    classes = classes_of(held, path)
     if classes is None or labels.dtype.kind == "U":
         return [str(label) for label in labels.reshape(n)]
     numbers: list[Any] = labels.reshape(n).tolist()
@@ -84,12 +84,17 @@ def labels_of(held: Arrays, n: int, what: str, path: Path) -> list[str] | None:
     return [classes[one] for one in numbers]
 
 
-def classes_of(held: Arrays) -> list[str] | None:
+def classes_of(held: Arrays, path: Path) -> list[str] | None:
     classes = next((held[name] for name in CLASSES if name in held), None)
     if classes is None:
         return None
-    classes = np.char.decode(classes) if classes.dtype.kind == "S" else classes
-    return [str(one) for one in classes.reshape(-1)]
+    return [str(one) for one in _decoded(classes, path).reshape(-1)]
+
+
+def _decoded(names: Any, path: Path) -> Any:
+    """Names that were saved as bytes, as texts."""
+    with reading(path):
+        return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
 
 
 def ends_of(ends: Any, length: int, path: Path | str) -> list[int]:

@@ -354,7 +354,7 @@ def read_arrays(path: Path) -> Rows:
             has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
             raise DataError(f"{path} has no pictures: it needs x [n, rows, columns(, channels)]; it has {has}.")
         n, picture = len(pixels), _sliced(path, pixels)
-    return _of_arrays(path, n, picture, arrays.labels_of(held, n, "pictures", path), arrays.classes_of(held))
+    return _of_arrays(path, n, picture, arrays.labels_of(held, n, "pictures", path), arrays.classes_of(held, path))
 
 
 def _of_arrays(

@@ -252,6 +252,9 @@ def test_squad(tmp_path: Path) -> None:
             r"x\.jsonl, line 2, is not what it should be: its JSON is nested too deeply",
         ),
         ("x.json", "[" * 100_000, r"x\.json holds JSON that is nested too deeply"),
+        ("x.json", '[{"a": ' + "9" * 5000 + "}]", r"x\.json holds a whole number of thousands of digits"),
+        ("x.json", '[{"paragraphs": 3}]', r"x\.json is not laid out as SQuAD is: 'int' object is not iterable\.$"),
+        ("x.json", '[{"paragraphs": [{"qas": [{}]}]}]', r"x\.json is not laid out as SQuAD is: 'id' is missing\.$"),
         ("x.parquet", "nothing", r"x\.parquet is not a Parquet file: .*[^.]\.$"),
     ],
 )

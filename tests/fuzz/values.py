@@ -40,7 +40,7 @@ class Raw(str):
 
 
 def odd(chance: Random) -> Any:
-    kinds = ("number", "number", "number", "text", "text", "plain", "list", "object", "deep", "long")
+    kinds = ("number", "number", "number", "text", "text", "plain", "list", "object", "deep", "long", "digits")
     kind = chance.choice(kinds)
     if kind == "number":
         return chance.choice(ODD_NUMBERS)
@@ -55,6 +55,8 @@ def odd(chance: Random) -> Any:
     if kind == "deep":
         depth = chance.choice((20, 70, 900, 100_000))
         return Raw(("[" * depth + "]" * depth) if chance.random() < 0.5 else '{"a":' * depth + "1" + "}" * depth)
+    if kind == "digits":
+        return Raw("9" * 5000)  # more than Python makes an integer of
     return [chance.choice((0, "a", None))] * 20_000
 
 

@@ -271,6 +271,12 @@ def test_mistakes_in_an_annotation(change: dict[str, Any], said: str, tmp_path: 
         read_pictures(tmp_path / "x.json")
 
 
+def test_a_number_that_is_too_long(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"images": [{"id": ' + "9" * 5000 + "}]}")
+    with pytest.raises(DataError, match=r"x\.json holds a whole number of thousands of digits"):
+        read_pictures(tmp_path / "x.json")
+
+
 @pytest.mark.parametrize("skeleton", [[["a", 1]], [[1]], [[1, 9]], 3])
 def test_mistakes_in_a_skeleton(skeleton: Any, tmp_path: Path) -> None:
     content = files.coco(3)

@@ -266,6 +266,8 @@ def parse_json(text: str, path: Path) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
+    except ValueError:  # Python's own limit
+        raise DataError(f"{path} holds a whole number of thousands of digits, which nothing here can be.") from None
     except RecursionError:
         raise DataError(f"{path} holds JSON that is nested too deeply.") from None
 
@@ -283,8 +285,10 @@ def _questions(articles: list[Row], path: Path) -> Iterator[Row]:
                         "question": asked["question"],
                         "answers": asked.get("answers", []),
                     }
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path} is not laid out as SQuAD is: {error} is missing or of another kind.") from None
+    except KeyError as error:
+        raise DataError(f"{path} is not laid out as SQuAD is: {error} is missing.") from None
+    except TypeError as error:
+        raise DataError(f"{path} is not laid out as SQuAD is: {error}.") from None
 
 
 def _written(path: Path, rows: Iterable[Row], asked: Asked, unit: str) -> Part:

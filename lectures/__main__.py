@@ -1,13 +1,15 @@
-"""python -m lectures [DECK | SECTION | ITEM] [--page OUT] [--all]"""
+"""python -m lectures [DECK | SECTION | ITEM] [--page DIR] [--all]"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 import torch
 
+from .elsewhere import elsewhere
 from .item import DECKS, Item
 from .page import write_page
 from .run import Shown, by_deck, choose, counts, run
@@ -42,6 +44,8 @@ def tell(shown: Shown, pictures: Path) -> None:
             print(f"  picture: {path}")
         else:
             print("\n".join(f"  {line}" for line in str(thing).splitlines()))
+    for place in elsewhere(one):
+        print(f"  see {place}")
 
 
 def wanted_costs(all_of_them: bool, items: list[Item]) -> set[str]:
@@ -50,28 +54,38 @@ def wanted_costs(all_of_them: bool, items: list[Item]) -> set[str]:
     return {"fast", "slow"} | (more if all_of_them or len(items) == 1 else set())
 
 
-def main(arguments: list[str] | None = None) -> int:
+def read(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lectures", description="Five lectures on transformers, executed")
     parser.add_argument("what", nargs="?", help="a deck (003), a section (003-12) or an item (003-12-01)")
-    parser.add_argument("--page", type=Path, metavar="OUT", help="write one HTML page for each deck into this folder")
-    parser.add_argument("--all", action="store_true", help="run the items that train a model, too")
-    parser.add_argument("--pictures", type=Path, default=Path("out/lectures"), help="folder for figures")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--page", type=Path, metavar="DIR", help="write an HTML page for each deck into DIR")
+    parser.add_argument("--all", action="store_true", help="run items that train a model, too")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", default=Path("out/lectures"), help="folder for figures")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = read(arguments)
     if given.what is None and given.page is None:
         overview()
         return 0
     items = choose(given.what)
     if not items:
-        parser.error(f"there is no deck, section or item {given.what}; python -m lectures lists them")
+        print(f"There is no deck, section or item {given.what}; python -m lectures lists them.", file=sys.stderr)
+        return 2
     costs = wanted_costs(given.all, items)
     found = []
     for one in items:
-        skipped = Shown(one, "skipped", error="needs a GPU" if one.cost == "gpu" else "--all runs it")
+        skipped = Shown(
+            one, "skipped", error="needs a GPU" if one.cost == "gpu" else f"`python -m lectures {one.id}` runs it"
+        )
         shown = run(one) if one.show is None or one.cost in costs else skipped
         tell(shown, given.pictures)
         found.append(shown)
+    if len(found) > 1:
+        count = Counter(shown.verdict for shown in found)
+        print(f"\n{len(found)} items: {', '.join(f'{n} {verdict}' for verdict, n in count.items())}")
     if given.page is not None:
-        for path in write_page(found, given.page):
+        for path in write_page(found, given.page, given.what or ""):
             print(f"page: {path}")
     return 1 if any(shown.verdict == "failed" for shown in found) else 0
 

@@ -226,7 +226,7 @@ def softmax_of_scaled_products(scale: float = 0.5) -> Table:
     return Table([f"key {j}" for j in range(5)], weights.tolist(), "P")
 
 
-@item("001-4-03", kind="claim", also=("003-7-03",), see=("experiments/01_scale.py",))
+@item("001-4-03", kind="claim", also=("003-7-03",))
 def unscaled_is_sharp() -> Any:
     """Without the scale, the weights of a fresh model are sharp: nearly all on one key, more so for wide heads.
 
@@ -249,13 +249,13 @@ def unscaled_is_sharp() -> Any:
     return drawn
 
 
-@item("001-4-04", kind="claim", cost="training", see=("experiments/01_scale.py",))
+@item("001-4-04", kind="claim", cost="training")
 def unscaled_learns_slowly() -> str:
     """Sharp weights have small gradients, so an unscaled layer takes long to leave where it begins (documented run)."""
     return _verdict("01-scale")
 
 
-@item("001-4-05", kind="claim", cost="training", see=("experiments/01_scale.py",))
+@item("001-4-05", kind="claim", cost="training")
 def scale_keeps_gradients() -> str:
     """The scale keeps the weights near even at the start, so that gradients reach all keys (documented run)."""
     return _verdict("01-scale")
@@ -337,7 +337,6 @@ section("001-5", "Several heads")
     kind="claim",
     cost="training",
     also=("003-13-01",),
-    see=("experiments/02_equalities.py", "experiments/06_training.py"),
 )
 def heads_like_filters() -> str:
     """Several heads give several patterns in one layer, as several filters do in a convolution (documented runs).
@@ -397,7 +396,6 @@ def learned_positions(length: int = 5) -> Table:
     kind="claim",
     cost="training",
     partly="a position encoding is chosen by family, not yet for every recipe",
-    see=("experiments/03_positions.py",),
 )
 def many_encodings() -> Table:
     """Many hand-made encodings exist; they differ most beyond the length of training (documented run)."""
@@ -510,7 +508,7 @@ def one_width() -> Table:
     return Table(["layers", "shape"], [[len(out.hidden_states), list(shapes.pop())]])
 
 
-@item("001-9-03", kind="claim", see=("experiments/02_equalities.py",))
+@item("001-9-03", kind="claim")
 def attention_as_convolution() -> Table:
     """Self-attention is more general than convolution: heads that look at fixed offsets are a convolution.
 
@@ -528,7 +526,7 @@ def attention_as_convolution() -> Table:
     return Table(["head", "looks at"], [[1, "the token before"], [2, "itself"], [3, "the token after"]])
 
 
-@item("001-9-04", kind="claim", also=("004-25-02",), see=("experiments/10_pictures.py",))
+@item("001-9-04", kind="claim", also=("004-25-02",))
 def receptive_field() -> Any:
     """After one layer of attention a patch depends on the whole image; after a 3 x 3 convolution, on nine pixels."""
     pixels = torch.randn(1, 3, 32, 32, requires_grad=True)
@@ -548,7 +546,6 @@ def receptive_field() -> Any:
     kind="claim",
     cost="training",
     partly="holds at 1% of the labels; longer runs leave it open",
-    see=("experiments/10_pictures.py",),
 )
 def vit_needs_data() -> str:
     """ViTs need more data than CNNs: with few labels a ResNet is ahead (documented run)."""
@@ -734,7 +731,7 @@ missing(
 )  # fmt: skip
 
 
-@item("001-11-07", kind="claim", cost="slow", see=("experiments/12_limits.py",))
+@item("001-11-07", kind="claim", cost="slow")
 def zero_shot() -> Table:
     """A language model judges without training on the task: it scores the possible continuations of a text."""
     stories = shipped("generate", "stories")

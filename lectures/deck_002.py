@@ -96,7 +96,7 @@ missing(
 section("002-3", "Learned positions")
 
 
-@item("002-3-01", kind="claim", cost="training", see=("experiments/03_positions.py",))
+@item("002-3-01", kind="claim", cost="training")
 def learned_as_good_as_sines() -> Table:
     """A learned table of positions does as well as sines, within the lengths it was trained on.
 
@@ -167,6 +167,8 @@ def two_axes(swapped: bool = False) -> Any:
     return [heatmap([first[0].abs(), second[:, 0].abs()], titles, ("feature", "index")), said]
 
 
+section("002-4", "The encoder block")  # whose items are those of other decks
+section("002-5", "Encoder and decoder")  # whose items are those of other decks
 section("002-6", "Decoders")
 
 
@@ -204,7 +206,7 @@ def stops_by_itself() -> Table:
     return Table(["source", "translation", "tokens with the end token"], rows)
 
 
-@item("002-6-03", kind="claim", cost="slow", see=("experiments/11_decoding.py",))
+@item("002-6-03", kind="claim", cost="slow")
 def known_number() -> str:
     """Where the number of outputs is known, all come at once: 68 landmarks of a face in one pass."""
     answer = shipped("pose")(given("face.jpg"))
@@ -233,7 +235,7 @@ def who_asks_who_offers() -> Table:
 section("002-8", "Heads")
 
 
-@item("002-8-02", kind="claim", cost="slow", see=("experiments/14_heads.py",))
+@item("002-8-02", kind="claim", cost="slow")
 def heads_differ() -> Table:
     """Heads of a layer look at different things: their maps are far from equal, and far from unrelated.
 
@@ -276,7 +278,7 @@ def two_residuals() -> Table:
     return Table(["part of an encoder block", "residual"], [[part, "input + part(input)"] for part in parts])
 
 
-@item("002-9-02", kind="claim", cost="slow", see=("experiments/07_skips.py",))
+@item("002-9-02", kind="claim", cost="slow")
 def positions_are_carried() -> Table:
     """Residual connections carry the positions up: a linear probe finds the position of a token after every block."""
     model = af.build("bert-tiny", head="base", n_layers=4).eval()
@@ -406,6 +408,7 @@ def opposite_conventions() -> Table:
     )
 
 
+section("002-12", "BERT")  # whose items are those of other decks
 section("002-13", "MAE")
 
 
@@ -601,7 +604,7 @@ def slots_of_queries() -> Any:
     return af.plot.slots(boxes, n=10)
 
 
-@item("002-16-02", kind="claim", cost="slow", see=("experiments/11_decoding.py",))
+@item("002-16-02", kind="claim", cost="slow")
 def slots_specialize() -> Table:
     """Queries specialize in places and sizes (documented run on blood cells).
 
@@ -611,3 +614,6 @@ def slots_specialize() -> Table:
     centers, sizes = (documented(page, rf"variance of their {what} .*?\| ([\d.]+)")[0] for what in ("middles", "sizes"))
     assert float(centers) > 0.9 and float(sizes) > 0.2
     return Table(["variance explained by the query", ""], [["of the centers", centers], ["of the sizes", sizes]])
+
+
+section("002-17", "ViT")  # whose items are those of other decks

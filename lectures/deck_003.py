@@ -104,7 +104,6 @@ def sutskever(n_layers: int = 4) -> Table:
     kind="claim",
     cost="training",
     also=("004-1-01", "004-2-03"),
-    see=("experiments/04_bottleneck.py",),
 )
 def bottleneck() -> Table:
     """Everything must fit into one vector: without attention BLEU falls with the length, with it it does not.
@@ -297,7 +296,7 @@ def words_from_states(late: int = 0) -> Table:
     return Table(["", "shape"], [["h", list(h.shape)], ["T", "48 x 256"], ["y", list(logits.shape)]])
 
 
-@item("003-3-04", kind="claim", cost="training", see=("experiments/11_decoding.py",))
+@item("003-3-04", kind="claim", cost="training")
 def one_vector_for_an_image() -> Table:
     """The problem: all that is to be said must be in one vector. With attention CIDEr is higher (documented runs).
 
@@ -614,6 +613,7 @@ def inputs_as_rows(axis: int = 0) -> Table:
     return Table([f"y_{j + 1}" for j in range(3)], a.tolist(), "a, a column for each output")
 
 
+section("003-9", "Self-attention")  # whose items are those of other decks
 section("003-10", "Transformers and pre-training")
 
 
@@ -672,7 +672,7 @@ def consistent_distances() -> Any:
     return drawn
 
 
-@item("003-11-03", kind="claim", cost="training", see=("experiments/03_positions.py",))
+@item("003-11-03", kind="claim", cost="training")
 def longer_than_trained() -> Table:
     """Desirable 3: the values are bounded, so longer sentences should be easy. The first half holds, the second not.
 
@@ -783,7 +783,6 @@ def heads_of_64(n_heads: int = 8) -> Table:
     kind="claim",
     cost="training",
     also=("004-16-01",),
-    see=("experiments/06_training.py",),
 )
 def one_head_averages() -> Table:
     """One head alone averages, which inhibits attending to several places at once (documented run).
@@ -817,7 +816,7 @@ def general_and_self() -> Table:
 section("003-15", "Advantages and applications")
 
 
-@item("003-15-02", kind="claim", cost="training", see=("experiments/04_bottleneck.py",))
+@item("003-15-02", kind="claim", cost="training")
 def less_training_time() -> Table:
     """Without recurrent units a transformer should train faster than LSTMs: it holds against Bahdanau's alone.
 
@@ -882,7 +881,7 @@ missing(
 section("003-16", "RNNs and transformers")
 
 
-@item("003-16-01", kind="claim", cost="training", see=("experiments/05_paths.py", "experiments/12_limits.py"))
+@item("003-16-01", kind="claim", cost="training")
 def lstm_over_long_sequences() -> Table:
     """LSTMs work reasonably well for long sequences: it depends on the task (documented runs).
 
@@ -919,7 +918,7 @@ def rnns_need_order() -> Table:
     return Table(["", "change by another order"], [["last state of an LSTM", changed], ["attention", kept]])
 
 
-@item("003-16-04", kind="claim", see=("experiments/05_paths.py",))
+@item("003-16-04", kind="claim")
 def sees_all_inputs() -> Table:
     """In a transformer each calculation sees all inputs: any two tokens are one layer apart, in an RNN n steps."""
     transformer, rnn = af.build("transformer-tiny").eval(), af.build("sutskever-tiny", reverse=False).eval()
@@ -945,7 +944,7 @@ def transformer_captioner(axis: int = -1) -> Table:
     return Table(["", "shape"], [*rows, ["logits", list(logits.shape)]])
 
 
-@item("003-17-02", kind="claim", see=("experiments/11_decoding.py",))
+@item("003-17-02", kind="claim")
 def no_recurrence() -> Table:
     """No recurrence at all, and the best CIDEr of our four captioners (documented runs, of unequal length)."""
     names = ("show-tell", "show-attend-tell", "cnn-transformer")
@@ -969,6 +968,7 @@ def six_blocks_of_512() -> Table:
     return Table(["N", "d_model", "d_q of a head"], [[6, 512, 64]])
 
 
+section("003-19", "The decoder block")  # whose items are those of other decks
 section("003-20", "From pixels to language")
 
 
@@ -996,6 +996,7 @@ def vit_to_try() -> str:
     return f"ship.jpg: {answer}"
 
 
+section("003-21", "Vision transformers")  # whose items are those of other decks
 section("003-22", "ViT and ResNet")
 
 missing(
@@ -1017,7 +1018,7 @@ missing(
 section("003-23", "Summary")
 
 
-@item("003-23-05", kind="claim", cost="training", see=("experiments/10_pictures.py",))
+@item("003-23-05", kind="claim", cost="training")
 def may_replace_convolutions() -> Table:
     """Attention may even replace convolutions: on CIFAR-10 the two are level at equal size (documented runs).
 

@@ -29,7 +29,7 @@ class Table:
     title: str = ""
 
     def cells(self) -> list[list[str]]:
-        return [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in self.rows]
+        return [[_cell(cell) for cell in row] for row in self.rows]
 
     def __str__(self) -> str:
         cells = [list(self.head), *self.cells()]
@@ -38,6 +38,12 @@ class Table:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
         ]
         return "\n".join([*([self.title] if self.title else []), lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_cell, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,16 @@ class Item:
     @property
     def deck(self) -> str:
         return self.id[:3]
+
+    def name_in(self, place: str) -> str:
+        """Its id in a deck or a section, whose slides may say the same under an id of their own; empty if none do."""
+        return next((name for name in (self.id, *self.also) if f"{name}-".startswith(f"{place}-")), "")
+
+
+def in_order(name: str) -> list[tuple[bool, int, str]]:
+    """Sorts ids as the slides go: 000-2.9 is before 000-2.10."""
+    parts = re.findall(r"\d+|[A-Za-z]+", name)
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 ITEMS: dict[str, Item] = {}  # in page order

@@ -6,38 +6,73 @@ import base64
 import html
 import inspect
 import io
+import keyword
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from .item import DECKS, SECTIONS, Item, Table
-from .run import Shown, counts
+from .elsewhere import elsewhere
+from .item import DECKS, SECTIONS, Item, Table, in_order
+from .run import Shown
 
 STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.55 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin-bottom: .2rem } h2 { margin-top: 3rem; border-bottom: 1px solid var(--line) }
-article { margin: 1.6rem 0; padding: 1rem 1.2rem; border: 1px solid var(--line); border-radius: .6rem }
-h3 { margin: 0 0 .4rem; font-size: 1.08rem } .id { font-family: ui-monospace, monospace; opacity: .65 }
-.tag { font-size: .78rem; padding: .1rem .5rem; border-radius: 1rem; background: var(--soft); margin-left: .4rem }
-.works { background: #2a92; } .partly { background: #db32; } .failed { background: #d333; }
-.missing, .unavailable, .skipped { background: #8883; }
-pre { overflow-x: auto; background: var(--soft); padding: .7rem .9rem; border-radius: .4rem; font-size: .86rem }
-table { border-collapse: collapse; font-size: .92rem; margin: .6rem 0 } caption { text-align: left; font-weight: 600 }
-td, th { padding: .22rem .8rem .22rem 0; border-bottom: 1px solid var(--line); text-align: left }
-img { max-width: 100%; background: white; border-radius: .4rem } summary { cursor: pointer; opacity: .75 }
-.note { opacity: .85; font-style: italic } nav a { margin-right: .8rem }
+* { box-sizing: border-box }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1b2330; background: #fff; max-width: 60rem; margin: 2rem auto;
+  padding: 0 1rem; overflow-wrap: break-word }
+a { color: #1d4f91 } h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .5rem }
+h2 { font-size: 1.3rem; margin: 2.8rem 0 .8rem; padding-bottom: .3rem; border-bottom: 2px solid #1d4f91 }
+h3 { font-size: 1.05rem; line-height: 1.35; margin: 0 0 .4rem } p { margin: .5rem 0; max-width: 46rem }
+.id { font: .85em ui-monospace, monospace; color: #5a6676; margin-right: .3rem; white-space: nowrap }
+nav ol { list-style: none; margin: .4rem 0; padding: 0; columns: 20rem; column-gap: 2rem }
+nav li { display: flex; gap: .6rem; break-inside: avoid; padding: .1rem 0 } nav .marks { margin-left: auto }
+article { margin: 1rem 0; padding: .8rem 1rem .9rem; border: 1px solid #d9dee6; border-left: .3rem solid #9aa4b2;
+  border-radius: .3rem } article.works { border-left-color: #1a7f37 } article.partly { border-left-color: #b7791f }
+article.failed { border-left-color: #b42318 }
+.facts { font-size: .85rem; color: #5a6676; margin: 0 0 .5rem } .verdict { font-weight: 600; white-space: nowrap }
+.works > .facts .verdict, .m-works { color: #1a7f37 } .partly > .facts .verdict, .m-partly { color: #8a5a00 }
+.failed > .facts .verdict, .m-failed { color: #b42318 } .note { border-left: 2px solid #d9dee6; padding-left: .7rem }
+.see { font-size: .85rem; color: #5a6676; max-width: none }
+pre { font: .76rem/1.45 ui-monospace, monospace; background: #f5f7fa; padding: .6rem .8rem; border-radius: .3rem;
+  overflow-x: auto; margin: .5rem 0 } pre.said { background: none; border: 1px solid #d9dee6; white-space: pre-wrap }
+code { font: .88em ui-monospace, monospace; background: #f5f7fa; padding: 0 .2rem } summary { cursor: pointer;
+  font-size: .88rem; color: #1d4f91 } details { margin: .6rem 0 0 }
+.wide { overflow-x: auto; margin: .6rem 0 } table { border-collapse: collapse; font-size: .92rem }
+caption { text-align: left; font-weight: 600; padding-bottom: .2rem } th { text-align: left; color: #5a6676 }
+td, th { padding: .2rem 1.1rem .2rem 0; border-bottom: 1px solid #d9dee6; vertical-align: top }
+.n { text-align: right; font-variant-numeric: tabular-nums } img { max-width: 100%; height: auto; margin: .5rem 0 }
+.c { color: #6a7383 } .s { color: #7a4b00 } .k { color: #1d4f91 } .d { color: #7a2f8a }
+@media (max-width: 40rem) { body { margin: 1rem auto; padding: 0 .7rem } article { padding: .7rem } }
+@media print { body { font-size: 10.5pt; margin: 0; max-width: none; padding: 0 } pre { white-space: pre-wrap }
+  h2, h3, .facts { break-after: avoid } table, img { break-inside: avoid } a { color: inherit; text-decoration: none } }
 """
+MARKS = {"works": "✓", "partly": "◐", "missing": "–", "unavailable": "–", "failed": "✗", "skipped": "…"}
+SAID = {  # of an item on its own, and of several
+    "works": ("holds", "hold"),
+    "partly": ("holds in part", "hold in part"),
+    "missing": ("not built yet", "not built yet"),
+    "unavailable": ("data cannot be had", "whose data cannot be had"),
+    "failed": ("fails", "fail"),
+    "skipped": ("not run", "not run"),
+}
+LACKS = {"partly": "Still missing", "missing": "Not built yet", "unavailable": "Cannot be shown"}
+CODE = re.compile(
+    r'(?P<c>#[^\n]*)|(?P<s>[rbf]{0,2}(?:""".*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'))'
+    rf"|(?P<k>\b(?:{'|'.join(keyword.kwlist)})\b)|(?P<d>(?<![\w.])\d[\w.]*)",
+    re.S,
+)
+NUMBER = re.compile(r"[-−+±]?[\d.,]+(e[-+]?\d+)?\s*[%x×]?|True|False|nan|inf|–")
 
 
-def write_page(shown: Sequence[Shown], out: Path) -> list[Path]:
-    """A page for each deck that has items among those shown."""
+def write_page(shown: Sequence[Shown], out: Path, wanted: str = "") -> list[Path]:
+    """A page for each deck that has items among those shown; only that of the deck, section or item that is wanted."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for deck in DECKS:
-        mine = [one for one in shown if one.item.deck == deck]
+    for deck in [wanted[:3]] if wanted else DECKS:
+        mine = [one for one in shown if one.item.name_in(deck)]
         if mine:
             written.append(out / f"{deck}.html")
             written[-1].write_text(page(deck, mine), encoding="utf-8")
@@ -45,53 +80,74 @@ def write_page(shown: Sequence[Shown], out: Path) -> list[Path]:
 
 
 def page(deck: str, shown: Sequence[Shown]) -> str:
-    said = ", ".join(f"{n} {status}" for status, n in counts([one.item for one in shown]).items())
-    sections = "".join(_sections(shown))
-    names = dict.fromkeys(_section(one.item) for one in shown)
-    links = "".join(f'<a href="#{name}">{html.escape(SECTIONS.get(name, name))}</a>' for name in names)
+    """All items under this deck's ids, in its order, also those that belong to another deck."""
+    named = sorted(((one.item.name_in(deck), one) for one in shown), key=lambda pair: in_order(pair[0]))
+    sections = [(name, list(those)) for name, those in groupby(named, lambda pair: pair[0].rsplit("-", 1)[0])]
+    title = html.escape(DECKS[deck])
+    contents = "".join(_entry(name, those) for name, those in sections)
     return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{deck}: {html.escape(DECKS[deck])}</title>"
-        f'<meta name=viewport content="width=device-width"><style>{STYLE}</style>'
-        f"<h1>{deck}: {html.escape(DECKS[deck])}</h1><p>{len(shown)} items: {said}.</p>"
-        f"<nav>{links}</nav>{sections}</html>"
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{deck}: {title}</title>"
+        f'<meta name=viewport content="width=device-width, initial-scale=1"><style>{STYLE}</style>'
+        f"<h1><span class=id>{deck}</span>{title}</h1><p>{_counts(shown)}</p>"
+        f"<nav aria-label=Contents><ol>{contents}</ol></nav>"
+        + "".join(_section(name, those) for name, those in sections)
+        + "</html>"
     )
 
 
-def _section(one: Item) -> str:
-    return one.id.rsplit("-", 1)[0]
+def _counts(shown: Sequence[Shown]) -> str:
+    count = Counter(one.verdict for one in shown)
+    parts = [f"<span class=m-{name}>{MARKS[name]}</span> {count[name]} {SAID[name][count[name] > 1]}" for name in SAID]
+    said = ", ".join(part for name, part in zip(SAID, parts, strict=True) if count[name])
+    return (
+        "What the slides say, executed: each item runs the code that stands with it, asserts what must be true, and "
+        f"shows what came out. {len(shown)} item{'s' * (len(shown) > 1)}: {said}."
+    )
 
 
-def _sections(shown: Sequence[Shown]) -> Iterator[str]:
-    last = ""
-    for one in shown:
-        if (name := _section(one.item)) != last:
-            yield f'<h2 id="{name}"><span class=id>{name}</span> {html.escape(SECTIONS.get(name, ""))}</h2>'
-            last = name
-        yield article(one)
+def _entry(name: str, those: Sequence[tuple[str, Shown]]) -> str:
+    marks = "".join(f"<span class=m-{one.verdict}>{MARKS[one.verdict]}</span>" for _, one in those)
+    title = html.escape(SECTIONS.get(name, ""))
+    return f'<li><a href="#{name}"><span class=id>{name}</span>{title}</a><span class=marks>{marks}</span></li>'
 
 
-def article(shown: Shown) -> str:
+def _section(name: str, those: Sequence[tuple[str, Shown]]) -> str:
+    title = html.escape(SECTIONS.get(name, ""))
+    return f'<h2 id="{name}"><span class=id>{name}</span>{title}</h2>' + "".join(article(*pair) for pair in those)
+
+
+def article(name: str, shown: Shown) -> str:
     one = shown.item
-    tags = "".join(f"<span class=tag>{text}</span>" for text in (one.kind, one.cost) if text != "fast")
-    verdict = f'<span class="tag {shown.verdict}">{shown.verdict}</span>'
-    parts = [f"<h3><span class=id>{one.id}</span> {_inline(one.title)}{tags}{verdict}</h3>", *_texts(shown)]
+    facts = [f"<span class=verdict>{MARKS[shown.verdict]} {SAID[shown.verdict][0]}</span>", one.kind]
+    facts += [f"{shown.seconds:.0f} s"] if shown.seconds >= 1 else []
+    parts = [f"<h3><span class=id>{name}</span>{_inline(one.title)}</h3><p class=facts>{' · '.join(facts)}</p>"]
+    parts += [*_texts(shown), *(_thing(thing) for thing in shown.things)]
     if one.show is not None:
-        code = html.escape(source(one))
-        parts.append(f"<details><summary>code</summary><pre>{code}</pre></details>")
-    parts += [_thing(thing) for thing in shown.things]
-    return f'<article id="{one.id}">{"".join(parts)}</article>'
+        code = source(one)
+        parts.append(f"<details{' open' * (code.count(chr(10)) < 12)}><summary>code</summary>{_code(code)}</details>")
+    return f'<article id="{name}" class={shown.verdict}>{"".join([*parts, _see(name, one)])}</article>'
 
 
 def _texts(shown: Shown) -> Iterator[str]:
     one = shown.item
-    if one.about:
-        yield "".join(f"<p>{_inline(text)}</p>" for text in one.about.split("\n\n"))
-    for text in (one.note, shown.error):
-        if text:
-            yield f"<p class=note>{_inline(text)}</p>"
-    if one.also or one.see:
-        said = [f"also {', '.join(one.also)}"] if one.also else []
-        yield f"<p class=note>{html.escape('; '.join([*said, *(f'see {name}' for name in one.see)]))}</p>"
+    yield from (f"<p>{_inline(text)}</p>" for text in one.about.split("\n\n") if text)
+    if one.note:
+        yield f"<p class=note>{LACKS[one.status]}: {_inline(one.note)}.</p>"
+    if shown.error:
+        yield f"<p class=note>{'Failed' if shown.verdict == 'failed' else 'Not run'}: {_inline(shown.error)}.</p>"
+
+
+def _see(name: str, one: Item) -> str:
+    """What breaks it, and where else it stands."""
+    said = []
+    if one.wrong:
+        changed = ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in one.wrong.items())
+        said.append(f"With <code>{html.escape(changed)}</code> an assertion fails.")
+    if others := [other for other in (one.id, *one.also) if other != name]:
+        said.append(f"The same on other slides: {', '.join(others)}.")
+    if there := [html.escape(str(place)) for place in elsewhere(one)]:
+        said.append(f"Shown elsewhere, too: {'; '.join(there)}.")
+    return f"<p class=see>{'<br>'.join(said)}</p>" if said else ""
 
 
 def source(one: Item) -> str:
@@ -102,6 +158,18 @@ def source(one: Item) -> str:
     return re.sub(r'\n    """.*?"""', "", text, count=1, flags=re.S).rstrip()
 
 
+def _code(text: str) -> str:
+    """Comments, strings, keywords and numbers in color."""
+    made, last = [], 0
+    for found in CODE.finditer(text):
+        made += [
+            html.escape(text[last : found.start()]),
+            f"<span class={found.lastgroup}>{html.escape(found[0])}</span>",
+        ]
+        last = found.end()
+    return f"<pre>{''.join(made)}{html.escape(text[last:])}</pre>"
+
+
 def _inline(text: str) -> str:
     """HTML of a text with `code`."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
@@ -109,12 +177,29 @@ def _inline(text: str) -> str:
 
 def _thing(thing: Any) -> str:
     if isinstance(thing, Table):
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in thing.head)
-        rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in thing.cells())
-        title = f"<caption>{html.escape(thing.title)}</caption>" if thing.title else ""
-        return f"<table>{title}<tr>{head}</tr>{rows}</table>"
+        return _table(thing)
     if hasattr(thing, "savefig"):
-        stream = io.BytesIO()
-        thing.savefig(stream, format="png", bbox_inches="tight", dpi=110)
-        return f'<img alt="figure" src="data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}">'
-    return f"<pre>{html.escape(str(thing))}</pre>"
+        return _picture(thing)
+    return f"<pre class=said>{html.escape(str(thing))}</pre>"
+
+
+def _table(table: Table) -> str:
+    cells = table.cells()
+    kinds = ["n" if all(NUMBER.fullmatch(cell) for cell in column) else "t" for column in zip(*cells, strict=True)]
+    kinds = kinds or ["t"] * len(table.head)
+    head = "".join(f"<th class={kind}>{html.escape(cell)}</th>" for kind, cell in zip(kinds, table.head, strict=True))
+    rows = [
+        [f"<td class={kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)] for row in cells
+    ]
+    title = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
+    lines = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f"<div class=wide><table>{title}<tr>{head}</tr>{lines}</table></div>"
+
+
+def _picture(figure: Any) -> str:
+    """Twice as many pixels as it is wide, so that it is sharp on paper and on fine screens."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", bbox_inches="tight", dpi=200)
+    content = stream.getvalue()
+    width = int.from_bytes(content[16:20], "big") // 2  # which a PNG says at its beginning
+    return f'<img alt="figure" width={width} src="data:image/png;base64,{base64.b64encode(content).decode()}">'

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .item import DECKS, ITEMS, Item
+from .item import DECKS, ITEMS, Item, in_order
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,16 +41,15 @@ def load_decks() -> dict[str, Item]:
 
 
 def choose(wanted: str | None) -> list[Item]:
-    """The items of a deck ("003"), a section ("003-12") or one item ("003-12-01", also by another deck's id for it)."""
+    """The items of a deck ("003"), a section ("003-12") or one item ("003-12-01"), in the order of the slides.
+
+    What the slides of several decks say is one item, in the first of them; it is found in all.
+    """
     items = list(load_decks().values())
     if wanted is None:
         return items
-    exact = [one for one in items if wanted in (one.id, *one.also)]
-    return exact or [one for one in items if any(_inside(name, wanted) for name in (one.id, *one.also))]
-
-
-def _inside(name: str, wanted: str) -> bool:
-    return name == wanted or name.startswith(f"{wanted}-")
+    found = [one for one in items if one.name_in(wanted)]
+    return sorted(found, key=lambda one: in_order(one.name_in(wanted)))
 
 
 def run(one: Item) -> Shown:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from lectures.item import DECKS, Item
+from lectures.__main__ import main
+from lectures.item import DECKS, Item, in_order
 from lectures.page import page
-from lectures.run import Shown, by_deck, load_decks, run
+from lectures.run import Shown, by_deck, choose, load_decks, run
 
 ITEMS = load_decks()
 FAST = [one for one in ITEMS.values() if one.show is not None and one.cost == "fast"]
@@ -64,6 +66,30 @@ def test_items_are_in_page_order() -> None:
 
 
 def test_a_page_shows_every_item() -> None:
-    for deck, items in by_deck():
-        text = page(deck, [Shown(one, one.status) for one in items])
-        assert all(f'id="{one.id}"' in text for one in items)
+    """Of its deck, and those of other decks that its slides say, too."""
+    for deck in DECKS:
+        here = choose(deck)
+        text = page(deck, [Shown(one, one.status) for one in here])
+        assert all(f'id="{one.name_in(deck)}"' in text for one in here)
+        assert "<h2" in text and "http" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.S), "nothing from elsewhere"
+
+
+def test_a_page_shows_what_came_out() -> None:
+    (one,) = choose("003-5-02")
+    text = page("003", [run(one)])
+    assert "<table>" in text and "<td class=n>" in text and "✓ holds" in text
+    assert "<span class=k>return</span>" in text and "With <code>" in text
+
+
+def test_items_are_found_in_the_order_of_the_slides() -> None:
+    """By the ids of the deck that is asked for, which may be another than that of the item."""
+    names = [one.name_in("001") for one in choose("001")]
+    assert {one.deck for one in choose("001")} > {"001"}
+    assert names == sorted(names, key=in_order)
+    assert [one.id for one in choose("003-7-03")] == ["001-4-03"] and not choose("003-") and not choose("00")
+
+
+def test_what_is_not_there_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nonsense"]) == 2
+    said = capsys.readouterr().err
+    assert said == "There is no deck, section or item nonsense; python -m lectures lists them.\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import gzip
+import itertools
 import json
 import math
 import random
@@ -426,7 +427,7 @@ def regular_tasks() -> Table:
     first, *others = (torch.as_tensor(vector) for vector in shipped("embed", "minilm")(texts))
     near, far = (float(F.cosine_similarity(first, other, dim=0)) for other in others)
     assert label.startswith("negative") and near > far + 0.2
-    iou = documented("results.md", r"`segment` .*?\*\*([\d.]+)")[0]
+    iou = documented("results.md", r"\n\| `segment` \|[^\n]*?mean IoU \**([\d.]+)")[0]
     rows = [["classification", "Not a single joke lands.", label]]
     rows.append(["embedding", "cosine of cycling with a bicycle, with bread", f"{near:.2f}, {far:.2f}"])
     return Table(
@@ -553,7 +554,7 @@ def opened_box() -> Table:
         errors = []
         for name in points[:2]:
             vectors = torch.cat([seen[name].flatten(0, 1), torch.ones(210, 1).double()], dim=-1)
-            linear = vectors @ torch.linalg.lstsq(vectors, keys).solution
+            linear = vectors @ torch.linalg.pinv(vectors) @ keys
             errors.append(float((linear - keys).norm() / keys.norm()))
         rows.append([f"decoder block {block}", *errors])
     assert all(last < 1e-6 and earlier > 0.1 for _, earlier, last in rows)
@@ -713,3 +714,407 @@ def almost_identical_blocks() -> Table:
         ["block", "parts", "largest weight on the future"],
         [[stage, ", ".join(parts[stage]), future[stage]] for stage in parts],
     )
+
+
+section("000-2.1", "Tokens")
+
+CORPUS = ["the old man and the sea", "the older man sees the older sea", "the oldest seaman sold the seas"]
+
+
+def _trained(kind: str, vocab_size: int) -> Any:
+    """A tokenizer learned from the three lines above."""
+    return af.Tokenizer.train(iter(CORPUS * 10), kind=kind, vocab_size=vocab_size, progress=False)
+
+
+def _cut(kind: str) -> list[str]:
+    """Experiment 9: tokens a sentence, the longest, unknown, and unknown among words with typos."""
+    row = rf"\| {kind} \| [\d,]+ \| ([\d.]+) \| (\d+) \| ([\d.]+)% \| [\d.]+ \| ([\d.]+)%"
+    return list(documented("experiments/09-text.md", row))
+
+
+@item("000-2.1-01", kind="claim", cost="training", see=("experiments/09_text.py",))
+def words_as_tokens() -> Table:
+    """One word, one number is a bad strategy: new words and typos have none (documented run on film reviews)."""
+    rows = [[kind, *_cut(kind)[2:]] for kind in ("words", "characters", "BPE")]
+    assert float(rows[0][1]) > 5 and float(rows[0][2]) > 2 * float(rows[0][1]) and rows[2][1:] == ["0.0", "0.0"]
+    return Table(["tokens", "unknown, %", "unknown with typos, %"], rows)
+
+
+@item("000-2.1-02", kind="claim", cost="training", see=("experiments/09_text.py",))
+def characters_as_tokens() -> Table:
+    """One character, one number is sometimes fine, but costly: five times the tokens, and 25 times the weights.
+
+    Documented run on film reviews.
+    """
+    rows = [[kind, *map(float, _cut(kind)[:2])] for kind in ("words", "characters", "BPE")]
+    assert rows[1][1] > 4 * rows[2][1] > 4 * rows[0][1]
+    return Table(["tokens", "tokens a sentence", "longest sentence"], rows)
+
+
+@item("000-2.1-03", kind="mechanism", wrong={"vocab_size": 280})
+def fragments_of_text(vocab_size: int = 300) -> Table:
+    """Modern tokenizers cut a text into fragments, one number each. The cut is deterministic.
+
+    The same text has the same ids, also by the tokenizer that was saved and loaded, and by one learned anew.
+    """
+    tokenizer, text = _trained("bpe", 300), "the seaman is older"
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        others = [tokenizer, af.Tokenizer.load(folder), _trained("bpe", vocab_size)]
+    ids = tokenizer.encode(text)
+    assert all(other.encode(text) == ids for other in others)
+    pieces = [tokenizer.decode([one]) for one in ids]
+    assert "".join(pieces) == text and 4 < len(ids) < len(text)
+    return Table(["fragment", "id"], list(zip(pieces, ids, strict=True)))
+
+
+@item("000-2.1-04", kind="system")
+def kinds_of_tokenizers() -> Table:
+    """Standard techniques: Byte Pair Encoding (BPE) and SentencePiece's unigrams; WordPiece is BERT's."""
+    text, rows = "the oldest sea", []
+    for kind in ("bpe", "unigram", "wordpiece", "char", "word", "byte"):
+        tokenizer = _trained(kind, 300)
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        rows.append([kind, len(ids), " | ".join(tokenizer.pieces(ids))])
+    lengths = {kind: count for kind, count, _ in rows}
+    assert lengths["word"] == 3 and lengths["char"] == lengths["byte"] == len(text)
+    assert all(lengths["word"] <= lengths[kind] < lengths["char"] for kind in ("bpe", "unigram", "wordpiece"))
+    return Table(["kind", "tokens", "pieces"], rows)
+
+
+@item("000-2.1-05", kind="claim")
+def from_compression() -> Table:
+    """The techniques come from compression: each merge of BPE replaces the commonest pair by a new token.
+
+    So no merge makes the text longer that it is learned from. A vocabulary that is larger by one has one merge more.
+    """
+    rows: list[list[Any]] = []
+    known: set[str] = set()
+    for merges in range(9):
+        tokenizer = _trained("bpe", len(_trained("byte", 300)) + merges)
+        pieces = set(tokenizer.pieces(range(len(tokenizer))))
+        new = ", ".join(pieces - known).replace(" ", "␣") if known else ""
+        rows.append([merges, new, sum(map(len, tokenizer.encode(CORPUS)))])
+        known = pieces
+    lengths = [length for *_, length in rows]
+    assert lengths == sorted(lengths, reverse=True) and lengths[-1] < 0.75 * lengths[0]
+    assert all(len(new) > 1 and "," not in new for _, new, _ in rows[1:])
+    return Table(["merges", "new token", "tokens of the text"], rows)
+
+
+@item("000-2.1-06", kind="mechanism", cost="slow", wrong={"lost": 1})
+def there_and_back(lost: int = 0) -> Table:
+    """A tokenizer is applied to inputs and un-applied to outputs: nothing of the text is lost, whatever it holds."""
+    tokenizer, rows = shipped("generate", "smollm2").tokenizer, []
+    for text in ("Transformers are awesome!", "À l'EPITA, 3 tests; déjà vu?", "mǎ 馬 🦬 𝔘"):
+        ids = tokenizer.encode(text)
+        back = tokenizer.decode(ids[lost:])
+        assert back == text
+        rows.append([text, len(text.encode()), len(ids), back])
+    return Table(["text", "bytes", "tokens", "back"], rows)
+
+
+@item("000-2.1-07", kind="claim", cost="slow")
+def fast_tokenizers() -> str:
+    """Tokenizing has to be fast: a megabyte takes less than a second or so of one core."""
+    tokenizer, text = shipped("generate", "stories").tokenizer, f"{CORPUS[0].capitalize()}. " * 20_000
+    started = time.process_time()
+    ids = tokenizer.encode(text)
+    seconds = time.process_time() - started
+    assert len(text) / 1e6 / seconds > 0.3  # 1.9 on a core that has nothing else to do
+    return f"{len(text):,} letters, {len(ids):,} tokens: {len(text) / 1e6 / seconds:.1f} MB a second"
+
+
+@item("000-2.1-08", kind="claim")
+def unknown_characters() -> Table:
+    """A tokenizer without bytes fails on characters it never saw; the slide says so of all, but bytes never fail."""
+    rows = []
+    for kind in ("bpe", "byte", "char", "word"):
+        tokenizer = _trained(kind, 300)
+        ids = tokenizer.encode("🦬")
+        rows.append([kind, len(ids), tokenizer.unknown_id in ids, tokenizer.decode(ids)])
+    assert [unknown for *_, unknown, _ in rows] == [False, False, True, True]
+    assert rows[0][3] == rows[1][3] == "🦬" and rows[1][1] == 4  # four bytes in UTF-8
+    return Table(["kind", "tokens of 🦬", "unknown", "back"], rows)
+
+
+@item(
+    "000-2.1-09", kind="example", partly="with the 12 entries of the vocabulary that it takes; the file cannot be had"
+)
+def camembert() -> Table:
+    """In practice: CamemBERTa v2 cuts "On fait des tests à l'EPITA !" into 12 pieces, ## where a word goes on."""
+    from tokenizers import Regex, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Engine
+
+    pieces = "[CLS] On fait des tests à l' EP ##IT ##A ! [SEP]".split()
+    wanted = [1, 5444, 4973, 4730, 10643, 177, 4736, 11856, 7194, 3244, 8, 2]
+    engine = Engine(models.WordPiece({**dict(zip(pieces, wanted, strict=True)), "[UNK]": 3}, unk_token="[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+'|\w+|[^\w\s]"), "removed", invert=True)
+    engine.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    tokenizer = af.Tokenizer(engine)
+    ids = tokenizer.encode("On fait des tests à l'EPITA !")
+    assert tokenizer.pieces(ids) == pieces and ids == wanted
+    return Table(["piece", "id"], list(zip(pieces, ids, strict=True)))
+
+
+@item("000-2.1-10", kind="mechanism", also=("001-2-02", "001-3-04", "001-3-06"), wrong={"shift": 1})
+def learned_embedding(shift: int = 0) -> Table:
+    """A learned embedding is the first layer: id i becomes row i of a table, a one-hot vector times the table.
+
+    The sequence of these vectors is the real input of the network. Both forms have the same gradient.
+    """
+    table = af.build("gpt2-tiny").get_parameter("stages.decoder.inputs.words.weight")  # [256, 64]
+    ids = torch.tensor([5, 6, 5, 9])
+    looked_up = F.embedding(ids, table)
+    product = F.one_hot((ids + shift) % 256, 256).float() @ table
+    assert torch.equal(looked_up, product)
+    weights = torch.randn(4, 64)
+    gradients = [torch.autograd.grad((vectors * weights).sum(), table)[0] for vectors in (looked_up, product)]
+    assert torch.allclose(*gradients, atol=1e-6)
+    return Table(["", "shape"], [["ids", "4"], ["one-hot", "4 x 256"], ["table", "256 x 64"], ["vectors", "4 x 64"]])
+
+
+section("000-2.2", "Self-attention, and what came before")
+
+
+@item("000-2.2-01", kind="example", cost="slow", also=("003-15-01",))
+def bank() -> Table:
+    """Context disambiguates a token: "bank" by a river and "bank" with money in it, in MiniLM.
+
+    Their vectors are nearly the same where they enter, apart from the position, and differ after the blocks.
+    """
+    embed, found = shipped("embed", "minilm"), []
+    for text in ("He sat on the bank of the river.", "She put money in the bank."):
+        ids = embed.tokenizer.encode(text)
+        place = embed.tokenizer.pieces(ids).index("bank")
+        with af.look(embed.model, "encoder.input", "encoder.blocks.?.output") as seen, torch.no_grad():
+            embed.model(input_ids=torch.tensor([ids]))
+        found.append([hidden[0, place] for hidden in seen.values()])
+    names = ["input", *(f"after block {i + 1}" for i in range(len(found[0]) - 1))]
+    rows = [[name, float(F.cosine_similarity(a, b, dim=0))] for name, a, b in zip(names, *found, strict=True)]
+    assert rows[0][1] > 0.95 and min(cosine for _, cosine in rows) < 0.86
+    return Table(["", 'cosine of the two "bank"'], rows)
+
+
+@item("000-2.2-02", kind="claim", also=("001-2-01", "001-2-03"))
+def as_many_out_as_in() -> Table:
+    """An encoder adds context to each token: as many vectors come out as went in, for any encoder."""
+    rows = []
+    for name in ("bert-tiny", "roformer-tiny", "roberta-tiny"):
+        model = af.build(name, head="base").eval()
+        for n in (3, 20):
+            with torch.no_grad():
+                rows.append([name, n, model(input_ids=torch.full((1, n), 7)).last_hidden_state.shape[1]])
+    assert all(tokens == vectors for _, tokens, vectors in rows)
+    return Table(["encoder", "tokens in", "vectors out"], rows)
+
+
+@item("000-2.2-03", kind="reference", cost="slow")
+def word2vec_and_glove() -> Table:
+    """Word2vec and GloVe, historic: one vector a word, whatever the context, from counts of words that are near.
+
+    Skip-gram (Mikolov et al. 2013) makes a word's neighbors likely; GloVe (Pennington et al. 2014) fits the logarithm
+    of the counts. Both learned here from stories for children: nearest words by the cosine.
+    """
+    with gzip.open(data("tinystories_sample", "train.txt.gz"), "rt", encoding="utf-8") as stream:
+        words = re.findall(r"[a-z']+", stream.read(4_000_000).lower())
+    size, width = 600, 48
+    vocabulary = [word for word, _ in collections.Counter(words).most_common(size)]
+    number = {word: i for i, word in enumerate(vocabulary)}
+    ids = torch.tensor([number.get(word, -1) for word in words])
+    counts = torch.zeros(size * size)
+    for distance in (1, 2, 3, 4):
+        a, b = ids[:-distance], ids[distance:]
+        counts += torch.bincount((a * size + b)[(a >= 0) & (b >= 0)], minlength=size * size)
+    counts = counts.view(size, size) + counts.view(size, size).T
+    rows = []
+    for name in ("skip-gram", "GloVe"):
+        words_, contexts = ((torch.randn(size, width) * 0.1).requires_grad_() for _ in range(2))
+        bias, other = torch.zeros(size, 1, requires_grad=True), torch.zeros(size, requires_grad=True)
+        optimizer = torch.optim.Adam([words_, contexts, bias, other], lr=0.03)
+        for _ in range(60):
+            scores = words_ @ contexts.T + other
+            if name == "skip-gram":
+                loss = -(counts * scores.log_softmax(-1)).sum() / counts.sum()
+            else:
+                loss = ((counts / 100).clamp(max=1) ** 0.75 * (scores + bias - (counts + 1e-9).log()) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        vectors = F.normalize(words_.detach(), dim=-1)
+        for word in ("mom", "dog", "red"):
+            nearest = (vectors @ vectors[number[word]]).topk(4).indices.tolist()[1:]
+            rows.append([name, word, ", ".join(vocabulary[i] for i in nearest)])
+    assert "dad" in rows[0][2] and "cat" in rows[1][2] and "blue" in rows[2][2]
+    assert "cat" in rows[4][2] and "blue" in rows[5][2]
+    return Table(["", "word", "nearest"], rows)
+
+
+@item("000-2.2-04", kind="mechanism", partly="as a language model alone", wrong={"length": 64})
+def fully_connected(length: int = 32) -> list[Any]:
+    """Option 0, fully connected over positions: all context at once and in parallel, but n x n parameters.
+
+    They grow with the square of the length, and a longer text than that has no parameters.
+    """
+    sizes = [[n, _parameters("mlp-mixer-tiny", max_length=n)] for n in (32, 64, 128)]
+    grown = [after[1] - before[1] for before, after in itertools.pairwise(sizes)]
+    # two layers with two matrices of n x n and two biases of n
+    assert grown == [2 * 2 * (64**2 - 32**2 + 32), 2 * 2 * (128**2 - 64**2 + 64)]
+    model = af.build("mlp-mixer-tiny", max_length=length).eval()
+    assert [af.path_length(model, 0, n, "decoder") for n in (1, 16, 31)] == [1, 1, 1]
+    said = refusal(lambda: model(input_ids=torch.zeros(1, 33, dtype=torch.long)))
+    return [Table(["length", "parameters"], sizes), said]
+
+
+@item("000-2.2-05", kind="mechanism", partly="inside translators alone", wrong={"n_layers": 2})
+def recurrent(n_layers: int = 1) -> Table:
+    """Option 1, recurrent: few parameters and any length, but information fades, and step waits for step.
+
+    It goes in one direction: the first token knows nothing of the last. Measured: the gradient of a state with
+    respect to the token n steps before.
+    """
+    model = af.build("sutskever-tiny", n_layers=n_layers, reverse=False).eval()
+    assert [af.path_length(model, 0, n) for n in (1, 4, 16)] == [1, 4, 16]
+    assert af.path_length(model, 16, 0) is None
+    words, rows = torch.randn(1, 33, model.config.d_model, requires_grad=True), []
+    with af.look(model, "encoder.output") as seen:
+        model(inputs_embeds=words, decoder_input_ids=TARGET)
+    (gradient,) = torch.autograd.grad(seen["encoder.output"][0, 32].square().sum(), words)
+    sizes = gradient[0].norm(dim=-1)
+    rows = [[n, float(sizes[32 - n] / sizes[32])] for n in (0, 4, 16, 32)]
+    assert rows[1][1] < 0.3 and rows[3][1] < 1e-3
+    return Table(["steps before", "gradient, of that of the last token"], rows)
+
+
+@item("000-2.2-06", kind="mechanism", partly="inside translators alone", wrong={"kernel": 5})
+def convolutional(kernel: int = 3) -> Table:
+    """Option 2, convolution: few parameters, parallel, but a limited receptive field.
+
+    Three layers of width 3 see 3 tokens to either side. Dilation sees further: ByteNet's steps double.
+    """
+    models = {
+        "convs2s-tiny": af.build("convs2s-tiny", kernel=kernel).eval(),
+        "bytenet-tiny": af.build("bytenet-tiny").eval(),
+    }
+    rows = [[name, *(af.path_length(model, 0, n) for n in (1, 2, 3, 4, 7, 8))] for name, model in models.items()]
+    assert rows[0][1:] == [1, 2, 3, None, None, None] and rows[1][1:] == [1, 2, 2, 3, 3, None]
+    return Table(["layers to see", *(f"{n} away" for n in (1, 2, 3, 4, 7, 8))], rows)
+
+
+@item(
+    "000-2.2-07",
+    kind="table",
+    cost="training",
+    partly="on a copying task; as context encoders of a classifier the first three exist in no recipe",
+    see=("experiments/05_paths.py",),
+)
+def four_ways_to_mix() -> Table:
+    """Four ways to mix tokens, at one width: parameters, path and what is learned over 32 positions (documented run)."""
+    rows = []
+    for mixer in ("fully connected", "recurrent (LSTM)", "convolution", "attention"):
+        row = rf"\| {re.escape(mixer)} \| {{}} \| \d+ \| ([\d,]+) "
+        sizes = [documented("experiments/05-paths.md", row.format(n))[0] for n in (4, 32)]
+        rows.append([mixer, *sizes, *_copied(mixer)])
+    small, large = ([int(row[i].replace(",", "")) for row in rows] for i in (1, 2))
+    assert small[1] == large[1] and small[3] == large[3] and large[0] > small[0] and large[2] > small[2]
+    assert [row[3] for row in rows] == [1, 32, 16, 1] and [row[4] > 0.99 for row in rows] == [True, False, False, True]
+    return Table(["mixer", "parameters, n = 4", "n = 32", "path", "copied rightly"], rows)
+
+
+@item("000-2.2-08", kind="mechanism", also=("004-6-04",), wrong={"axis": -2})
+def two_steps(axis: int = -1) -> Any:
+    """Self-attention has two steps: weigh the neighborhood, then merge it by the weights."""
+    x = _normal(1, 1, 6, 8)
+    scores = x @ x.transpose(-1, -2) / 8**0.5
+    weights = scores.softmax(axis)  # 1: weigh
+    merged = weights @ x  # 2: merge
+    assert torch.allclose(weights, af.attention_weights(x, x), atol=1e-12)
+    assert torch.allclose(merged, af.attend(x, x, x), atol=1e-12)
+    return heatmap([weights[0, 0]], ["weights"], size=3)
+
+
+@item("000-2.2-09", kind="figure", also=("002-7-01",))
+def queries_keys_values() -> Any:
+    """Each token becomes a query, a key and a value, in every head: here 5 tokens in the first head of a fresh model.
+
+    With them alone the head's output is made: nothing else of the token enters.
+    """
+    model, names = af.build("bert-tiny", head="base").eval(), ("query", "key", "value")
+    with af.look(model, "encoder.blocks.0.self.*") as seen, torch.no_grad():
+        model(input_ids=SOURCE[:, :5])
+    parts = [seen[f"encoder.blocks.0.self.{name}"] for name in names]  # each [1, 4 heads, 5 tokens, 16]
+    assert all(part.shape == (1, 4, 5, 16) for part in parts)
+    assert torch.allclose(af.attention_weights(*parts[:2]), seen["encoder.blocks.0.self.weights"], atol=1e-6)
+    drawn, axes = figure(8, 1.8, columns=3)
+    for one, part, name in zip(axes, parts, names, strict=True):
+        one.imshow(part[0, 0], cmap="RdBu", vmin=-0.5, vmax=0.5)
+        one.set(title=name, xlabel="feature", ylabel="token")
+    return drawn
+
+
+@item("000-2.2-10", kind="claim", cost="training", also=("003-18-03", "004-26-03"), see=("experiments/08_length.py",))
+def all_with_all() -> Table:
+    """Every x_i is compared with every x_j, so time and memory grow with the square of the length.
+
+    That is one reason why training is slow. Documented run on a GPU: the power of the length at the last doubling.
+    """
+    row = r"\| {} \| ([\d.]+) \| ([\d.]+) \|\n"
+    rows = [
+        [kind, *map(float, documented("experiments/08-length.md", row.format(kind)))] for kind in ("full", "window")
+    ]
+    assert all(abs(power - 2) < 0.05 for power in rows[0][1:]) and all(power < 1.1 for power in rows[1][1:])
+    return Table(["attention", "power of time", "of memory"], rows)
+
+
+@item("000-2.2-11", kind="claim")
+def limited_span() -> Any:
+    """Mitigation 1, a limited attention span: each query sees its own window, and the cost is linear in the length."""
+    masks = {
+        "window of 4": af.masks.Causal() & af.masks.Window(3, 0),
+        "every third": af.masks.Causal() & af.masks.Dilated(3, 3),
+    }
+    rows = [[n, int((af.masks.Causal() & af.masks.Window(63, 0)).dense(n, n).sum())] for n in (256, 512, 1024)]
+    assert all(count == 64 * n - 64 * 63 // 2 for n, count in rows)
+    grids = [mask.dense(16, 16)[0, 0] for mask in masks.values()]
+    assert int(grids[0].sum(-1).max()) == 4 and int(grids[1].sum(-1).max()) == 4
+    return [Table(["n", "pairs in a window of 64"], rows), heatmap(grids, list(masks))]
+
+
+@item("000-2.2-12", kind="claim")
+def variants() -> Table:
+    """Mitigation 2, variants of the architecture: latents, state spaces, memory, local images, bands."""
+    n, rows = 24, []
+    for name, why in (
+        ("gpt3-tiny", "full and banded layers in turn"),
+        ("transformer-xl-tiny", "segments, with a memory of the one before"),
+        ("mamba-tiny", "a state in place of attention"),
+    ):
+        model = af.build(name).eval()
+        with torch.no_grad():
+            assert model(input_ids=torch.full((1, n), 7)).logits.shape[:2] == (1, n)
+        if name == "gpt3-tiny":
+            with af.look(model, "*.self.weights") as seen, torch.no_grad():
+                model(input_ids=torch.full((1, n), 7))
+            assert [int((weights[0, 0] > 0).sum(-1).max()) for weights in seen.values()] == [n, model.config.band]
+        rows.append([name, why])
+    rows.append(["perceiver-tiny", "few latents ask all inputs"])
+    rows.append(["image-transformer-tiny", "blocks of an image and their surroundings"])
+    assert {name for name, _ in rows} <= set(af.recipes())
+    return Table(["recipe", "way"], rows)
+
+
+@item("000-2.2-13", kind="claim")
+def flash_attention() -> Table:
+    """Mitigation 3, a better implementation: flash attention gives the same numbers and saves memory, not operations.
+
+    Documented run: the power of the length is 2 in time and 1 in memory.
+    """
+    x = torch.randn(1, 4, 600, 16)
+    results = [af.attend(x, x, x, af.masks.Causal(), kernel=kernel) for kernel in ("sdpa", "reference")]
+    apart = float((results[0] - results[1]).abs().max())
+    assert apart < 1e-5
+    time_, memory = map(float, documented("experiments/08-length.md", r"\| flash \| ([\d.]+) \| ([\d.]+) \|\n"))
+    assert time_ > 1.9 and memory < 1.1
+    rows = [["largest difference of 600 tokens", apart], ["power of time", time_], ["power of memory", memory]]
+    return Table(["flash against full attention", ""], rows)

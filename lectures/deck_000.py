@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -1118,3 +1119,504 @@ def flash_attention() -> Table:
     assert time_ > 1.9 and memory < 1.1
     rows = [["largest difference of 600 tokens", apart], ["power of time", time_], ["power of memory", memory]]
     return Table(["flash against full attention", ""], rows)
+
+
+section("000-2.3", "Multi-head attention")
+
+
+@item(
+    "000-2.3-01",
+    kind="claim",
+    cost="slow",
+    partly="relative position, and subjects (000-2.3-01a); coreference hardly (000-1b-04); polarity is not measured",
+    see=("experiments/14_heads.py",),
+)
+def specialized_heads() -> Any:
+    """Heads specialize: on relative positions, coreference, polarity, subjects and objects.
+
+    In MiniLM some heads look at the token before or after, nearly alone. Drawn: the weight on it of every head.
+    """
+    embed = shipped("embed", "minilm")
+    ids = torch.tensor([embed.tokenizer.encode(TIRED)])
+    with af.look(embed.model, "*.self.weights") as seen, torch.no_grad():
+        embed.model(input_ids=ids)
+    weights = torch.cat(list(seen.values()))  # [6 layers, 12 heads, queries, keys]
+    before, after = (weights.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1))
+    chance = 1 / ids.shape[1]
+    assert float(before.max()) > 0.9 and float(after.max()) > 5 * chance
+    return heatmap([before, after], ["weight on the token before", "after"], ("head", "layer"), size=3)
+
+
+OPENINGS = ("The", "Every day the", "In the morning the", "As my uncle told us, the")
+SUBJECTS = ("dog", "teacher", "doctor", "king", "girl", "farmer", "soldier", "writer")
+BETWEEN = (
+    "",
+    "with glasses",
+    "in the garden",
+    "near the old house",
+    "whom all the children like",
+    "in the house by the sea",
+)
+
+
+@item("000-2.3-01a", kind="claim", cost="slow")
+def subject_heads() -> Table:
+    """Subject-verb and subject-object heads: some head finds the subject where no fixed distance does.
+
+    48 sentences by pattern, with 0 to 6 words between subject and verb. The head whose largest weight, from the verb
+    or the object, is on the subject most often is chosen in one half; shown is how often it is in the other half.
+    """
+    embed, chance = shipped("embed", "minilm"), random.Random(0)
+    hits: dict[str, list[Tensor]] = {"verb": [], "object": []}
+    distances: dict[str, list[int]] = {"verb": [], "object": []}
+    sentences = [(chance.choice(OPENINGS), subject, between) for between in BETWEEN for subject in SUBJECTS]
+    for opening, subject, between in chance.sample(sentences, len(sentences)):
+        verb, thing = chance.choice(("sees", "likes", "buys", "sells")), chance.choice(("apple", "book", "car", "song"))
+        ids = embed.tokenizer.encode(f"{opening} {subject} {between} {verb} a {thing} here")
+        pieces = embed.tokenizer.pieces(ids)
+        with af.look(embed.model, "*.self.weights") as seen, torch.no_grad():
+            embed.model(input_ids=torch.tensor([ids]))
+        for role, word in (("verb", verb), ("object", thing)):
+            place = pieces.index(word)
+            weights = torch.cat(list(seen.values()))[:, :, place].clone()  # [layers, heads, keys]
+            weights[..., [0, place, -1]] = 0  # neither [CLS] nor [SEP] nor itself
+            hits[role].append(weights.argmax(-1) == pieces.index(subject))
+            distances[role].append(place - pieces.index(subject))
+    rows = []
+    for role in hits:
+        found, half = torch.stack(hits[role]).float(), 24  # [sentences, layers, heads]
+        layer, head = divmod(int(found[:half].mean(0).argmax()), found.shape[2])
+        fixed = collections.Counter(distances[role][:half]).most_common(1)[0][0]
+        by_distance = sum(one == fixed for one in distances[role][half:]) / half
+        rows.append([role, f"layer {layer + 1}, head {head + 1}", float(found[half:, layer, head].mean()), by_distance])
+    assert all(by_head > by_distance + 0.2 for *_, by_head, by_distance in rows)
+    return Table(["from", "head", "finds the subject", "best fixed distance"], rows)
+
+
+@item(
+    "000-2.3-02",
+    kind="figure",
+    also=("001-5-02", "001-5-04", "002-8-01", "003-13-02", "004-7-01", "004-7-03", "004-7-04"),
+    wrong={"mixed": False},
+)
+def eight_heads(mixed: bool = True) -> Table:
+    """Eight heads: split Q, K and V, attend in each, concatenate, and mix by W_O. PyTorch's module gives the same.
+
+    Eight heads have as many parameters as one.
+    """
+    theirs = nn.MultiheadAttention(512, 8, bias=False, batch_first=True).double()
+    x = _normal(1, 6, 512)  # 6 tokens
+    q, k, v = (x @ w.T for w in theirs.in_proj_weight.chunk(3))  # each [1, 6, 512]
+    heads = af.attend(*(y.view(1, 6, 8, 64).transpose(1, 2) for y in (q, k, v)))  # [1, 8, 6, 64]
+    z = heads.transpose(1, 2).flatten(2)  # [1, 6, 512]
+    ours = z @ theirs.out_proj.weight.T if mixed else z
+    assert torch.allclose(ours, theirs(x, x, x, need_weights=False)[0], atol=1e-9)
+    counts = [_parameters("transformer-base", vocab_size=50, n_layers=1, n_heads=heads) for heads in (1, 8)]
+    assert counts[0] == counts[1]
+    return Table(["", "shape"], [["Q, K, V", "6 x 512"], ["a head", "6 x 64"], ["Z", "6 x 512"], ["W_O", "512 x 512"]])
+
+
+@item("000-2.3-03", kind="claim")
+def one_embedding() -> Table:
+    """Only encoder block 0 needs the embedding; each other block starts from the output of the one below.
+
+    Given the vectors in place of the ids, the blocks go the same way. (Rotary positions, Transformer-XL and DETR add
+    positions in every block: 000-2.11-02.)
+    """
+    rows = []
+    for n_layers in (1, 6):
+        model = af.build("bert-tiny", head="base", n_layers=n_layers).eval()
+        tables = [name for name, p in model.named_parameters() if p.shape == (256, 64)]  # 256 tokens, 64 features
+        assert [point for point in model.points if point.endswith(".input")] == ["encoder.input"]
+        rows.append([n_layers, len(tables)])
+        table = model.get_parameter(tables[0])
+        with torch.no_grad():
+            from_ids, from_vectors = model(input_ids=SOURCE), model(inputs_embeds=table[SOURCE])
+        assert torch.allclose(from_ids.last_hidden_state, from_vectors.last_hidden_state, atol=1e-6)
+    assert rows == [[1, 1], [6, 1]]
+    return Table(["blocks", "tables of embeddings"], rows)
+
+
+section("000-2.4", "The feed-forward network")
+
+
+@item("000-2.4-01", kind="formula", also=("001-7-01", "002-6-05"), wrong={"sigma": F.gelu})
+def feed_forward(sigma: Any = F.relu) -> Table:
+    """FFN(x) = σ(x W₁ + B₁) W₂ + B₂: two layers, wide between them; here σ is ReLU."""
+    part = _part(af.build("transformer-tiny").eval(), "encoder.stack.blocks.0.sublayers.feedforward.part")
+    (w1, b1), (w2, b2) = ((layer.weight.T, layer.bias) for layer in (part.up, part.down))
+    x = torch.randn(1, 4, 64)
+    assert torch.allclose(part(x), sigma(x @ w1 + b1) @ w2 + b2, atol=1e-6)
+    return Table(
+        ["", "shape"], [["W₁", list(w1.shape)], ["B₁", list(b1.shape)], ["W₂", list(w2.shape)], ["B₂", list(b2.shape)]]
+    )
+
+
+@item("000-2.4-02", kind="claim")
+def each_token_alone() -> Table:
+    """It is applied to each x_i separately: it mixes the features of a token, and no tokens.
+
+    Another last token changes nothing of the others.
+    """
+    part = _part(af.build("transformer-tiny").eval(), "encoder.stack.blocks.0.sublayers.feedforward.part")
+    x = torch.randn(1, 4, 64)
+    changed = x.clone()
+    changed[0, 3] += 1
+    moved = (part(x) - part(changed)).abs().amax(-1)[0].tolist()
+    assert max(moved[:3]) == 0 and moved[3] > 0.01
+    assert torch.allclose(part(x)[:, 2], part(x[:, 2:3])[:, 0], atol=1e-6)
+    return Table(["token", "change of its output"], list(enumerate(moved)))
+
+
+section("000-2.5", "Residuals")
+
+
+@item("000-2.5-01", kind="formula", also=("004-9-02",), wrong={"signal": 0.0})
+def input_plus_branch(signal: float = 1.0) -> Table:
+    """As in ResNet, a residual connection gives x + branch(x): the input, and what the branch makes of it.
+
+    In a pre-norm block, both branches are added: y = x + A(x), then y + FFN(LN(y)).
+    """
+    model = af.build("gpt2-tiny").eval()
+    with (
+        af.look(model, "decoder.input", "decoder.blocks.0.self.output", "decoder.blocks.0.output") as seen,
+        torch.no_grad(),
+    ):
+        model(input_ids=SOURCE)
+        y = signal * seen["decoder.input"] + seen["decoder.blocks.0.self.output"]
+        sublayer = "blocks.0.sublayers.feedforward"
+        z = y + _part(model, f"{sublayer}.part")(_part(model, f"{sublayer}.norm")(y))
+    assert torch.allclose(z, seen["decoder.blocks.0.output"], atol=1e-6)
+    sizes = [["x", seen["decoder.input"]], ["A(x)", seen["decoder.blocks.0.self.output"]], ["output", z]]
+    return Table(["", "root mean square"], [[name, float(value.square().mean().sqrt())] for name, value in sizes])
+
+
+@item("000-2.5-02", kind="claim", cost="slow")
+def a_difference_is_learned() -> Table:
+    """The branch learns a difference to what is there: in MiniLM it is less than half as large as what it is added to."""
+    embed = shipped("embed", "minilm")
+    with af.look(embed.model, "encoder.input", "encoder.blocks.*.output") as seen, torch.no_grad():
+        embed.model(input_ids=torch.tensor([embed.tokenizer.encode(TIRED)]))
+    stream = ["encoder.input", *(f"encoder.blocks.{i}.output" for i in range(5))]
+    branches = [seen[f"encoder.blocks.{i}.self.output"] for i in range(6)]
+    rows = [
+        [i, float(branch.norm() / seen[name].norm())]
+        for i, (name, branch) in enumerate(zip(stream, branches, strict=True))
+    ]
+    assert all(0.2 < ratio < 0.55 for _, ratio in rows)
+    return Table(["block", "size of the attention branch, of its input"], rows)
+
+
+@item("000-2.5-03", kind="claim", cost="training", see=("experiments/07_skips.py",))
+def residuals_help() -> Table:
+    """In any case they help gradients flow: six blocks learn to reverse letters with them, and not without.
+
+    Documented run; what is left of the differences between tokens after 12 fresh blocks, too.
+    """
+    page = "experiments/07-skips.md"
+    learned, not_learned = map(float, documented(page, r"reverse: ([\d.]+) ± [\d.]+ with, ([\d.]+) ± [\d.]+ without"))
+    row = r"\| {} \| (?:[-\d.e]+ \| ){{7}}([-\d.e]+) \|"
+    left, lost = (float(documented(page, row.format(name))[0]) for name in (r"\+ both", r"\+ feed-forward"))
+    assert learned > 0.9 > 0.3 > not_learned and left > 0.01 and lost < 1e-10
+    return Table(
+        ["", "with residuals", "without"], [["letters right", learned, not_learned], ["differences left", left, lost]]
+    )
+
+
+section("000-2.6", "Normalization")
+
+
+@item("000-2.6-01", kind="formula", wrong={"over": (-2, -1)})
+def layer_norm(over: Any = -1) -> Table:
+    """LayerNorm keeps values in range: each token has mean 0 and variance 1 over its features, by its own numbers.
+
+    Other tokens do not matter: they may have any size.
+    """
+    norm = _part(af.build("gpt2-tiny").eval(), "blocks.0.sublayers.self.norm")
+    x = torch.randn(2, 5, 64) * torch.tensor([0.1, 1, 10, 100, 3])[:, None] + 3
+    by_hand = (x - x.mean(over, keepdim=True)) / (x.var(over, unbiased=False, keepdim=True) + norm.eps).sqrt()
+    y = norm(x).detach()
+    assert torch.allclose(y, by_hand, atol=1e-4)
+    rows = [
+        [t, *(float(value[0, t].mean()) for value in (x, y)), *(float(value[0, t].std()) for value in (x, y))]
+        for t in range(5)
+    ]
+    assert all(abs(row[2]) < 1e-5 and abs(row[4] - 1) < 0.02 for row in rows)
+    return Table(["token", "mean before", "after", "deviation before", "after"], rows)
+
+
+@item("000-2.6-02", kind="claim", also=("001-2-06",), see=("experiments/06_training.py",))
+def before_or_after() -> Table:
+    """The norm stands before or after the sublayer: after, what a block gives has variance 1; before, it has not.
+
+    Documented run: with the norm after the sublayers, training needs a warm-up.
+    """
+    rows = []
+    for name, batch in (("gpt1-tiny", SOURCE), ("gpt2-tiny", SOURCE), ("bert-tiny", SOURCE), ("vit-tiny", None)):
+        model = af.build(name).eval()
+        stage = next(iter(model.stages))
+        with af.look(model, f"{stage}.blocks.0.output") as seen, torch.no_grad():
+            model(**({"pixel_values": torch.randn(1, 3, 32, 32)} if batch is None else {"input_ids": batch}))
+        variance = seen[f"{stage}.blocks.0.output"].var(-1, unbiased=False)
+        rows.append([name, "after" if bool(((variance - 1).abs() < 1e-3).all()) else "before", float(variance.mean())])
+    assert [order for _, order, _ in rows] == ["after", "before", "after", "before"]
+    page = "experiments/06-training.md"
+    with_it, without = (
+        float(documented(page, rf"\| {name} \| [\d,]+ \| [\d.]+ .*?\| ([\d.]+) ")[0])
+        for name in ("post-norm", "post-norm, no warm-up")
+    )
+    assert with_it > without + 0.05
+    rows.append(["numbers right, norm after", f"{with_it} with warm-up", without])
+    return Table(["recipe", "norm", "variance of a block's output"], rows)
+
+
+@item("000-2.6-03", kind="figure", cost="slow")
+def histograms() -> Any:
+    """The effect of LayerNorm: values of tokens in the middle of the shipped story teller, before and after."""
+    stories = shipped("generate", "stories")
+    ids = torch.tensor([stories.tokenizer.encode("Once upon a time there was a little fox who lived in the forest.")])
+    middle = stories.model.config.n_layers // 2
+    with af.look(stories.model, f"decoder.blocks.{middle - 1}.output") as seen, torch.no_grad():
+        stories.model(input_ids=ids)
+    before = seen[f"decoder.blocks.{middle - 1}.output"][0]  # [tokens, d_model]
+    after = F.layer_norm(before, before.shape[-1:])
+    assert float(after.mean(-1).abs().max()) < 1e-5
+    assert float((after.var(-1, unbiased=False) - 1).abs().max()) < 1e-2
+    spread = before.std(-1)
+    assert float(spread.max() / spread.min()) > 1.5  # before, tokens differ in size
+    drawn, axes = figure(7, 2.6, columns=2)
+    for one, values, title in zip(axes, (before, after), ("before LayerNorm", "after"), strict=True):
+        for token in (0, 3, 7):
+            one.hist(values[token].tolist(), bins=40, range=(-6, 6), alpha=0.5, label=f"token {token}")
+        one.set(title=title, xlabel="value of a feature")
+    axes[1].legend()
+    return drawn
+
+
+@item("000-2.6-04", kind="figure", see=("experiments/06_training.py",))
+def batch_norm_and_layer_norm() -> Table:
+    """BatchNorm takes the mean over batch and positions for each feature, LayerNorm over the features of each token.
+
+    So with BatchNorm the numbers of a row change with the other rows of its batch, with LayerNorm they do not.
+    """
+    x = torch.randn(4, 5, 8)  # batch, positions, features
+    other = x.clone()
+    other[1:] += 3
+    norms = {
+        "BatchNorm": lambda x: nn.BatchNorm1d(8)(x.flatten(0, 1)).view_as(x),
+        "LayerNorm": lambda x: nn.LayerNorm(8)(x),
+    }
+    rows = []
+    for name, norm in norms.items():
+        y = norm(x)
+        means = [float(y.mean(axes).abs().max()) for axes in ((0, 1), -1)]
+        rows.append([name, *means, float((norm(other)[0] - y[0]).abs().max())])
+    assert rows[0][1] < 1e-5 < 0.1 < rows[0][2] and rows[1][2] < 1e-5 < 0.1 < rows[1][1]
+    assert rows[0][3] > 0.1 and rows[1][3] == 0
+    return Table(["norm", "largest mean of a feature", "of a token", "row 0 moved by other rows"], rows)
+
+
+@item("000-2.6-04a", kind="figure")
+def averaged_cells() -> Any:
+    """The cube of batch, positions and features; marked are the cells that one value depends on after each norm.
+
+    They are found by the gradient. BatchNorm: its feature in all rows and positions; LayerNorm: its token's features.
+    """
+    x = _normal(4, 4, 4).requires_grad_()  # batch, positions, features
+    results = {
+        "BatchNorm": nn.BatchNorm1d(4).double()(x.flatten(0, 1)).view_as(x),
+        "LayerNorm": nn.LayerNorm(4).double()(x),
+    }
+    marked = {name: torch.autograd.grad(y[0, 0, 3], x)[0] != 0 for name, y in results.items()}
+    assert bool(marked["BatchNorm"][:, :, 3].all()) and int(marked["BatchNorm"].sum()) == 16
+    assert bool(marked["LayerNorm"][0, 0].all()) and int(marked["LayerNorm"].sum()) == 4
+    drawn = figure(7, 3.4)[0]
+    drawn.clear()
+    for i, (name, cells) in enumerate(marked.items(), start=1):
+        axes = drawn.add_subplot(1, 2, i, projection="3d")
+        shown = cells.permute(1, 0, 2).numpy()  # positions across, batch into the page, features up
+        colors = [[[("#2166ac" if cell else "#f0f0f000") for cell in row] for row in layer] for layer in shown.tolist()]
+        axes.voxels(shown | True, facecolors=np.array(colors), edgecolor="#99999966")
+        axes.set(title=name, xlabel="position", ylabel="batch", zlabel="feature", xticks=[], yticks=[], zticks=[])
+    return drawn
+
+
+section("000-2.7", "Position embeddings")
+
+
+@item("000-2.7-01", kind="claim", also=("001-6-01", "003-9-03", "004-4-02"))
+def no_order() -> str:
+    """There is no order in the fusion: attention of a permuted sequence is the permuted attention of the sequence."""
+    x, order = _normal(1, 2, 9, 8), torch.randperm(9)
+    moved = x[:, :, order]
+    apart = float((af.attend(x, x, x)[:, :, order] - af.attend(moved, moved, moved)).abs().max())
+    assert apart < 1e-13
+    return f"order {order.tolist()}: largest difference {apart:.0e}"
+
+
+@item("000-2.7-02", kind="mechanism", also=("002-1-02", "004-26-02", "004-5-01"), wrong={"first": 1})
+def added_to_the_words(first: int = 0) -> Table:
+    """A vector of the position is added to the vector of the token, literally.
+
+    The original Transformer multiplies the word by √d_model before that. The same word at another position has
+    another vector.
+    """
+    model = af.build("transformer-tiny").eval()
+    ids = torch.tensor([[7, 8, 7]])
+    with af.look(model, "encoder.input") as seen, torch.no_grad():
+        model(input_ids=ids, decoder_input_ids=TARGET)
+    words = model.get_parameter("stages.encoder.inputs.words.weight").detach()[ids[0]] * 64**0.5
+    places = model.get_parameter("stages.encoder.inputs.positions.weight").detach()[first : first + 3]
+    assert torch.allclose(seen["encoder.input"][0], words + places, atol=1e-5)
+    rows = [[t, int(ids[0, t]), *(float(value[t].norm()) for value in (words, places))] for t in range(3)]
+    return Table(["position", "id", "size of √d word", "size of PE"], rows)
+
+
+@item("000-2.7-03", kind="formula", also=("001-6-03",), wrong={"base": 1000.0})
+def sines_and_cosines(base: float = 10000.0) -> Table:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i + 1) = cos(pos / 10000^(2i/d)), i from 0 to d/2 - 1."""
+    d, rows = 512, []
+    encoding = af.positions.sinusoids(torch.arange(50), d)
+    for pos in (0, 7, 49):
+        for i in (0, 1, 255):
+            angle = pos / base ** (2 * i / d)
+            assert math.isclose(float(encoding[pos, 2 * i]), math.sin(angle), abs_tol=1e-12)
+            assert math.isclose(float(encoding[pos, 2 * i + 1]), math.cos(angle), abs_tol=1e-12)
+            rows.append([pos, i, angle, math.sin(angle), math.cos(angle)])
+    return Table(["pos", "i", "angle", "feature 2i", "feature 2i + 1"], rows)
+
+
+@item("000-2.7-04", kind="figure")
+def heat_map_of_positions() -> Any:
+    """The encoding as an image: a row a position, a column a feature, fast waves to the left and slow ones to the right.
+
+    Some drawings have all sines in one half and all cosines in the other: the same numbers in another order.
+    """
+    d, t = 64, torch.arange(50)
+    by_turns, by_halves = (af.positions.sinusoids(t, d, layout) for layout in ("interleaved", "halves"))
+    assert torch.equal(torch.cat([by_turns[:, 0::2], by_turns[:, 1::2]], dim=1), by_halves)
+    signs = by_turns[:, 0::2].sign().diff(dim=0).abs().gt(0).sum(0)  # how often each sine changes its sign
+    assert int(signs[0]) > 10 and int(signs[-1]) <= 1 and bool((by_turns[0, 1::2] == 1).all())
+    drawn, axes = figure(8, 2.8, columns=2)
+    for one, grid, title in zip(axes, (by_turns, by_halves), ("sine and cosine in turn", "in halves"), strict=True):
+        one.imshow(grid, cmap="RdBu", aspect="auto")
+        one.set(title=title, xlabel="feature", ylabel="position")
+    return drawn
+
+
+@item("000-2.7-05", kind="claim", also=("004-R-01",))
+def distance_and_direction() -> Table:
+    """The network can easily tell distance and direction: PE(t + k) is PE(t), rotated by a matrix that depends on k alone.
+
+    So one linear map looks k positions further from anywhere.
+    """
+    d, rows = 64, []
+    encoding = af.positions.sinusoids(torch.arange(300), d)
+    frequencies = 10000 ** (-torch.arange(0, d, 2).double() / d)
+    for k in (1, -7, 50):
+        cos, sin = (k * frequencies).cos(), (k * frequencies).sin()
+        start = encoding[100:200]
+        s, c = start[:, 0::2], start[:, 1::2]
+        rotated = torch.stack([s * cos + c * sin, c * cos - s * sin], dim=-1).flatten(1)
+        apart = float((rotated - encoding[100 + k : 200 + k]).abs().max())
+        assert apart < 1e-10
+        rows.append([k, apart])
+    forward, backward = (float((encoding[100] - encoding[100 + k]).norm()) for k in (7, -7))
+    assert math.isclose(forward, backward, rel_tol=1e-9)  # the distance alone does not tell the direction
+    return Table(["k", "largest difference of rotated PE(t) and PE(t + k)"], rows)
+
+
+@item("000-2.7-06", kind="mechanism", wrong={"same_token": False})
+def learned_table(same_token: bool = True) -> list[Any]:
+    """Variant, learned: a table with a row for each position. The slide indexes it by the token id, which is a slip.
+
+    One token at three positions has three vectors, whatever its id; beyond the table there are no positions.
+    """
+    model = af.build("gpt2-tiny").eval()
+    ids = torch.tensor([[7, 7, 7] if same_token else [7, 8, 9]])
+    with af.look(model, "decoder.input") as seen, torch.no_grad():
+        model(input_ids=ids)
+    vectors = seen["decoder.input"][0]
+    table = model.get_parameter("stages.decoder.inputs.positions.weight").detach()  # [128, 64]
+    assert torch.allclose(vectors[1:] - vectors[:1], table[1:3] - table[:1], atol=1e-6)
+    said = refusal(lambda: model(input_ids=torch.full((1, 129), 7)))
+    return [Table(["position", "first features"], [[t, table[t, :4].tolist()] for t in range(3)]), said]
+
+
+@item(
+    "000-2.7-06a",
+    kind="mechanism",
+    partly="by hand before the model; no recipe has such a network yet",
+    wrong={"reaches": 0.0},
+)
+def positions_by_a_network(reaches: float = 1.0) -> Table:
+    """Variant, a small network: position → FFN → vector, which is added to the word; it has an answer at any position.
+
+    It learns with the rest: its gradient comes through the model.
+    """
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 64))
+    model = af.build("roformer-tiny", head="base").eval()  # no positions at its input
+    table = model.get_parameter("stages.encoder.inputs.words.weight")
+    positions = network(torch.arange(7.0)[:, None] / 100)  # [7, 64]
+    out = model(inputs_embeds=table[SOURCE].detach() + reaches * positions).last_hidden_state
+    out.mul(torch.randn(out.shape)).sum().backward()
+    size = float(network[0].weight.grad.norm())  # type: ignore[union-attr]
+    assert size > 0
+    far = network(torch.tensor([[5.0]]))  # position 500
+    assert far.shape == (1, 64) and bool(far.isfinite().all())
+    count = sum(p.numel() for p in network.parameters())
+    rows = [["network", count, "any"], ["table of 1,024 positions", 1024 * 64, "1,024"]]
+    assert count < 1024 * 64
+    return Table(["positions", "parameters", "longest text"], rows)
+
+
+@item("000-2.7-07", kind="claim", also=("004-12-01",))
+def without_positions() -> Table:
+    """Variant, none: nothing depends on where a token stands. A ViT whose image moves by a patch moves its outputs along.
+
+    As a convolution does for any shift; with learned positions it does not hold. The mean of all tokens is then
+    invariant. Images move around the border here.
+    """
+    pixels, rows = _normal(1, 3, 32, 32), []
+    for positions in ("none", "learned"):
+        torch.manual_seed(0)
+        model = af.build("vit-tiny", head="base", positions=positions).double().eval()
+        for shift in (8, 3):  # a patch has 8 x 8 pixels
+            with torch.no_grad():
+                before, after = (
+                    model(pixel_values=x).last_hidden_state[:, 1:].view(4, 4, -1)
+                    for x in (pixels, pixels.roll(shift, 3))
+                )
+            rows.append(
+                [f"ViT, positions: {positions}", shift, float((before.roll(shift // 8, 1) - after).abs().max())]
+            )
+    convolution = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").double()
+    for shift in (8, 3):
+        apart = (convolution(pixels).roll(shift, 3) - convolution(pixels.roll(shift, 3))).abs().max()
+        rows.append(["convolution", shift, float(apart)])
+    assert [apart < 1e-12 for *_, apart in rows] == [True, False, False, False, True, True]
+    return Table(["", "image moved by pixels", "outputs differ from those moved along by"], rows)
+
+
+@item("000-2.7-08", kind="system", wrong={"at": 0})
+def rotary(at: int = 3) -> Any:
+    """The modern way: RoPE, of RoFormer (Su et al. 2021). Queries and keys are rotated by their position, in every layer.
+
+    So a score depends on the difference of two positions alone, and no vector changes its length. Drawn: the scores
+    of one query and one key at all positions.
+    """
+    q, k = (_normal(16).expand(1, 1, 40, 16) for _ in range(2))
+    positions = torch.arange(40)[None]
+    turned_q, turned_k = af.positions.Rotary(16).rotate(q, k, positions)
+    scores = (turned_q @ turned_k.transpose(-1, -2))[0, 0]  # [40, 40]
+    for distance in (-5, 0, 7):
+        along = scores.diagonal(distance)
+        assert float(along.max() - along.min()) < 1e-4
+    assert abs(float(scores[0, 0] - scores[0, at])) > 1e-3  # and on nothing less
+    assert torch.allclose(turned_q.norm(dim=-1), q.norm(dim=-1), atol=1e-5)
+    assert not any("position" in name for name, _ in af.build("roformer-tiny").named_parameters())
+    drawn, axes = figure(3.4, 3)
+    drawn.colorbar(axes.imshow(scores, cmap="RdBu"))
+    axes.set(xlabel="position of the key", ylabel="position of the query", title="q · k, rotated")
+    return drawn

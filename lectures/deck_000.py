@@ -1599,24 +1599,360 @@ def without_positions() -> Table:
     return Table(["", "image moved by pixels", "outputs differ from those moved along by"], rows)
 
 
-@item("000-2.7-08", kind="system", wrong={"at": 0})
-def rotary(at: int = 3) -> Any:
+@item("000-2.7-08", kind="system", wrong={"step": 0})
+def rotary(step: int = 1) -> Any:
     """The modern way: RoPE, of RoFormer (Su et al. 2021). Queries and keys are rotated by their position, in every layer.
 
     So a score depends on the difference of two positions alone, and no vector changes its length. Drawn: the scores
     of one query and one key at all positions.
     """
     q, k = (_normal(16).expand(1, 1, 40, 16) for _ in range(2))
-    positions = torch.arange(40)[None]
+    positions = step * torch.arange(40)[None]
     turned_q, turned_k = af.positions.Rotary(16).rotate(q, k, positions)
     scores = (turned_q @ turned_k.transpose(-1, -2))[0, 0]  # [40, 40]
     for distance in (-5, 0, 7):
         along = scores.diagonal(distance)
         assert float(along.max() - along.min()) < 1e-4
-    assert abs(float(scores[0, 0] - scores[0, at])) > 1e-3  # and on nothing less
+    assert abs(float(scores[0, 0] - scores[0, 3])) > 1e-3  # and on nothing less
     assert torch.allclose(turned_q.norm(dim=-1), q.norm(dim=-1), atol=1e-5)
     assert not any("position" in name for name, _ in af.build("roformer-tiny").named_parameters())
     drawn, axes = figure(3.4, 3)
     drawn.colorbar(axes.imshow(scores, cmap="RdBu"))
     axes.set(xlabel="position of the key", ylabel="position of the query", title="q · k, rotated")
     return drawn
+
+
+section("000-2.8", "The full picture")
+
+
+def _pytorch_layer(model: Any, stage: str) -> Any:
+    """PyTorch's own encoder or decoder layer, with the weights of the first block of a stage."""
+    kind = nn.TransformerEncoderLayer if stage == "encoder" else nn.TransformerDecoderLayer
+    theirs = kind(64, 4, 128, activation="relu", batch_first=True, dropout=0.0)
+    block = {name: _part(model, f"{stage}.stack.blocks.0.sublayers.{name}") for name in _names(model, stage)}
+    copied = [(theirs.linear1, block["feedforward"].part.up), (theirs.linear2, block["feedforward"].part.down)]
+    copied += [(getattr(theirs, f"norm{i}"), sublayer.norm) for i, sublayer in enumerate(block.values(), start=1)]
+    copied.append((theirs.self_attn.out_proj, block["self"].part.out))
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            getattr(theirs.self_attn, f"in_proj_{name}").copy_(getattr(block["self"].part.qkv, name))
+            if "cross" in block:
+                inward = [getattr(layer, name) for layer in (block["cross"].part.query, block["cross"].part.kv)]
+                getattr(theirs.multihead_attn, f"in_proj_{name}").copy_(torch.cat(inward))
+                getattr(theirs.multihead_attn.out_proj, name).copy_(getattr(block["cross"].part.out, name))
+            for their, our in copied:
+                getattr(their, name).copy_(getattr(our, name))
+    return theirs
+
+
+def _names(model: Any, stage: str) -> list[str]:
+    """The parts of the first block of a stage, in their order."""
+    inside = [point.split(".")[3] for point in model.points if point.startswith(f"{stage}.blocks.0.")]
+    return list(dict.fromkeys(name for name in inside if name != "output"))
+
+
+@item("000-2.8-01", kind="figure", also=("002-4-01",), wrong={"activation": "gelu"})
+def encoder_block(activation: str = "relu") -> Table:
+    """The encoder block assembled: attention in all heads, add and norm, feed-forward network, add and norm.
+
+    PyTorch's own encoder layer gives the same with the same weights. Shown: every step for one token and head.
+    """
+    model = af.build("transformer-tiny", activation=activation).eval()
+    theirs = _pytorch_layer(model, "encoder")
+    with af.look(model, "encoder.input", "encoder.blocks.0.*") as seen, torch.no_grad():
+        model(input_ids=SOURCE, decoder_input_ids=TARGET)
+        wanted = theirs(seen["encoder.input"])
+    assert torch.allclose(seen["encoder.blocks.0.output"], wanted, atol=1e-5)
+    steps = ["self.query", "self.key", "self.value", "self.weights", "self.output", "feedforward.hidden", "output"]
+    rows = []
+    for step in steps:
+        value = seen[f"encoder.blocks.0.{step}"]
+        one = value[0, 0, 2] if value.dim() == 4 else value[0, 2]  # the third token, in the first head
+        rows.append([step, list(value.shape), " ".join(f"{float(x):.2f}" for x in one[:5])])
+    return Table(["step", "shape", "third token, first numbers"], rows)
+
+
+section("000-2.9", "Masked attention in the decoder")
+
+
+@item("000-2.9-01", kind="claim", also=("003-19-02",))
+def past_only() -> Table:
+    """A decoder sees the past only: what comes later changes nothing of what it says before, to the last bit."""
+    model = af.build("gpt2-tiny").eval()
+    ids = torch.randint(5, 250, (1, 10))
+    changed = ids.clone()
+    changed[:, 6:] += 1
+    with torch.no_grad():
+        moved = (model(input_ids=ids).logits - model(input_ids=changed).logits).abs().amax(-1)[0].tolist()
+    assert max(moved[:6]) == 0 and min(moved[6:]) > 0
+    return Table(["position", "change by other tokens from 6 on"], list(enumerate(moved)))
+
+
+@item("000-2.9-02", kind="mechanism", also=("002-10-03",), wrong={"fill": 0.0})
+def mask_is_minus_infinity(fill: float = -math.inf) -> Any:
+    """The mask zeroes the attention to future tokens: their scores are -inf before the softmax, the rest sums to 1."""
+    x = _normal(1, 1, 6, 8)
+    future = torch.ones(6, 6).triu(1).bool()
+    scores = x @ x.transpose(-1, -2) / 8**0.5
+    by_hand = scores.masked_fill(future, fill).softmax(-1)
+    weights = af.attention_weights(x, x, af.masks.Causal())
+    assert torch.allclose(by_hand, weights, atol=1e-12)
+    assert bool((by_hand[0, 0][future] == 0).all()) and torch.allclose(by_hand.sum(-1), torch.ones(()).double())
+    return heatmap([scores[0, 0].softmax(-1), weights[0, 0]], ["all tokens", "masked"])
+
+
+@item("000-2.9-03", kind="claim")
+def one_implementation() -> Table:
+    """Causal and full self-attention are one implementation with another mask: one function and one argument.
+
+    The parameters are the same too: a block of GPT-2 has those of a block with all tokens in sight.
+    """
+    x = _normal(1, 2, 5, 8)
+    full, causal = (af.attend(x, x, x, mask) for mask in (af.masks.Everything(), af.masks.Causal()))
+    assert torch.allclose(full, af.attend(x, x, x), atol=1e-12)
+    alike = [[t, float((full[:, :, t] - causal[:, :, t]).abs().max())] for t in range(5)]
+    assert alike[4][1] < 1e-12 and all(apart > 0.01 for _, apart in alike[:4])  # the last token sees all
+    counts = [
+        sum(p.numel() for p in af.build("bert-tiny", head="base", causal=causal).parameters())
+        for causal in (False, True)
+    ]
+    assert counts[0] == counts[1]
+    return Table(["token", "full and causal attention differ by"], alike)
+
+
+@item("000-2.9-04", kind="claim", also=("003-12-02",))
+def parallel_training() -> Table:
+    """It allows parallel training with teacher forcing: one pass gives what five passes of growing length give."""
+    model = af.build("transformer-tiny").eval()
+    words = torch.tensor([[0, 5, 6, 7, 8]])
+    with torch.no_grad():
+        together = model(input_ids=SOURCE, decoder_input_ids=words).logits[0]
+        alone = [model(input_ids=SOURCE, decoder_input_ids=words[:, :n]).logits[0, -1] for n in range(1, 6)]
+    rows = [[n, float((together[n - 1] - logits).abs().max())] for n, logits in enumerate(alone, start=1)]
+    assert max(apart for _, apart in rows) < 1e-5
+    return Table(["words read", "one pass and this one differ by"], rows)
+
+
+@item("000-2.9-05", kind="figure")
+def triangular_matrix() -> Any:
+    """It only takes a triangular matrix: token i may look at tokens 0 to i."""
+    mask = af.masks.Causal().dense(5, 5)[0, 0]
+    assert torch.equal(mask, torch.ones(5, 5).tril().bool())
+    return heatmap([mask], ["who may look at whom"], size=3)
+
+
+@item("000-2.9-06", kind="figure")
+def one_token() -> Any:
+    """Self-attention and masked self-attention for one token: the third of six looks at all six, or at three."""
+    drawn, axes = figure(7, 2.2, columns=2)
+    seen_by = {}
+    for one, name, title in zip(
+        axes, ("bert-tiny", "gpt2-tiny"), ("self-attention", "masked self-attention"), strict=True
+    ):
+        model = af.build(name).eval()
+        with af.look(model, "*.blocks.0.self.weights") as seen, torch.no_grad():
+            model(input_ids=SOURCE[:, :6])
+        (weights,) = seen.values()
+        seen_by[name] = weights[0, 0, 2]
+        one.bar(range(6), seen_by[name])
+        one.set(title=title, xlabel="token", ylim=(0, 0.6))
+    assert bool((seen_by["bert-tiny"] > 0).all())
+    assert bool((seen_by["gpt2-tiny"][:3] > 0).all() and (seen_by["gpt2-tiny"][3:] == 0).all())
+    return drawn
+
+
+section("000-2.10", "Cross-attention in the decoder")
+
+
+@item("000-2.10-01", kind="claim", also=("003-19-03", "004-10-02"))
+def cross_attention() -> Table:
+    """Cross-attention: queries from the decoder, keys and values from the encoder. (The slide says self-attention.)
+
+    So another target changes the queries alone, another source the keys and values alone, in the first block.
+    """
+    model, names = af.build("transformer-tiny").eval(), ("query", "key", "value")
+    found = []
+    for source, target in ((SOURCE, TARGET), (SOURCE, TARGET + 1), (SOURCE + 1, TARGET)):
+        with af.look(model, "decoder.blocks.0.cross.*") as seen, torch.no_grad():
+            model(input_ids=source, decoder_input_ids=target)
+        found.append([seen[f"decoder.blocks.0.cross.{name}"] for name in names])
+    rows = []
+    for name, first, other_target, other_source in zip(names, *found, strict=True):
+        rows.append(
+            [name, list(first.shape), not torch.equal(first, other_target), not torch.equal(first, other_source)]
+        )
+    assert [row[1] for row in rows] == [[1, 4, 4, 16], [1, 4, 7, 16], [1, 4, 7, 16]]
+    assert [row[2:] for row in rows] == [[True, False], [False, True], [False, True]]
+    return Table(["", "shape", "changes with the target", "with the source"], rows)
+
+
+@item("000-2.10-02", kind="mechanism", also=("003-19-01",), wrong={"masked": False})
+def order_in_a_decoder_block(masked: bool = True) -> Table:
+    """Each decoder block: 1. masked self-attention, 2. cross-attention, 3. feed-forward network, in this order.
+
+    PyTorch's own decoder layer gives the same with the same weights.
+    """
+    model = af.build("transformer-tiny").eval()
+    names, theirs = _names(model, "decoder"), _pytorch_layer(model, "decoder")
+    assert names == ["self", "cross", "feedforward"]
+    points = ("encoder.output", "decoder.input", "decoder.blocks.0.output")
+    with af.look(model, *points) as seen, torch.no_grad():
+        model(input_ids=SOURCE, decoder_input_ids=TARGET)
+        memory, x, wanted = (seen[point] for point in points)
+        mask = torch.ones(4, 4).triu(1).bool()  # PyTorch's convention: True may not be seen
+        again = theirs(x, memory, tgt_mask=mask if masked else None)
+    assert torch.allclose(again, wanted, atol=1e-5)
+    looks = ["the words before", "the source", "each token alone"]
+    return Table(["step", "part", "looks at"], [[i + 1, name, looks[i]] for i, name in enumerate(names)])
+
+
+@item("000-2.10-03", kind="claim")
+def all_of_the_source() -> Table:
+    """Cross-attention looks at all of the encoder's output: another last word of the source changes every target word."""
+    model = af.build("transformer-tiny").eval()
+    changed = SOURCE.clone()
+    changed[0, -1] += 1
+    with torch.no_grad():
+        logits = [model(input_ids=source, decoder_input_ids=TARGET).logits[0] for source in (SOURCE, changed)]
+    moved = (logits[0] - logits[1]).abs().amax(-1).tolist()
+    assert min(moved) > 1e-4
+    return Table(["target word", "change of its logits"], list(enumerate(moved)))
+
+
+@item("000-2.10-04", kind="figure", also=("000-0-01",))
+def layers_drawn() -> Any:
+    """A transformer of four layers and one of a single layer, drawn from the points that each model names."""
+    drawn, axes = figure(8, 5, columns=2)
+    for one, n_layers in zip(axes, (4, 1), strict=True):
+        model = af.build("transformer-tiny", n_layers=n_layers)
+        tops = [_draw_stage(one, model, stage, place) for place, stage in enumerate(("encoder", "decoder"))]
+        blocks = {point.rsplit(".blocks.", 1)[0] + point.split(".")[2] for point in model.points if ".blocks." in point}
+        assert len(blocks) == 2 * n_layers and tops == [2 * n_layers, 3 * n_layers]
+        for layer in range(n_layers):  # from the top of the encoder to every cross-attention
+            one.annotate(
+                "", (1.15, 3 * layer + 1.4), (0.85, tops[0] - 0.6), arrowprops={"arrowstyle": "->", "color": "#b2182b"}
+            )
+        one.set(title=f"{n_layers} layer{'s' if n_layers > 1 else ''}", xlim=(-0.1, 2.1), ylim=(-1, 12.3))
+        one.set_axis_off()
+    return drawn
+
+
+COLORS = {"self": "#d1e5f0", "cross": "#f4a582", "feedforward": "#e6e6e6"}
+
+
+def _draw_stage(axes: Any, model: Any, stage: str, place: int) -> int:
+    """A box for each part of each block of a stage, from the bottom up; returns their number."""
+    boxes = list(
+        dict.fromkeys(
+            tuple(p.split(".")[2:4]) for p in model.points if p.startswith(f"{stage}.blocks.") and p.count(".") > 3
+        )
+    )
+    for height, (_, part) in enumerate(boxes):
+        axes.barh(height, 0.7, 0.8, left=place * 1.15 + 0.1, color=COLORS[part], edgecolor="gray")
+        masked = "masked " if (stage, part) == ("decoder", "self") else ""
+        axes.text(place * 1.15 + 0.45, height, f"{masked}{part}", ha="center", va="center", fontsize=8)
+    axes.text(place * 1.15 + 0.45, -0.8, stage, ha="center", va="center")
+    return len(boxes)
+
+
+section("000-2.11", "Architecture summary")
+
+
+@item(
+    "000-2.11-02",
+    kind="claim",
+    partly="true of the original; rotary positions, Transformer-XL and DETR act in every layer",
+)
+def only_at_the_beginning() -> Table:
+    """Embeddings and position encodings are computed only at the beginning: so it was in 2017, and is no rule.
+
+    Where the same word at two positions enters with the same vector, its position can only act inside the layers; and
+    it does, since the first layer's queries and keys, or its weights, depend on it.
+    """
+    rows = []
+    ids = torch.tensor([[7, 7, 7, 7, 7, 7]])
+    for name, batch in (
+        ("transformer-tiny", {"input_ids": ids, "decoder_input_ids": TARGET}),
+        ("gpt2-tiny", {"input_ids": ids}),
+        ("roformer-tiny", {"input_ids": ids}),
+        ("transformer-xl-tiny", {"input_ids": ids}),
+        ("detr-tiny", {"pixel_values": torch.zeros(1, 3, 64, 64)}),
+    ):
+        model = af.build(name).eval()
+        stage = next(iter(model.stages))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(3)  # so that a fresh model's weights differ by more than rounding
+            with af.look(model, f"{stage}.input", f"{stage}.blocks.0.self.weights") as seen:
+                model(**batch)
+        x, weights = seen[f"{stage}.input"][0], seen[f"{stage}.blocks.0.self.weights"][0]
+        at_input = float((x - x[0]).abs().max()) > 1e-4
+        in_layers = float((weights[:, -1] - weights[:, -1].mean(-1, keepdim=True)).abs().max()) > 1e-4
+        rows.append([name, at_input, in_layers and not at_input])
+    assert [row[1:] for row in rows[:4]] == [[True, False], [True, False], [False, True], [False, True]]
+    assert rows[4][2]
+    return Table(["recipe", "positions enter with the tokens", "act in the layers"], rows)
+
+
+@item("000-2.11-03", kind="claim")
+def softmax_does_not_select() -> Table:
+    """The softmax gives each token a probability; what selects is the largest one (greedy search) or a draw.
+
+    4,000 draws come within 0.03 of the probabilities, and greedy search takes the largest each time.
+    """
+    model, ids = af.build("gpt2-tiny", vocab_size=5).eval(), torch.tensor([[0, 1, 2]])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)
+        probabilities = model(input_ids=ids).logits[0, -1].softmax(-1)
+    greedy = model.generate(input_ids=ids, max_new_tokens=1, eos_token_id=None)[0, -1]
+    draws = model.generate(ids.expand(4000, 3), max_new_tokens=1, do_sample=True, top_k=0, eos_token_id=None)[:, -1]
+    found = draws.bincount(minlength=5) / 4000
+    assert int(greedy) == int(probabilities.argmax())
+    assert float((found - probabilities).abs().max()) < 0.03 and int((found > 0).sum()) > 1
+    rows = [
+        [i, float(p), int(greedy) == i, float(f)] for i, (p, f) in enumerate(zip(probabilities, found, strict=True))
+    ]
+    return Table(["token", "softmax", "greedy", "drawn of 4,000"], rows)
+
+
+section("000-2.12", "One last thing")
+
+
+@item(
+    "000-2.12-01", kind="system", partly="as a language model, not as a classifier", see=("experiments/08_length.py",)
+)
+def mamba() -> Table:
+    """Mamba (Gu and Dao 2023): a state space in place of attention. What it remembers does not grow with the text.
+
+    A decoder keeps keys and values of all tokens. On a GPU time and memory of the state space are linear in the
+    length (documented run).
+    """
+    rows = []
+    for name in ("mamba-tiny", "gpt2-tiny"):
+        model = af.build(name).eval()
+        for n in (8, 120):
+            ids = torch.full((1, n), 7)
+            with torch.no_grad():
+                kept = model(input_ids=ids, use_cache=True).past_key_values
+                again = model(input_ids=ids[:, :1], past_key_values=kept).logits  # one token more
+                assert torch.allclose(again[0, -1], model(input_ids=torch.full((1, n + 1), 7)).logits[0, -1], atol=1e-4)
+            rows.append([name, n, _numbers(kept.layers)])
+    assert rows[0][2] == rows[1][2] and rows[3][2] > rows[2][2]
+    written = af.build("mamba-tiny").eval().generate(SOURCE, max_new_tokens=5, eos_token_id=None)
+    assert written.shape == (1, 12)
+    time_, memory = map(float, documented("experiments/08-length.md", r"\| state space \| ([\d.]+) \| ([\d.]+) \|\n"))
+    assert time_ < 1.1 and memory < 1.1
+    return Table(["recipe", "tokens", "numbers kept"], rows)
+
+
+def _numbers(kept: Any) -> int:
+    """How many numbers a state holds."""
+    if isinstance(kept, Tensor):
+        return kept.numel()
+    parts = (
+        kept.values() if isinstance(kept, dict) else kept if isinstance(kept, (list, tuple)) else vars(kept).values()
+    )
+    return sum(
+        _numbers(part) for part in parts if isinstance(part, (Tensor, dict, list, tuple)) or hasattr(part, "__dict__")
+    )

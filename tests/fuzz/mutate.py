@@ -10,12 +10,14 @@ import shutil
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from random import Random
 
 from .values import ODD_NUMBERS, ODD_TEXTS, mutate_json, odd_name
 
 BOMB = 64 * 2**20  # bytes of zeros, packed a thousandfold
+LARGE = 2**16  # bytes; larger than any seed, so it was blown up by a change before, and is not unpacked here
 HUGE = 40 * 2**30  # of a file with a hole in it, which takes no room
 TEXT = (".txt", ".tsv", ".csv", ".conll", ".md", ".jinja", ".vocab", ".bpe")
 ZIPS = (".zip", ".npz")
@@ -138,9 +140,16 @@ def _safetensors(content: bytes, chance: Random) -> tuple[bytes, str]:
     return struct.pack("<Q", len(head)) + head + content[8 + size :], f"header: {said}"
 
 
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(bytes(BOMB), 1)
+
+
 def _gz(content: bytes, chance: Random) -> tuple[bytes, str]:
     if chance.random() < 0.2:
-        return gzip.compress(bytes(BOMB), 1) * chance.choice((1, 10)), "a bomb"
+        return _bomb() * chance.choice((1, 10)), "a bomb"
+    if len(content) > LARGE:
+        return _bytes(content, chance)
     try:
         inner = gzip.decompress(content)
     except (OSError, EOFError):
@@ -155,6 +164,8 @@ def _zip(content: bytes, chance: Random) -> tuple[bytes, str]:
         return _zip_header(content, chance, how)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(info.file_size for info in archive.infolist()) > 100 * LARGE:
+                return _bytes(content, chance)
             members = [(info.filename, archive.read(info)) for info in archive.infolist()]
     except Exception:  # damaged before
         return _bytes(content, chance)
@@ -166,7 +177,7 @@ def _zip(content: bytes, chance: Random) -> tuple[bytes, str]:
         inside, said = mutate_bytes(inside, Path(name).suffix, chance)
         members[i] = (name, inside)
     elif how == "bomb":
-        members[i], said = (name, inside[:128] + bytes(BOMB * chance.choice((1, 8)))), "a bomb"
+        members[i], said = (name, inside[:128] + bytes(BOMB * chance.choice((1, 5)))), "a bomb"
     elif how == "name":
         members[i], said = (
             (chance.choice((odd_name(chance), "../../x.png", "/x.png", "a/" * 200 + "x.png")), inside),
@@ -218,7 +229,7 @@ def _npy(content: bytes, chance: Random) -> tuple[bytes, str]:
         head = head.replace(head.split("'descr': ")[-1].split(",")[0], repr(said))
     else:
         head = head.replace(head.split("'shape': ")[-1].split("), ")[0] + ")", shape)
-    packed = head.encode("latin-1")
+    packed = head.encode("latin-1")[: 2**16 - 1]
     return content[:8] + struct.pack("<H", len(packed)) + packed + content[end + 1 :], f"header {head.strip()[:80]}"
 
 

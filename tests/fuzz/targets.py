@@ -190,9 +190,11 @@ def data_target(name: str, quick: bool) -> Target:
     return Target(f"data/{name}", make, act, quick)
 
 
-def train(task: str, recipe: str, data: Path, out: Path, settings: dict[str, Any]) -> None:
+def train(task: str, recipe: str, data: Path, out: Path, settings: dict[str, Any], *, resume: bool = False) -> None:
+    """A step; one more where a run is resumed."""
+    size = {"steps": 1 + resume, "batch_size": 4, "device": "cpu", "resume": resume}
     with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-        af.train(task, recipe=recipe, data=data, out=out, steps=1, batch_size=4, device="cpu", **settings)
+        af.train(task, recipe=recipe, data=data, out=out, **size, **settings)
 
 
 def begin(task: str, recipe: str, rows: Any, settings: dict[str, Any]) -> None:
@@ -227,7 +229,22 @@ def task_target(name: str, quick: bool) -> Target:
     return Target(f"task/{name}", make, act, quick)
 
 
+def run_target(name: str) -> Target:
+    """The folder of a run, damaged, that is to go on."""
+    task, recipe, file, files, settings = seeds.data()[name]
+
+    def make(folder: Path, fixed: Path) -> None:
+        seeds.write(fixed, files)
+        train(task, recipe, fixed / file, folder, settings)
+
+    def act(folder: Path, fixed: Path, chance: Random) -> None:
+        train(task, recipe, fixed / file, folder, settings, resume=True)
+
+    return Target(f"run/{name}", make, act, quick=True)
+
+
 def data() -> Iterator[Target]:
+    yield run_target("tsv")
     for name in seeds.data():
         yield data_target(name, quick=name not in ("pairs", "lines"))
     for name in ("tsv", "tag", "squad", "pairs", "embed", "table", "points", "picture-npz", "coco", "coco-joints",

@@ -93,6 +93,40 @@ def test_what_is_not_supported() -> None:
         Extractor.read({FILE: b'{"feature_extractor_type": "Wav2Vec2FeatureExtractor"}'})
 
 
+@pytest.mark.parametrize("kind", ["WhisperFeatureExtractor", "ASTFeatureExtractor"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"feature_extractor_type": ["a"]},
+        {"feature_extractor_type": 3},
+        {"sampling_rate": 0},
+        {"sampling_rate": "16000"},
+        {"sampling_rate": 10**9},
+        {"hop_length": 0},
+        {"chunk_length": 10**9},
+        {"chunk_length": [30]},
+        {"n_frames": -1},
+    ],
+)
+def test_what_makes_no_sense(kind: str, changes: dict[str, Any]) -> None:
+    held = {"feature_extractor_type": kind, **changes}
+    for files in ({FILE: held}, {"processor_config.json": {"feature_extractor": held}}):
+        with pytest.raises(af.ConfigError, match=next(iter(changes))):
+            Extractor.read({name: json.dumps(value).encode() for name, value in files.items()})
+
+
+@pytest.mark.parametrize("said", [[1], "a", 3])
+def test_a_nested_extractor_that_is_none(said: Any) -> None:
+    with pytest.raises(af.ConfigError, match="feature_extractor"):
+        Extractor.read({"processor_config.json": json.dumps({"feature_extractor": said}).encode()})
+
+
+def test_more_sound_than_fits_into_memory() -> None:
+    for changes in ({"n_frames": 10**6}, {"kind": "whisper", "n_frames": 200_000, "hop": 2**16, "size": 2**16}):
+        with pytest.raises(af.ConfigError, match=r"n_frames|samples at a time"):
+            Extractor(**changes)  # type: ignore[arg-type]
+
+
 def test_too_short_and_silent() -> None:
     with pytest.raises(af.Error, match=r"399 samples is too short.*25 ms"):
         Extractor()([torch.zeros(399)])

@@ -239,3 +239,10 @@ def test_what_fits(squares: Path, tmp_path: Path) -> None:
     model.save(tmp_path / "own")
     with pytest.raises(af.InputError, match="takes no boxes"):
         af.task("pose", tmp_path / "own")(np.zeros((32, 32, 3), dtype=np.uint8), boxes=[[0, 0, 1, 1]])
+
+
+def test_a_mean_pose_of_other_joints(squares: Path) -> None:
+    task = begin(squares)
+    task.recall(task.describe())
+    with pytest.raises(af.ConfigError, match=r'"mean_pose" has 1 places for \d joints'):
+        task.recall({"mean_pose": [[0.5, 0.5]]})

@@ -229,3 +229,10 @@ def test_outlines_that_are_wrong_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({**whole, "annotations": [], "categories": []}))
     with pytest.raises(af.DataError, match="neither masks nor outlines"):
         begin(tmp_path / "x.json")
+
+
+def test_ids_that_are_not_those_of_the_labels(tmp_path: Path) -> None:
+    task = begin(with_masks(tmp_path))
+    task.recall(task.describe())
+    with pytest.raises(af.ConfigError, match=r'has 1 "ids" and \d "labels"'):
+        task.recall({"ids": [1]})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import anyformer as af
-from anyformer.train.folder import RECORD, begin_folder, check_folder, check_same
+from anyformer.train.folder import RECORD, begin_folder, check_folder, check_same, recorded_pace, run_id
 from anyformer.train.keys import flatten
 from anyformer.train.settings import TrainSettings
 
@@ -43,3 +44,13 @@ def test_what_a_run_was_begun_with(tmp_path: Path) -> None:
         check_same(tmp_path, {**settings, "train.lr": 0.1}, data)
     with pytest.raises(af.ConfigError, match="data of the run"):
         check_same(tmp_path, settings, {"train": "changed"})
+
+
+@pytest.mark.parametrize("damage", [{"settings": None}, {"settings": [1]}, {"versions": 3}, {"versions": {"torch": 2}}])
+def test_a_record_that_makes_no_sense(damage: dict[str, Any], tmp_path: Path) -> None:
+    begin_folder(tmp_path, {}, {})
+    record = json.loads((tmp_path / RECORD).read_text())
+    (tmp_path / RECORD).write_text(json.dumps(record | damage))
+    for action in (lambda: check_same(tmp_path, {}, {}), lambda: recorded_pace(tmp_path), lambda: run_id(tmp_path)):
+        with pytest.raises(af.Error, match=rf'train\.json: "{next(iter(damage))}" is '):
+            action()

@@ -148,3 +148,15 @@ def test_metrics_are_valid_json(tmp_path: Path) -> None:
     train(Infinite(), settings(steps=30), folder=tmp_path, watcher=MetricsFile(tmp_path), resume=True)
     assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0], parse_constant=strict)["loss"] is None
     assert read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_lines_of_metrics_that_are_no_rows(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    odd = [b'{"loss": 1}', b'{"step": "a"}', b"[1]", b"3", b"\xff", b"[" * 100_000, b'{"step": 1e400}', b'{"step": ']
+    file.write_bytes(b"\n".join([b'{"step": 1, "loss": 2.0}', *odd]))
+    assert read_metrics(file) == [{"step": 1, "loss": 2.0}]
+    file.unlink()
+    assert read_metrics(file) == []
+    file.mkdir()
+    with pytest.raises(af.FolderError, match=r"metrics\.jsonl cannot be read"):
+        read_metrics(file)

@@ -78,3 +78,23 @@ def test_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     af.load("~/model").save("~/again")
     assert (folder.parent / "again" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("labels", odd) for odd in (3, 0.5, {"a": 1}, ["cat", True], [["cat"]])],
+        *[("meaning", odd) for odd in ([1], {"a": 2})],
+        *[("max_length", odd) for odd in ("long", 0, -1, [128])],
+        *[("ids", odd) for odd in (7, ["a"], [-1], [10**12])],
+        *[("bones", odd) for odd in (7, [1], [["a", "b"]], [[1, 2, 3]])],
+        *[("mean_pose", odd) for odd in (7, [1.0], [[0.5, "a"]], [[0.5], [0.5, 0.5]])],
+        ("runs_on", "yes"),
+        ("name", []),
+    ],
+)
+def test_what_a_task_says_of_itself(name: str, value: Any, tmp_path: Path) -> None:
+    af.build("gpt2-tiny").save(tmp_path / "model")
+    edit(tmp_path / "model", task={name: value})
+    with pytest.raises(af.ConfigError, match=rf'config\.json, "task": "{name}" is .*; it must be '):
+        af.load(tmp_path / "model")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +15,29 @@ from torch import Tensor
 from anyformer.config import Settings
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.jsonfile import parse_object
+from anyformer.schema import Range, check_fields
 from anyformer.sounds.spectrogram import kaldi_log_mel, whisper_log_mel
 
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"  # the second holds the first in newer folders
 FRAME, HOP = 400, 160  # samples, in everything published for 16,000 a second
 KINDS = {"ASTFeatureExtractor": "kaldi", "WhisperFeatureExtractor": "whisper"}
+MOST = {"rate": 10**6, "n_mels": 1024, "n_frames": 200_000, "hop": 2**16, "size": 2**16}
+SAMPLES = 10**8  # at a time: 100 minutes of speech
+# What stands in the file and is computed with before it is a setting.
+SAID: Mapping[str, Any] = {
+    "feature_extractor": dict[str, Any] | None,
+    "feature_extractor_type": str | None,
+    **dict.fromkeys(("sampling_rate", "hop_length"), Annotated[int, Range(1, 10**6)]),
+    "n_frames": Annotated[int, Range(0, 10**6)] | None,
+    "chunk_length": Annotated[int, Range(1, 10**4)],  # seconds
+}
 AUDIOSET = (-4.2677393, 4.5689974)  # mean and deviation of AudioSet's features
+
+
+def _said(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    held = parse_object(files[name], name) if name in files else {}
+    check_fields(held, SAID, name)
+    return held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +56,11 @@ class Extractor(Settings):
     std: float = AUDIOSET[1]
 
     def check(self) -> None:
-        for name in ("rate", "n_mels", "n_frames", "hop", "size"):
-            self.require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be above 0.")
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            self.require(0 < value <= most, f"{name} is {value}; it must be above 0 and at most {most:,}.")
+        samples = self.n_frames * self.hop
+        self.require(samples <= SAMPLES, f"it hears {samples:,} samples at a time; the most is {SAMPLES:,}.")
         fixed = self.kind == "whisper" or (self.hop, self.size) == (HOP, FRAME)
         self.require(fixed, f"Kaldi's frames are {FRAME} samples long, {HOP} apart.")
 
@@ -81,9 +101,10 @@ class Extractor(Settings):
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> Extractor | None:
         """From a folder's small files; None where they say nothing about sound."""
-        held = parse_object(files[FILE], FILE) if FILE in files else {}
+        held = _said(files, FILE)
         if "feature_extractor_type" not in held and NESTED in files:
-            held = parse_object(files[NESTED], NESTED).get("feature_extractor") or {}
+            held = _said(files, NESTED).get("feature_extractor") or {}
+            check_fields(held, SAID, NESTED)
         name = held.get("feature_extractor_type")
         if name is None:
             return None

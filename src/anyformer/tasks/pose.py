@@ -22,7 +22,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.decode.turns import place_joints
-from anyformer.errors import DataError, InputError
+from anyformer.errors import ConfigError, DataError, InputError
 from anyformer.heads.keypoints import PoseHead
 from anyformer.jsonfile import parse_object
 from anyformer.metrics import poses
@@ -152,6 +152,10 @@ class PoseTask(PictureTask):
         bones = {"joints": self.labels, "bones": said["bones"]} if "bones" in said else {}
         self.set_skeleton(Skeleton.of(bones or _known(self.labels), len(self.labels)))
         self.mean_pose = torch.tensor(said["mean_pose"]) if said.get("mean_pose") else None
+        if self.mean_pose is not None and len(self.mean_pose) != len(self.labels):
+            raise ConfigError(
+                f'The folder\'s "mean_pose" has {len(self.mean_pose)} places for {len(self.labels)} joints.'
+            )
 
     # Rows to loss.
 

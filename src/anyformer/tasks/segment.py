@@ -24,7 +24,7 @@ from anyformer.data.examples import Example
 from anyformer.data.formats import Row
 from anyformer.data.read import Rows
 from anyformer.data.settings import pairs
-from anyformer.errors import DataError, InputError
+from anyformer.errors import ConfigError, DataError, InputError
 from anyformer.heads.filters import resize
 from anyformer.heads.segment import IGNORED_CLASS
 from anyformer.jsonfile import parse_json, parse_object
@@ -145,6 +145,8 @@ class Segment(PictureTask):
 
     def recall(self, said: Mapping[str, Any]) -> None:
         self.ids = tuple(said.get("ids", self.ids))
+        if len(self.ids) != len(self.labels):
+            raise ConfigError(f'The folder\'s "task" has {len(self.ids)} "ids" and {len(self.labels)} "labels".')
 
     # Rows to loss.
 

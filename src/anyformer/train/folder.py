@@ -22,6 +22,7 @@ from typing import Any
 from anyformer.errors import ConfigError, FolderError
 from anyformer.jsonfile import read_object
 from anyformer.saving import flush
+from anyformer.schema import check_fields
 from anyformer.train.checkpoint import CHECKPOINTS
 from anyformer.train.datafiles import FILES, write_files
 from anyformer.train.report import METRICS, REPORT
@@ -137,8 +138,15 @@ def forget_folder(folder: Path) -> None:
 
 def run_id(folder: Path) -> str | None:
     """What tells a run's checkpoints from those of any other; None if `folder` has no record of a run."""
-    found = read_object(folder / RECORD).get("run") if (folder / RECORD).exists() else None
+    found = _record(folder).get("run") if (folder / RECORD).exists() else None
     return None if found is None else str(found)
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What a run was begun with."""
+    record = read_object(folder / RECORD)
+    check_fields(record, {"settings": dict[str, Any], "versions": dict[str, str]}, str(folder / RECORD))
+    return record
 
 
 def versions() -> dict[str, str]:
@@ -154,13 +162,13 @@ def versions() -> dict[str, str]:
 def recorded_pace(folder: Path) -> dict[str, Any]:
     """The train.* settings that a run was begun with."""
     known = {f"train.{name}" for name in TrainSettings.names()}
-    return {key: value for key, value in read_object(folder / RECORD).get("settings", {}).items() if key in known}
+    return {key: value for key, value in _record(folder).get("settings", {}).items() if key in known}
 
 
 def check_same(folder: Path, settings: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """A run goes on with what it was begun with; only how long, how often and where may change. Other versions of what
     it runs on are said."""
-    record = read_object(folder / RECORD)
+    record = _record(folder)
     _compare_versions(folder, record.get("versions", {}))
     was = record.get("settings", {})
     now = json.loads(json.dumps(dict(settings)))

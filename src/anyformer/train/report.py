@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anyformer.errors import FolderError
+from anyformer.jsonfile import parse_object, read_bytes
+from anyformer.schema import fits
 from anyformer.train.display import duration
 from anyformer.train.energy import describe
 from anyformer.train.readout import Figures
@@ -56,14 +59,16 @@ def as_line(row: Mapping[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; one that was being written when the machine died is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
+    """The whole rows; one that was being written when the machine died, or that is none, is left out."""
+    lines = read_bytes(path).decode("utf-8", "replace").splitlines() if path.exists() else []
+    return [row for line in lines if fits((row := _row(line, path)).get("step"), int)]
+
+
+def _row(line: str, path: Path) -> dict[str, Any]:
+    try:
+        return parse_object(line, str(path))
+    except FolderError:
+        return {}
 
 
 def summary(state: State, metric: str, unit: str, how: str, use: str) -> list[str]:

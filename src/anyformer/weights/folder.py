@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -20,7 +20,7 @@ from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import read_object
 from anyformer.model import Model
 from anyformer.saving import whole_folder
-from anyformer.schema import check_fields
+from anyformer.schema import Length, Range, check_fields
 from anyformer.version import __version__
 from anyformer.weights.difference import complete, own_tensors
 from anyformer.weights.files import WEIGHT_FILES, check_fit, check_layers, list_tensors, write_tensors
@@ -34,6 +34,15 @@ SECTIONS = ("task", "data", "tokenizer", "train")  # of config.json, beside the 
 SCHEMA: Mapping[str, Any] = {
     **{"family": str, "model": dict[str, Any], "recipe": str | None, "dtype": str, "base": str | None},
     **dict.fromkeys(("hf", *SECTIONS), dict[str, Any]),
+}
+
+# What tasks write into their section, beside their options.
+TASK: Mapping[str, Any] = {
+    **{"name": str, "labels": list[str], "meaning": dict[str, str], "runs_on": bool},
+    "max_length": Annotated[int, Range(1)] | None,
+    "ids": list[Annotated[int, Range(0, 2**24)]],  # of classes in masks
+    "bones": list[Annotated[list[int], Length(2, 2)]],
+    "mean_pose": list[Annotated[list[float], Length(2, 2)]] | None,
 }
 
 WORDS = re.compile(r"tokenizer|vocab|merges|special_tokens|added_tokens")  # the files of a tokenizer
@@ -220,6 +229,7 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
 
 def _outline_own(folder: Path, config: dict[str, Any]) -> Model:
     check_fields(config, SCHEMA, str(folder / "config.json"))
+    check_fields(config.get("task", {}), TASK, f'{folder / "config.json"}, "task"')
     family = registry.family(str(config.get("family")))
     try:
         settings = family.config.from_json(config.get("model", {}))

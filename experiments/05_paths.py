@@ -29,7 +29,20 @@ CLAIM = Claim(
     number=5,
     name="paths",
     title="The shorter the path between two words, the easier it is to learn what joins them",
-    items=("000-1-11", "000-2.2-04", "000-2.2-05", "000-2.2-06", "001-11-02", "003-16-01", "003-16-04", "004-8-01"),
+    items=(
+        "000-1-10",
+        "000-1-11",
+        "000-2.2-04",
+        "000-2.2-05",
+        "000-2.2-06",
+        "000-2.2-07",
+        "001-11-02",
+        "003-16-01",
+        "003-16-04",
+        "004-2-04",
+        "004-3-04",
+        "004-8-01",
+    ),
     says="""Between two words that are n places apart, a recurrent network takes n steps, a convolution of width k about
 n/k layers, a dilated one about log n, a fully connected layer and attention one. Signals and gradients fade along the
 way, so long dependencies are hard for recurrent networks and convolutions and easy for attention.""",

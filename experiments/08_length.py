@@ -29,7 +29,7 @@ CLAIM = Claim(
     number=8,
     name="length",
     title="Attention's time and memory from 1k to 64k tokens",
-    items=("000-1-05", "000-2.2-10", "000-2.2-11", "000-2.2-13", "004-16-02"),
+    items=("000-1-05", "000-2.2-10", "000-2.2-11", "000-2.2-13", "000-2.12-01", "004-16-02"),
     says="Every token looks at every other, so time and memory grow with the square of the length. Flash attention"
     " saves the memory and not the operations; a window and a state space grow in a straight line.",
     did="One row of tokens (eight on a GPU, which one does not keep busy), 4 heads of 64, causal, forwards and"

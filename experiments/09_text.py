@@ -24,7 +24,7 @@ CLAIM = Claim(
     number=9,
     name="text",
     title="Masked words against replaced words at equal compute, and how to cut a text",
-    items=("000-2.1-01", "000-2.1-02", "004-24-01", "004-24-03"),
+    items=("000-2.1-01", "000-2.1-02", "004-24-01", "004-24-03", "004-24-04"),
     says="ELECTRA learns from every token and not only from the 15% that are masked, so at equal compute it gets"
     " further than BERT's masked words. Words are short sequences with many unknowns, characters long ones without"
     " any, and BPE stands between: few tokens, nothing unknown, and it survives typos better than words do.",

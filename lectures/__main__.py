@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         found.append(shown)
     if len(found) > 1:
         count = Counter(shown.verdict for shown in found)
-        print(f"\n{len(found)} items: {', '.join(f'{n} {verdict}' for verdict, n in count.items())}")
+        print(f"\n{len(found)} items: {', '.join(f'{count[name]} {name}' for name in SIGNS if count[name])}")
     if given.page is not None:
         for path in write_page(found, given.page, given.what or ""):
             print(f"page: {path}")

@@ -46,6 +46,7 @@ td, th { padding: .2rem 1.1rem .2rem 0; border-bottom: 1px solid #d9dee6; vertic
 .n { text-align: right; font-variant-numeric: tabular-nums } img { max-width: 100%; height: auto; margin: .5rem 0 }
 .c { color: #6a7383 } .s { color: #7a4b00 } .k { color: #1d4f91 } .d { color: #7a2f8a }
 @media (max-width: 40rem) { body { margin: 1rem auto; padding: 0 .7rem } article { padding: .7rem } }
+@page { margin: 1.5cm }
 @media print { body { font-size: 10.5pt; margin: 0; max-width: none; padding: 0 } pre { white-space: pre-wrap }
   h2, h3, .facts { break-after: avoid } table, img { break-inside: avoid } a { color: inherit; text-decoration: none } }
 """
@@ -54,7 +55,7 @@ SAID = {  # of an item on its own, and of several
     "works": ("holds", "hold"),
     "partly": ("holds in part", "hold in part"),
     "missing": ("not built yet", "not built yet"),
-    "unavailable": ("data cannot be had", "whose data cannot be had"),
+    "unavailable": ("without its data", "without their data"),
     "failed": ("fails", "fail"),
     "skipped": ("not run", "not run"),
 }

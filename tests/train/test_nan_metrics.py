@@ -14,6 +14,7 @@ import pytest
 import torch
 from scipy import stats  # type: ignore[import-untyped]
 
+import anyformer as af
 from anyformer.cli import main
 from anyformer.metrics.classes import pearson, spearman
 from anyformer.metrics.retrieval import ranks

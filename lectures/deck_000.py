@@ -15,7 +15,6 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -221,13 +220,13 @@ def data_and_compute() -> list[Table]:
     """Transformers need much data and computing power.
 
     Data: with 1% of the images a ViT is far behind a ResNet (documented runs). Computing: 6 operations for each
-    parameter and each token, so GPT-3 and its 300 billion tokens take 3e23, a translator of ours 1e14.
+    parameter and each token, so GPT-3 and its 300 billion tokens take 3e23, a small model of letters 7e12.
     """
     vit, resnet = (
         float(x) for x in documented("results.md", r"ViT had ([\d.]+)%, the hybrid [\d.]+%, ResNet ([\d.]+)%")
     )
     assert resnet - vit > 20
-    training = [["gpt3-175b", _parameters("gpt3-175b"), 300e9], ["en-de, its last stage", 7_450_624, 4_153_440]]
+    training = [["gpt3-175b", _parameters("gpt3-175b"), 300e9], ["gpt2-char-cpu", 810_240, 2000 * 12 * 64]]
     operations = [[name, f"{count:,}", tokens, 6 * count * tokens] for name, count, tokens in training]
     assert abs(operations[0][3] / 3.14e23 - 1) < 0.01  # Brown et al. 2020, table D.1
     return [
@@ -269,7 +268,7 @@ def where_a_caption_looked() -> Any:
 
 @item("000-1-07", kind="claim")
 def selects_by_the_input() -> Any:
-    """ "Attention" selects dynamically which part of the input counts: the weights depend on the input itself.
+    """Attention selects dynamically which part of the input counts: its weights depend on the input itself.
 
     The parameters are the same for both inputs; a convolution would weigh both alike.
     """
@@ -285,7 +284,7 @@ def selects_by_the_input() -> Any:
 
 @item("000-1-08", kind="claim")
 def what_encoder_decoder_means() -> Table:
-    """ "Encoder-decoder" means two stages joined by cross-attention, whose lengths are independent.
+    """An encoder-decoder is two stages joined by cross-attention; the lengths of input and output are independent.
 
     It is neither a U-Net, whose authors do not use the word, nor an autoencoder.
     """
@@ -330,8 +329,8 @@ def parallel() -> Table:
         af.build("transformer-tiny").eval(),
         af.build("sutskever-tiny", n_layers=1, reverse=False).eval(),
     )
-    rows = [[n, af.path_length(transformer, 0, n), af.path_length(lstm, 0, n)] for n in (1, 4, 16, 30)]
-    assert [steps for _, steps, _ in rows] == [1, 1, 1, 1] and [steps for *_, steps in rows] == [1, 4, 16, 30]
+    rows = [[n, af.path_length(transformer, 0, n), af.path_length(lstm, 0, n)] for n in (1, 4, 16)]
+    assert [steps for _, steps, _ in rows] == [1, 1, 1] and [steps for *_, steps in rows] == [1, 4, 16]
     return Table(["n", "steps in a row, transformer", "LSTM"], rows)
 
 
@@ -487,7 +486,7 @@ missing(
 
 @item("000-1-16", kind="claim", partly="the recipes build and run; no model for several kinds of input ships")
 def multimodal() -> Table:
-    """Text, image, sound, video, even at the same time: one model reads two images between the words of one sequence."""
+    """Text, image, sound, video, even at the same time: here a model reads two images between the words of a text."""
     kinds = {"image and text": "clip-tiny", "image to text": "git-tiny", "sound to text": "whisper-tiny"}
     kinds |= {"sound": "ast-tiny", "video": "videomae-tiny", "anything": "perceiver-tiny"}
     assert set(kinds.values()) <= set(af.recipes())
@@ -579,18 +578,18 @@ def animal_and_street() -> Table:
     return Table(["sentence", "French", "German"], rows)
 
 
-PRONOUNS = [  # two endings; the French noun that comes first, its gender, and what follows of the sentence
-    ("The dog didn't cross the street because it was too {}.", "tired", "wide", "il", "Le chien n'a pas traversé la rue"),
-    ("The horse didn't cross the river because it was too {}.", "tired", "deep", "il", "Le cheval n'a pas traversé la rivière"),
-    ("The bear didn't climb the mountain because it was too {}.", "lazy", "high", "il", "L'ours n'a pas gravi la montagne"),
-    ("The cat didn't eat the soup because it was too {}.", "tired", "salty", "il", "Le chat n'a pas mangé la soupe"),
-    ("The dog didn't eat the meat because it was too {}.", "sick", "old", "il", "Le chien n'a pas mangé la viande"),
-    ("The cow didn't cross the bridge because it was too {}.", "tired", "narrow", "elle", "La vache n'a pas traversé le pont"),
-    ("The car didn't fit in the garage because it was too {}.", "big", "small", "elle", "La voiture n'est pas entrée dans le garage"),
-    ("The mouse didn't eat the bread because it was too {}.", "tired", "hard", "elle", "La souris n'a pas mangé le pain"),
-    ("The turtle didn't cross the field because it was too {}.", "slow", "large", "elle", "La tortue n'a pas traversé le champ"),
-    ("The table didn't fit in the truck because it was too {}.", "big", "small", "elle", "La table n'est pas entrée dans le camion"),
-]  # fmt: skip
+PRONOUNS = """
+The dog didn't cross the street because it was too tired/wide. | il | Le chien n'a pas traversé la rue
+The horse didn't cross the river because it was too tired/deep. | il | Le cheval n'a pas traversé la rivière
+The bear didn't climb the mountain because it was too lazy/high. | il | L'ours n'a pas gravi la montagne
+The cat didn't eat the soup because it was too tired/salty. | il | Le chat n'a pas mangé la soupe
+The dog didn't eat the meat because it was too sick/old. | il | Le chien n'a pas mangé la viande
+The cow didn't cross the bridge because it was too tired/narrow. | elle | La vache n'a pas traversé le pont
+The car didn't fit in the garage because it was too big/small. | elle | La voiture n'est pas entrée dans le garage
+The mouse didn't eat the bread because it was too tired/hard. | elle | La souris n'a pas mangé le pain
+The turtle didn't cross the field because it was too slow/large. | elle | La tortue n'a pas traversé le champ
+The table didn't fit in the truck because it was too big/small. | elle | La table n'est pas entrée dans le camion
+"""
 
 
 @item(
@@ -607,19 +606,19 @@ def il_or_elle() -> Table:
     """
     translate, rows, right = shipped("translate", "en-fr"), [], 0
     encode = translate.tokenizer.encode
-    for text, *endings, first, french in PRONOUNS:
-        wanted, chosen = (first, "elle" if first == "il" else "il"), []
-        continuations = [
-            encode(f"{french} parce qu'{pronoun} était")[:-1] for pronoun in ("il", "elle")
-        ]  # no end token
+    for line in PRONOUNS.strip().splitlines():
+        text, first, french = line.split(" | ")  # the first ending means the first noun, whose pronoun follows
+        start, *endings = text.rstrip(".").replace("/", " ").rsplit(" ", 2)
+        continuations = [encode(f"{french} parce qu'{one} était")[:-1] for one in ("il", "elle")]  # no end token
+        wanted, likelier = [first, "elle" if first == "il" else "il"], []
         for ending in endings:
-            source = torch.tensor([encode(text.format(ending))])
+            source = torch.tensor([encode(f"{start} {ending}.")])
             found = translate.model.score(source, continuations=continuations).totals
-            chosen.append(("il", "elle")[int(found.argmax())])
-        right += sum(one == other for one, other in zip(wanted, chosen, strict=True))
-        rows.append([text.format("/".join(endings)), ", ".join(wanted), ", ".join(chosen)])
-    assert 8 <= right <= 12 and all(len(set(row[2].split(", "))) == 1 for row in rows)
-    return Table(["sentence", "right", "likelier"], rows, f"{right} of 20 right")
+            likelier.append(("il", "elle")[int(found.argmax())])
+        right += sum(a == b for a, b in zip(wanted, likelier, strict=True))
+        rows.append([text, *wanted, *likelier])
+    assert right == 10 and all(row[3] == row[4] for row in rows)
+    return Table(["sentence", "right", "", "likelier", ""], rows, f"{right} of 20 right")
 
 
 @item("000-1b-04", kind="figure", cost="slow", see=("experiments/14_heads.py",))
@@ -752,7 +751,7 @@ def characters_as_tokens() -> Table:
     return Table(["tokens", "tokens a sentence", "longest sentence"], rows)
 
 
-@item("000-2.1-03", kind="mechanism", wrong={"vocab_size": 280})
+@item("000-2.1-03", kind="mechanism", wrong={"vocab_size": 262})
 def fragments_of_text(vocab_size: int = 300) -> Table:
     """Modern tokenizers cut a text into fragments, one number each. The cut is deterministic.
 
@@ -1011,7 +1010,7 @@ def convolutional(kernel: int = 3) -> Table:
     see=("experiments/05_paths.py",),
 )
 def four_ways_to_mix() -> Table:
-    """Four ways to mix tokens, at one width: parameters, path and what is learned over 32 positions (documented run)."""
+    """Four ways to mix tokens, at one width: parameters, path, and what is learned over 32 positions (documented)."""
     rows = []
     for mixer in ("fully connected", "recurrent (LSTM)", "convolution", "attention"):
         row = rf"\| {re.escape(mixer)} \| {{}} \| \d+ \| ([\d,]+) "
@@ -1293,7 +1292,7 @@ def input_plus_branch(signal: float = 1.0) -> Table:
 
 @item("000-2.5-02", kind="claim", cost="slow")
 def a_difference_is_learned() -> Table:
-    """The branch learns a difference to what is there: in MiniLM it is less than half as large as what it is added to."""
+    """The branch learns a difference to what is there: in MiniLM it is about a third of what it is added to."""
     embed = shipped("embed", "minilm")
     with af.look(embed.model, "encoder.input", "encoder.blocks.*.output") as seen, torch.no_grad():
         embed.model(input_ids=torch.tensor([embed.tokenizer.encode(TIRED)]))
@@ -1488,7 +1487,7 @@ def sines_and_cosines(base: float = 10000.0) -> Table:
 
 @item("000-2.7-04", kind="figure")
 def heat_map_of_positions() -> Any:
-    """The encoding as an image: a row a position, a column a feature, fast waves to the left and slow ones to the right.
+    """The encoding as an image: a row is a position, a column a feature, with fast waves to the left.
 
     Some drawings have all sines in one half and all cosines in the other: the same numbers in another order.
     """
@@ -1506,9 +1505,9 @@ def heat_map_of_positions() -> Any:
 
 @item("000-2.7-05", kind="claim", also=("004-R-01",))
 def distance_and_direction() -> Table:
-    """The network can easily tell distance and direction: PE(t + k) is PE(t), rotated by a matrix that depends on k alone.
+    """The network can easily tell distance and direction: PE(t + k) is PE(t), rotated.
 
-    So one linear map looks k positions further from anywhere.
+    The rotation depends on k alone, so one linear map looks k positions further from anywhere.
     """
     d, rows = 64, []
     encoding = af.positions.sinusoids(torch.arange(300), d)
@@ -1573,10 +1572,11 @@ def positions_by_a_network(reaches: float = 1.0) -> Table:
 
 @item("000-2.7-07", kind="claim", also=("004-12-01",))
 def without_positions() -> Table:
-    """Variant, none: nothing depends on where a token stands. A ViT whose image moves by a patch moves its outputs along.
+    """Variant, none: nothing depends on where a token stands.
 
-    As a convolution does for any shift; with learned positions it does not hold. The mean of all tokens is then
-    invariant. Images move around the border here.
+    The outputs of a ViT then move along with an image that moves by a patch, as those of a convolution do for any
+    shift; with learned positions they do not. The mean of all tokens is then invariant.
+    Images move around the border here.
     """
     pixels, rows = _normal(1, 3, 32, 32), []
     for positions in ("none", "learned"):
@@ -1601,7 +1601,7 @@ def without_positions() -> Table:
 
 @item("000-2.7-08", kind="system", wrong={"step": 0})
 def rotary(step: int = 1) -> Any:
-    """The modern way: RoPE, of RoFormer (Su et al. 2021). Queries and keys are rotated by their position, in every layer.
+    """The modern way: RoPE, of RoFormer (Su et al. 2021), rotates queries and keys by their position, in every layer.
 
     So a score depends on the difference of two positions alone, and no vector changes its length. Drawn: the scores
     of one query and one key at all positions.
@@ -1808,7 +1808,7 @@ def order_in_a_decoder_block(masked: bool = True) -> Table:
 
 @item("000-2.10-03", kind="claim")
 def all_of_the_source() -> Table:
-    """Cross-attention looks at all of the encoder's output: another last word of the source changes every target word."""
+    """Cross-attention looks at all of the encoder's output: another last word of the source changes every one."""
     model = af.build("transformer-tiny").eval()
     changed = SOURCE.clone()
     changed[0, -1] += 1
@@ -1900,7 +1900,7 @@ def softmax_does_not_select() -> Table:
 
     4,000 draws come within 0.03 of the probabilities, and greedy search takes the largest each time.
     """
-    model, ids = af.build("gpt2-tiny", vocab_size=5).eval(), torch.tensor([[0, 1, 2]])
+    model, ids = af.build("gpt2-tiny", n_layers=1, vocab_size=5).eval(), torch.tensor([[0, 1, 2]])
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)
@@ -1925,8 +1925,8 @@ section("000-2.12", "One last thing")
 def mamba() -> Table:
     """Mamba (Gu and Dao 2023): a state space in place of attention. What it remembers does not grow with the text.
 
-    A decoder keeps keys and values of all tokens. On a GPU time and memory of the state space are linear in the
-    length (documented run).
+    A decoder keeps keys and values of all tokens, with some room for more. On a GPU time and memory of the state
+    space are linear in the length (documented run).
     """
     rows = []
     for name in ("mamba-tiny", "gpt2-tiny"):
@@ -1935,9 +1935,9 @@ def mamba() -> Table:
             ids = torch.full((1, n), 7)
             with torch.no_grad():
                 kept = model(input_ids=ids, use_cache=True).past_key_values
+                rows.append([name, n, _numbers(kept.layers)])
                 again = model(input_ids=ids[:, :1], past_key_values=kept).logits  # one token more
                 assert torch.allclose(again[0, -1], model(input_ids=torch.full((1, n + 1), 7)).logits[0, -1], atol=1e-4)
-            rows.append([name, n, _numbers(kept.layers)])
     assert rows[0][2] == rows[1][2] and rows[3][2] > rows[2][2]
     written = af.build("mamba-tiny").eval().generate(SOURCE, max_new_tokens=5, eos_token_id=None)
     assert written.shape == (1, 12)

@@ -129,7 +129,7 @@ def begin(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> St
     given = resolve(model, options)
     batch = repeat_prompts(batch, given)
     pair, mask_name = decoder.attends is not None, decoder.names[1]
-    prompt = begin_answer(model, batch, given) if pair else begin_text(batch, given)
+    prompt = begin_answer(model, batch, given) if pair else begin_text(model, batch, given)
     if not pair and mask_name not in batch:
         batch.update(infer_mask(prompt, given))
     mask = batch.get(mask_name)
@@ -137,7 +137,7 @@ def begin(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> St
     plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
     asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
     plan = fit(plan, length, decoder.limit, asked).replace(spoken=spoken(prompt, mask, vocabulary(model)))
-    trail = Trail(model, batch, prompt)
+    trail = Trail(model, batch, prompt, tolerant=plan.remove_invalid_values)
     pack_for_steps(model)
     opening = prompt if pair else None
     draft = make_draft(model, assistant, batch, opening, plan)
@@ -283,6 +283,8 @@ def walk(model: Model, start: Start, strategy: Strategy, observer: Observer | No
 
 def check_scores(scores: Tensor, trail: Trail, last: bool = False) -> None:
     """NaN would come out as some token or other. On a GPU we look only now and then, and at the end."""
+    if trail.tolerant:
+        return
     trail.note(scores)
     if (last or len(trail.steps) % check_every(scores.device) == 0) and bool(trail.broken):
         raise trail.complain()

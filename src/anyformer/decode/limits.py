@@ -19,7 +19,7 @@ SCHEMA: Mapping[str, Any] = {
     **dict.fromkeys(("top_k", "no_repeat_ngram_size", "prompt_lookup_num_tokens"), _COUNT_OR_NONE),
     "max_new_tokens": Annotated[int, Range(1, _LENGTH)],
     **dict.fromkeys(("max_length", "min_length", "min_new_tokens"), Annotated[int, Range(0, _LENGTH)]),
-    **dict.fromkeys(("do_sample", "renormalize_logits", "use_cache"), bool),
+    **dict.fromkeys(("do_sample", "renormalize_logits", "remove_invalid_values", "use_cache"), bool),
     "early_stopping": bool | Literal["never"],
     "temperature": Annotated[float, Range(1e-6, 1e6)],
     **dict.fromkeys(("top_p", "typical_p"), _SHARE),

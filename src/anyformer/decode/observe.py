@@ -188,6 +188,8 @@ class Observer:
                 columns.setdefault("alignment", []).append(self.kept["alignment"][step][row] * real[:, None])
             alike = meant.gather(1, order)
         out.update({name: torch.stack(column, dim=1) for name, column in columns.items() if column})
+        if "beam_indices" in out:
+            out["beam_indices"] = out.beam_indices.int()  # as transformers has them
 
 
 def _logprobs(scores: Tensor, row: Tensor, token: Tensor) -> Tensor:

@@ -43,7 +43,6 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "encoder_repetition_penalty": (1.0, None),
     "encoder_no_repeat_ngram_size": (0, None),
     "exponential_decay_length_penalty": (None,),
-    "remove_invalid_values": (False, None),
     "sequence_bias": (None,),
     "constraints": (None,),
     "force_words_ids": (None,),
@@ -81,6 +80,7 @@ class Plan(Settings):
     frequency_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
     renormalize_logits: bool = False
+    remove_invalid_values: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
     suppress: tuple[int, ...] = ()
     begin_suppress: tuple[int, ...] = ()
@@ -141,6 +141,7 @@ PLAIN = (
     "frequency_penalty",
     "no_repeat_ngram_size",
     "renormalize_logits",
+    "remove_invalid_values",
     "num_assistant_tokens",
     "prompt_lookup_num_tokens",
     "max_matching_ngram_size",

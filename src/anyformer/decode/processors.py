@@ -44,6 +44,8 @@ def processors(plan: Plan) -> list[Processor]:
         rules.append(partial(force, token=plan.forced_begin, at=1))
     if plan.forced_end is not None:
         rules.append(partial(force, token=plan.forced_end, at=plan.max_length - 1))
+    if plan.remove_invalid_values:
+        rules.append(make_finite)
     if plan.suppress:
         rules.append(partial(ban, ids=plan.suppress))
     if plan.begin_suppress:
@@ -82,6 +84,11 @@ def _ends(plan: Plan) -> set[tuple[int, ...]]:
 def normalise(scores: Tensor, history: Tensor) -> Tensor:
     """Log-probabilities again, after the other rules; only beams, which add them up, can tell."""
     return scores.log_softmax(dim=-1)
+
+
+def make_finite(scores: Tensor, history: Tensor) -> Tensor:
+    """NaN is 0, and infinite scores, those of forbidden tokens among them, are the largest and smallest numbers."""
+    return scores.nan_to_num(0.0)
 
 
 def penalise_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:

@@ -54,7 +54,10 @@ def take_inputs(model: Model, args: tuple[Tensor, ...], options: dict[str, Any])
     batch = {name: options.pop(name) for name in dict.fromkeys(names) if options.get(name) is not None}
     if isinstance(batch.get("encoder_outputs"), Sequence | Mapping):
         batch["encoder_outputs"] = batch["encoder_outputs"][0]
-    if not any(isinstance(value, Tensor) for name, value in batch.items() if name not in names[-2:] or name == main):
+    text = decoding_stage(model).attends is None and main == "input_ids"  # which has a token to begin with
+    if not text and not any(
+        isinstance(value, Tensor) for name, value in batch.items() if name not in names[-2:] or name == main
+    ):
         shape = " of shape [batch, tokens]" if main == "input_ids" else ""
         raise InputError(f"generate needs {main}{shape}.")
     _check_ids(batch, begin)
@@ -85,13 +88,14 @@ def repeat(batch: dict[str, Any], many: int) -> dict[str, Any]:
     }
 
 
-def begin_text(batch: dict[str, Any], given: Mapping[str, Any]) -> Tensor:
-    """The prompt of a decoder; where it reads pictures alone, the token that a text begins with."""
+def begin_text(model: Model, batch: dict[str, Any], given: Mapping[str, Any]) -> Tensor:
+    """The prompt of a decoder; where it reads pictures alone, or nothing, the token that a text begins with."""
     if "input_ids" not in batch:
         first = given.get("bos_token_id")
         if first is None:
-            raise InputError("The model does not say how a text begins; give input_ids, or bos_token_id.")
-        rows, device = next((len(x), x.device) for x in batch.values() if isinstance(x, Tensor))
+            raise InputError("The model does not say how a text begins; generate needs input_ids or bos_token_id.")
+        rows = next((len(x) for x in batch.values() if isinstance(x, Tensor)), 1)
+        device = model.device
         batch["input_ids"] = torch.as_tensor(first, device=device).flatten()[:1].expand(rows)[:, None].clone()
     prompt: Tensor = batch["input_ids"]
     return prompt

@@ -18,8 +18,9 @@ if TYPE_CHECKING:  # the model imports this package, when it is asked to generat
 class Trail:
     """The way to the present scores: what was read, and each step's tokens with the rows that they continue."""
 
-    def __init__(self, model: Model, batch: dict[str, Any], prompt: Tensor) -> None:
+    def __init__(self, model: Model, batch: dict[str, Any], prompt: Tensor, tolerant: bool = False) -> None:
         self.model, self.batch, self.prompt = model, batch, prompt
+        self.tolerant = tolerant  # a rule puts numbers in the place of NaN, so none is complained of
         self.steps: list[tuple[Tensor, Tensor | None]] = []
         self.broken: Tensor | None = None  # has a score been NaN?
 

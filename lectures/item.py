@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -61,6 +63,7 @@ class Item:
     wrong: Mapping[str, Any] = field(default_factory=dict)  # arguments that must break the assertions
     see: tuple[str, ...] = ()  # an experiment ("experiments/05_paths.py") or a stop of the explorer's lecture
     show: Callable[..., Any] | None = None
+    code: str = ""  # of `show`, as it was when it was loaded: a file may change while its items run
 
     @property
     def deck(self) -> str:
@@ -101,11 +104,9 @@ def item(
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         title, _, about = (function.__doc__ or "").strip().partition("\n")
         status: Status = "partly" if partly else "works"
-        _enter(
-            Item(
-                id, title, _unindent(about), kind, cost, tuple(also), status, partly, wrong or {}, tuple(see), function
-            )
-        )
+        texts = title, _unindent(about)
+        code = _source(function)
+        _enter(Item(id, *texts, kind, cost, tuple(also), status, partly, wrong or {}, tuple(see), function, code))
         return function
 
     return enter
@@ -130,6 +131,12 @@ def _enter(one: Item) -> None:
     if odd or one.kind not in get_args(Kind) or one.cost not in get_args(Cost) or not one.title:
         raise ValueError(f"The item {one.id} needs an id like 003-5-02, a known kind and cost, and a docstring.")
     ITEMS[one.id] = one
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Without decorator and docstring."""
+    text = textwrap.dedent(inspect.getsource(function))
+    return re.sub(r'\n    """.*?"""', "", text[text.index("def ") :], count=1, flags=re.S).rstrip()
 
 
 def _unindent(text: str) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import html
-import inspect
 import io
 import keyword
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -123,9 +121,10 @@ def article(name: str, shown: Shown) -> str:
     facts += [f"{shown.seconds:.0f} s"] if shown.seconds >= 1 else []
     parts = [f"<h3><span class=id>{name}</span>{_inline(one.title)}</h3><p class=facts>{' · '.join(facts)}</p>"]
     parts += [*_texts(shown), *(_thing(thing) for thing in shown.things)]
-    if one.show is not None:
-        code = source(one)
-        parts.append(f"<details{' open' * (code.count(chr(10)) < 12)}><summary>code</summary>{_code(code)}</details>")
+    if one.code:
+        parts.append(
+            f"<details{' open' * (one.code.count(chr(10)) < 12)}><summary>code</summary>{_code(one.code)}</details>"
+        )
     return f'<article id="{name}" class={shown.verdict}>{"".join([*parts, _see(name, one)])}</article>'
 
 
@@ -149,14 +148,6 @@ def _see(name: str, one: Item) -> str:
     if there := [html.escape(str(place)) for place in elsewhere(one)]:
         said.append(f"Shown elsewhere, too: {'; '.join(there)}.")
     return f"<p class=see>{'<br>'.join(said)}</p>" if said else ""
-
-
-def source(one: Item) -> str:
-    """The body of the function, without decorator and docstring."""
-    assert one.show is not None
-    text = textwrap.dedent(inspect.getsource(one.show))
-    text = text[text.index("def ") :]
-    return re.sub(r'\n    """.*?"""', "", text, count=1, flags=re.S).rstrip()
 
 
 def _code(text: str) -> str:

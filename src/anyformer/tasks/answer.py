@@ -62,6 +62,7 @@ class AnswerTask(TextTask):
     asks = 2
     format = "json"
     options_class = AnswerOptions
+    settings: AnswerOptions
     text_columns = ("question", "context")
     usual_length = 384
     windows = True
@@ -80,7 +81,7 @@ class AnswerTask(TextTask):
         return build.has_head("span")(config)
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: AnswerOptions) -> Settings:
         return config.replace(head="span")
 
     @classmethod

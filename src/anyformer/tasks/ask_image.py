@@ -54,6 +54,7 @@ class AskImage(PictureTextTask):
         Column("question", ("prompt", "query"), optional=True),
     )
     options_class: ClassVar[type[Options]] = AskOptions
+    settings: AskOptions
     column = "answers"
     kind = "bpe"
     metric = "loss"
@@ -80,7 +81,7 @@ class AskImage(PictureTextTask):
         return rows if "question" in rows.columns else together(rows, "answers")
 
     @classmethod
-    def texts(cls, rows: Rows, options: Any) -> Iterator[str]:
+    def texts(cls, rows: Rows, options: AskOptions) -> Iterator[str]:
         yield options.question
         for row in rows:
             yield from texts_of(row, "answers")
@@ -88,7 +89,7 @@ class AskImage(PictureTextTask):
                 yield str(row["question"])
 
     @classmethod
-    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: Any) -> Tokenizer:
+    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: AskOptions) -> Tokenizer:
         kind: Any = chosen.kind or cls.kind
         size = min(chosen.vocab_size, max(300, len(rows)))
         texts = cls.texts(rows, options)

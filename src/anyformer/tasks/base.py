@@ -29,7 +29,7 @@ from anyformer.data.files import Paths
 from anyformer.data.formats import Row
 from anyformer.data.read import Joined, Renamed, Rows, file_columns, read, side_by_side, unused_columns
 from anyformer.data.settings import DataSettings, TokenizerSettings, pairs
-from anyformer.errors import DataError, InputError, nearest
+from anyformer.errors import ConfigError, DataError, InputError, nearest
 from anyformer.model import Model
 
 Batch = dict[str, Tensor]
@@ -77,6 +77,8 @@ class Setup:
 
 
 AS_USUAL = Setup()
+# What `describe` adds to the options in a folder's "task".
+FACTS = frozenset("name labels meaning max_length runs_on commonest bones mean_pose ids".split())
 
 
 class Plan(Protocol):
@@ -180,8 +182,19 @@ class Task:
     def chosen(cls, model: Model, options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """What `save` wrote into the folder, and the options: those given, else those that it was trained with."""
         said = dict(model.origin.settings.get("task", {}))
-        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
-        return said, cls.options_class.from_json({**kept, **options})
+        return said, cls.options_class.from_json({**cls.saved_options(said), **options})
+
+    @classmethod
+    def saved_options(cls, said: Mapping[str, Any]) -> dict[str, Any]:
+        """The options among what a folder says of its task. A key that this task does not know is an error, unless
+        another task wrote it."""
+        names = cls.options_class.names()
+        unknown = [name for name in said if name not in names and name not in FACTS]
+        if unknown and said.get("name") == cls.name:
+            raise ConfigError(
+                f'The folder\'s "task" has "{unknown[0]}", which {cls.name} does not know.{nearest(unknown[0], names)}'
+            )
+        return {name: value for name, value in said.items() if name in names}
 
     def save(self, folder: Source) -> None:
         """Everything needed to run: the model, what came or was made with it, and the task's settings."""

@@ -38,6 +38,7 @@ class Caption(PictureTextTask):
     about = "a sentence about a picture"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = CaptionOptions
+    settings: CaptionOptions
     kind = "word"
     metric = "cider"
     wanted = "a model that reads pictures and writes, such as show-attend-tell-small or vit-transformer-small"
@@ -54,11 +55,11 @@ class Caption(PictureTextTask):
         return together(super().read(paths, data), "captions")
 
     @classmethod
-    def spell(cls, text: str, options: Any) -> str:
+    def spell(cls, text: str, options: CaptionOptions) -> str:
         return " ".join(words(text)) if options.plain else text.strip()
 
     @classmethod
-    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: Any) -> Tokenizer:
+    def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: CaptionOptions) -> Tokenizer:
         """Words that are seen a few times; a model learns nothing of the others."""
         kind = chosen.kind or cls.kind
         if kind != "word":

@@ -51,6 +51,7 @@ class ClassifyAudio(LabelledTask):
     about = "a class for a sound"
     columns = (Column("sound", ("audio", "file", "path")), Column("label", LABELS))
     options_class = ClassifyAudioOptions
+    settings: ClassifyAudioOptions
     heads = ("classify", "classify-audio")
     column = "sound"
     steady = True

@@ -63,19 +63,20 @@ class ClassifyImage(PictureTask):
     about = "a class for a picture"
     columns = (Column("image"), Column("label", ("labels", "class", "category", "target", "y")))
     options_class = ClassifyImageOptions
+    settings: ClassifyImageOptions
     metric = "accuracy"
     steady = True
     wanted = "an encoder of pictures that can have a head for classes"
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: ClassifyImageOptions, setup: Setup) -> tuple[str, ...]:
         labels = super().find_labels(rows, options, setup)
         if len(labels) < 2:
             raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
         return labels
 
     @classmethod
-    def row_classes(cls, rows: Rows, options: Any) -> list[str] | None:
+    def row_classes(cls, rows: Rows, options: ClassifyImageOptions) -> list[str] | None:
         return [class_name(row["label"]) for row in rows]
 
     @classmethod
@@ -83,7 +84,7 @@ class ClassifyImage(PictureTask):
         return takes_pictures(config) and head_for(config, *HEADS) is not None
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: ClassifyImageOptions) -> Settings:
         return config.replace(head=head_for(config, *HEADS), n_labels=len(labels), problem=None)
 
     @classmethod

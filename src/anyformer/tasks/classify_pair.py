@@ -76,6 +76,7 @@ class PairOptions(ClassifyOptions):
 class ClassifyPair(ClassifyText):
     name = "classify-pair"
     options_class = PairOptions
+    settings: PairOptions
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -111,11 +112,11 @@ class ClassifyPair(ClassifyText):
         return build.has_head("classify", "choice")(config)
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: PairOptions) -> Settings:
         return config.replace(head="choice") if options.problem == "choices" else super().shape(config, labels, options)
 
     @classmethod
-    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+    def take_further(cls, model: Model, labels: tuple[str, ...], options: PairOptions) -> tuple[Model, tuple[str, ...]]:
         if options.problem == "choices":
             return build.with_head(model, True, head="choice"), ()
         return super().take_further(model, labels, options)

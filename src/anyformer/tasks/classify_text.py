@@ -82,6 +82,7 @@ class ClassifyText(TextTask):
         Column("label", ("labels", "class", "category", "sentiment", "score", "target", "rating", "stars")),
     )
     options_class = ClassifyOptions
+    settings: ClassifyOptions
     wanted = "an encoder that can have a head for classes"
 
     def __init__(self, *given: Any, **more: Any) -> None:

@@ -74,6 +74,7 @@ class ClassifyVideo(LabelledTask):
         Column("label", ("labels", "class", "category", "action", "target")),
     )
     options_class = ClassifyVideoOptions
+    settings: ClassifyVideoOptions
     column = "clip"
     steady = True
     wanted = "an encoder of clips that can have a head for classes, such as timesformer-base"

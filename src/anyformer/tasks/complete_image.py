@@ -105,6 +105,7 @@ class CompleteImage(PictureTask):
     columns = (Column("image"), Column("text", ("caption", "captions", "sentence", "label", "class"), optional=True))
     label_column = ""  # a text is read, not told
     options_class = CompleteImageOptions
+    settings: CompleteImageOptions
     writes = True
     larger_is_better = False
     steady = True
@@ -128,7 +129,7 @@ class CompleteImage(PictureTask):
         )
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: CompleteImageOptions) -> Settings:
         return config.replace(head="language") if isinstance(config, ImageGPT) else config
 
     @classmethod

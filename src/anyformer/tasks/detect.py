@@ -98,6 +98,7 @@ class Detect(PictureTask):
         Column("crowds", ("iscrowd",), optional=True),
     )
     options_class = DetectOptions
+    settings: DetectOptions
     takes = ("threshold", "nms")
     label_column = "classes"
     metric = "ap"
@@ -113,7 +114,7 @@ class Detect(PictureTask):
     # The model.
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: DetectOptions, setup: Setup) -> tuple[str, ...]:
         labels = super().find_labels(rows, options, setup)
         if not labels or not any(row["boxes"] is not None and len(row["boxes"]) for row in rows):
             raise DataError(f"{rows.path} has no boxes with classes, so there is nothing to learn to find.")
@@ -124,12 +125,14 @@ class Detect(PictureTask):
         return {"n_queries", "giou_weight"} <= set(config.names())
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: DetectOptions) -> Settings:
         """Fresh decoders learn from the loss of every layer."""
         return config.replace(n_labels=len(labels), every_layer=True)
 
     @classmethod
-    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+    def take_further(
+        cls, model: Model, labels: tuple[str, ...], options: DetectOptions
+    ) -> tuple[Model, tuple[str, ...]]:
         """Other classes want other scores; what places boxes stays. Whether every layer is read stays too: it changes a
         trained model's numbers."""
         known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
@@ -242,6 +245,7 @@ class Detect(PictureTask):
             for numbers, batch in self.batches_of(examples, progress=progress):
                 loss, out = self._loss(batch)
                 total.add(loss)
+                assert self.settings.nms is not None  # set when the task was made
                 places = [examples.row(int(number)) for number in numbers]
                 said = read(set_head(self.model), out, 0.0, batch["before"])
                 sizes |= dict(zip(places, batch["before"].tolist(), strict=True))
@@ -272,6 +276,7 @@ class Detect(PictureTask):
     ) -> list[Things]:
         given = {"threshold": threshold, "nms": nms}
         chosen = self.settings.replace(**{name: value for name, value in given.items() if value is not None})
+        assert chosen.nms is not None  # as in the settings
         with answering(self.model):
             batch, placed = self.look_at(pictures)
             sizes = [placement.before for placement in placed]

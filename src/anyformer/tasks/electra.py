@@ -48,6 +48,7 @@ class Electra(FillMask):
     name = "electra"
     about = "which words of a text were replaced (ELECTRA's pre-training)"
     options_class = ElectraOptions
+    settings: ElectraOptions
     wanted = "a generator and a discriminator in one"
 
     @classmethod
@@ -55,7 +56,7 @@ class Electra(FillMask):
         return {"discriminator", "generator"} <= set(config.names())
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: ElectraOptions) -> Settings:
         return config
 
     @classmethod
@@ -67,7 +68,9 @@ class Electra(FillMask):
         return super().begin(source, rows, valid, setup)
 
     @classmethod
-    def take_further(cls, model: Model, labels: tuple[str, ...], options: Any) -> tuple[Model, tuple[str, ...]]:
+    def take_further(
+        cls, model: Model, labels: tuple[str, ...], options: ElectraOptions
+    ) -> tuple[Model, tuple[str, ...]]:
         model, labels = super().take_further(model, labels, options)
         if options.from_generator:
             copy_generator(model)

@@ -159,6 +159,7 @@ class Embed(TextTask):
         Column("score", ("similarity", "similarity_score"), optional=True),
     )
     options_class = EmbedOptions
+    settings: EmbedOptions
     takes = ("tokens",)
     wanted = "one encoder"
     text_columns = ("first", "second", "negative")
@@ -241,7 +242,7 @@ class Embed(TextTask):
         return build.has_head("base")(config)
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: EmbedOptions) -> Settings:
         return config.replace(head="base")
 
     def inferred(self) -> dict[str, str]:

@@ -58,6 +58,7 @@ class FillMask(StreamTask):
     about = "the words that fit a gap (masked language models), with or without next sentences"
     columns = (Column("text", StreamTask.columns_of_text),)
     options_class = MaskOptions
+    settings: MaskOptions
     takes = ("top",)
     metric = "loss"
     larger_is_better = False

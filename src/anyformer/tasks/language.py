@@ -50,6 +50,7 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     about = "continue a text, or answer it (language models)"
     columns = (Column("text", StreamTask.columns_of_text),)
     options_class = LanguageOptions
+    settings: LanguageOptions
     framed = "none"
     kind = "bpe"
     usual_length = 1024
@@ -76,7 +77,7 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     @classmethod
     def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:
         said = dict(model.origin.settings.get("task", {}))
-        kept = {name: value for name, value in said.items() if name in cls.options_class.names()}
+        kept = cls.saved_options(said)
         ours = {name: value for name, value in options.items() if name in cls.options_class.names()}
         more = {name: value for name, value in options.items() if name not in ours}
         chosen = cls.options_class.from_json({**kept, **ours})

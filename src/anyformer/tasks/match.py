@@ -66,6 +66,7 @@ class Match(PictureTextTask):
     about = "pictures and texts that belong together"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = MatchOptions
+    settings: MatchOptions  # type: ignore[assignment]  # it writes nothing, so it has no beams
     takes = ("texts", "template")
     writes = False
     batch = BatchSettings(rows=128)

@@ -68,6 +68,7 @@ class PictureOptions(Options):
 class PictureTask(DecodedTask):
     format = "tsv"
     options_class: ClassVar[type[Options]] = PictureOptions
+    settings: PictureOptions
     batch = BatchSettings(rows=32)
     objects: ClassVar[bool] = False  # whether each annotation of COCO's is a row
     label_column: ClassVar[str] = "label"  # holds a class's name, or a list of such
@@ -77,7 +78,8 @@ class PictureTask(DecodedTask):
         self, model: Model, processor: Processor, options: Options | None = None, *, labels: Sequence[str] = ()
     ) -> None:
         self.model, self.processor = model, processor
-        self.settings = options if options is not None else self.options_class()
+        chosen: Any = options if options is not None else self.options_class()
+        self.settings = chosen
         self.labels = tuple(labels)
         self.index = {label: i for i, label in enumerate(self.labels)}
         self.meaning: Mapping[str, str] = {}  # what the values in the label column stand for
@@ -86,7 +88,7 @@ class PictureTask(DecodedTask):
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
-        options = setup.task if setup.task is not None else cls.options_class()
+        options: Any = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(setup.all_of(rows), options, setup)
         if build.is_folder(source):
             model = load_model(source, dtype=torch.float32)

@@ -69,6 +69,7 @@ class PictureTextTask(PictureTask):
     """`column` holds the text, or several of them, that belongs to a picture."""
 
     column: ClassVar[str] = "captions"
+    settings: WriteOptions
     kind: ClassVar[str] = "bpe"  # of a tokenizer that is trained here
     writes = True
 

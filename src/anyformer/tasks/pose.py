@@ -72,6 +72,7 @@ class PoseTask(PictureTask):
         Column("box", ("bbox",), optional=True),
     )
     options_class = PoseOptions
+    settings: PoseOptions
     takes = ("boxes",)
     objects = True
     label_column = "keypoints"
@@ -117,7 +118,7 @@ class PoseTask(PictureTask):
         return "n_joints" in config.names()
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: PoseOptions) -> Settings:
         return config.replace(n_joints=len(labels))
 
     def name_processor(self) -> None:

@@ -71,6 +71,7 @@ class Read(PictureTextTask):
     about = "text from a picture of a line"
     columns = (Column("image"), Column("text", ("transcript", "label", "words", "transcription", "caption")))
     options_class: ClassVar[type[Options]] = ReadOptions
+    settings: ReadOptions
     batch = BatchSettings(rows=64)
     column = "text"
     kind = "char"
@@ -104,7 +105,7 @@ class Read(PictureTextTask):
             self.press = Press(Lines(texts, height, widest, prose=bool(said)))
 
     @classmethod
-    def texts(cls, rows: Rows, options: Any) -> Iterator[str]:
+    def texts(cls, rows: Rows, options: ReadOptions) -> Iterator[str]:
         """Where lines are drawn of prose, any sign may come."""
         return chain(super().texts(rows, options), [" ".join(SIGNS)] if options.texts else [])
 

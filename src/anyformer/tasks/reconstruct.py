@@ -56,6 +56,7 @@ class Reconstruct(PictureTask):
     about = "a picture from a few of its patches (pre-training without labels)"
     columns = (Column("image"),)
     options_class = ReconstructOptions
+    settings: ReconstructOptions
     metric, larger_is_better = "loss", False
     steady = True
     wanted = "a masked autoencoder"

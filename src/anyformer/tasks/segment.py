@@ -77,6 +77,7 @@ class Segment(PictureTask):
         Column("classes", optional=True),
     )
     options_class = SegmentOptions
+    settings: SegmentOptions
     metric = "mean_iou"
     steady = True
     wanted = "a model that says a class for every pixel, such as segmenter-mini or beit-b16-segment"
@@ -131,7 +132,7 @@ class Segment(PictureTask):
         return head_for(config, *HEADS) is not None and "n_labels" in config.names()
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: SegmentOptions) -> Settings:
         has = config.to_json()["head"]
         return config.replace(head=has if has in HEADS else head_for(config, *HEADS), n_labels=len(labels))
 

@@ -40,6 +40,7 @@ class Summarize(Translate):
         Column("target", ("summary", "highlights", "abstract", "headline", "title")),
     )
     options_class = SummarizeOptions
+    settings: SummarizeOptions
     usual_length = 512
 
     def __init__(self, *given: Any, **more: Any) -> None:

@@ -95,6 +95,7 @@ class Transcribe(DecodedTask, WritingTask):
     )
     format = "tsv"
     options_class = TranscribeOptions
+    settings: TranscribeOptions
     batch = BatchSettings(rows=16)
     framed = "end"
     kind = "bpe"
@@ -124,7 +125,7 @@ class Transcribe(DecodedTask, WritingTask):
         return "source_length" in config.names()
 
     @classmethod
-    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+    def shape(cls, config: Settings, labels: Sequence[str], options: TranscribeOptions) -> Settings:
         return config.replace(head="language")
 
     @classmethod

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -122,6 +122,7 @@ class Translate(WritingTask):
     )
     sides = ("source", "target")
     options_class: ClassVar[type[Options]] = TranslateOptions
+    settings: WriteOptions
     batch = BatchSettings(tokens=4096)
     framed = "end"
     kind = "bpe"
@@ -263,7 +264,8 @@ class Translate(WritingTask):
     def figures(self, said: list[str], wanted: list[str]) -> Figures:
         if not has_sacrebleu():
             return {}
-        return bleu(said, wanted, lowercase=self.settings.lowercase, tokenize=self.settings.tokenize)
+        options = cast("TranslateOptions", self.settings)
+        return bleu(said, wanted, lowercase=options.lowercase, tokenize=options.tokenize)
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """`options` are those of `model.generate`. A blank text has a blank answer. With `num_return_sequences` above 1

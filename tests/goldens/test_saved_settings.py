@@ -1,0 +1,64 @@
+"""Settings as runs of every task saved them in the past are read with the values that they had.
+
+`saved_settings.json` has the sections of config.json, the settings of train.json and the state of a checkpoint; it is not
+rewritten when settings are renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anyformer as af
+from anyformer import registry
+from anyformer.data.settings import DataSettings, TokenizerSettings
+from anyformer.tasks import find
+from anyformer.train.settings import TrainSettings
+from anyformer.train.state import State
+
+SAVED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "saved_settings.json").read_text())
+
+
+def values(settings: Any) -> list[str]:
+    """All values, however deep they are nested, whatever the fields are called."""
+    if isinstance(settings, dict):
+        return sorted(value for inner in settings.values() for value in values(inner))
+    return [json.dumps(settings)]
+
+
+@pytest.mark.parametrize("task", SAVED)
+def test_options_of_a_task(task: str) -> None:
+    kind, said = find(task), SAVED[task]["task"]
+    kept = kind.saved_options(said)
+    assert values(kind.options_class.from_json(kept).to_json()) == values(kept)
+    assert len(kept) == len(kind.options_class.names())
+
+
+@pytest.mark.parametrize("task", SAVED)
+def test_settings_of_a_model(task: str) -> None:
+    row = SAVED[task]
+    settings = registry.family(row["family"]).config.from_json(row["model"])
+    assert values(settings.to_json()) == values(row["model"])
+
+
+@pytest.mark.parametrize("task", SAVED)
+def test_settings_of_a_run(task: str) -> None:
+    row = SAVED[task]
+    for section, kind in (("train", TrainSettings), ("data", DataSettings), ("tokenizer", TokenizerSettings)):
+        if section in row:
+            assert values(kind.from_json(row[section]).to_json()) == values(row[section])
+
+
+@pytest.mark.parametrize("task", [task for task in SAVED if "state" in SAVED[task]])
+def test_the_state_of_a_checkpoint(task: str) -> None:
+    assert values(State.from_json(SAVED[task]["state"]).to_json()) == values(SAVED[task]["state"])
+
+
+def test_a_saved_key_that_the_task_does_not_know_is_an_error() -> None:
+    said = SAVED["classify-text"]["task"]
+    with pytest.raises(af.ConfigError, match="bogus"):
+        find("classify-text").saved_options({**said, "bogus": 1})
+    assert "bogus" not in find("tag").saved_options({**said, "bogus": 1})  # what another task wrote

@@ -63,7 +63,7 @@ CODE = re.compile(
     rf"|(?P<k>\b(?:{'|'.join(keyword.kwlist)})\b)|(?P<d>(?<![\w.])\d[\w.]*)",
     re.S,
 )
-NUMBER = re.compile(r"[-−+±]?[\d.,]+(e[-+]?\d+)?\s*[%x×]?|True|False|nan|inf|–")
+NUMBER = re.compile(r"[-−+±]?[\d.,]+(e[-+]?\d+)?\s*[%x×]?|True|False|None|nan|inf|–|")
 
 
 def write_page(shown: Sequence[Shown], out: Path, wanted: str = "") -> list[Path]:

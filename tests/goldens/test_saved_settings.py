@@ -1,7 +1,7 @@
 """Settings as runs of every task saved them in the past are read with the values that they had.
 
-`saved_settings.json` has the sections of config.json, the settings of train.json and the state of a checkpoint; it is not
-rewritten when settings are renamed.
+`saved_settings.json` has the sections of config.json, the settings of train.json and the state of a checkpoint; it is
+not rewritten when settings are renamed.
 """
 
 from __future__ import annotations

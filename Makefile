@@ -3,7 +3,8 @@
 # make check  formatter, linter, type checker
 # make quick  golden outputs and the tests of what changed (SINCE=commit);  make goldens BASE=commit  makes the former anew
 # make lectures  every item of the lectures that needs no GPU, with a page for each deck in out/lectures
-# make slow   the tests that take longer;  make bench  the benchmarks;  make wheel  the package and that of the models
+# make slow   the tests that take longer, with ANYFORMER_TRANSFORMERS_REPO=checkout also transformers' own (decision 47)
+# make bench  the benchmarks;  make wheel  the package and that of the models
 
 PYTHON ?= python3
 VENV   := .venv

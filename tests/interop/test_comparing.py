@@ -1,0 +1,55 @@
+"""What hands our answers to transformers' own tests sees when one is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.modeling_outputs import BaseModelOutput
+
+from anyformer.run import Output
+
+MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
+X = torch.arange(12.0).reshape(2, 3, 2)
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "child"))
+    import comparing
+
+    def hand_over(ours: Any, theirs: Any) -> Any:
+        batch = {"attention_mask": MASK, "pair": False}
+        return comparing.Comparison("call", batch, numbers=True).hand_over(ours, theirs)
+
+    yield hand_over
+    for name in ("comparing", "departures"):
+        sys.modules.pop(name)
+
+
+def test_ours_comes_back_in_their_class(compare: Any) -> None:
+    ours = X.masked_fill(MASK[..., None] == 0, 0)  # padding means nothing
+    handed = compare(Output(last_hidden_state=ours), BaseModelOutput(last_hidden_state=X))
+    assert type(handed) is BaseModelOutput and handed.last_hidden_state is ours
+
+
+@pytest.mark.parametrize(
+    ("ours", "message"),
+    [
+        (Output(last_hidden_state=X + 0.01), "off by"),
+        (Output(last_hidden_state=X[:, :2]), "instead of"),
+        (Output(last_hidden_state=X.double()), "float64"),
+        (Output(hidden_states=(X,)), "fields"),
+        (Output(hidden_states=(X,), last_hidden_state=X), "fields"),
+        (Output(last_hidden_state=X, hidden_states=(X, X)), "2 items instead of 1"),
+    ],
+    ids=["numbers", "shape", "type", "missing", "order", "length"],
+)
+def test_another_answer_is_a_failure(compare: Any, ours: Output, message: str) -> None:
+    theirs = BaseModelOutput(last_hidden_state=X, hidden_states=(X,))
+    ours = ours if len(ours) > 1 or "hidden_states" in ours else Output({**ours, "hidden_states": (X,)})
+    with pytest.raises(AssertionError, match=message):
+        compare(ours, theirs)

@@ -77,8 +77,6 @@ class Setup:
 
 
 AS_USUAL = Setup()
-# What `describe` adds to the options in a folder's "task".
-FACTS = frozenset("name labels meaning max_length runs_on commonest bones mean_pose ids".split())
 
 
 class Plan(Protocol):
@@ -188,8 +186,10 @@ class Task:
     def saved_options(cls, said: Mapping[str, Any]) -> dict[str, Any]:
         """The options among what a folder says of its task. A key that this task does not know is an error, unless
         another task wrote it."""
+        from anyformer.weights.folder import TASK
+
         names = cls.options_class.names()
-        unknown = [name for name in said if name not in names and name not in FACTS]
+        unknown = [name for name in said if name not in names and name not in TASK]
         if unknown and said.get("name") == cls.name:
             raise ConfigError(
                 f'The folder\'s "task" has "{unknown[0]}", which {cls.name} does not know.{nearest(unknown[0], names)}'

@@ -38,7 +38,7 @@ SCHEMA: Mapping[str, Any] = {
 
 # What tasks write into their section, beside their options.
 TASK: Mapping[str, Any] = {
-    **{"name": str, "labels": list[str], "meaning": dict[str, str], "runs_on": bool},
+    **{"name": str, "labels": list[str], "meaning": dict[str, str], "runs_on": bool, "commonest": str},
     "max_length": Annotated[int, Range(1)] | None,
     "ids": list[Annotated[int, Range(0, 2**24)]],  # of classes in masks
     "bones": list[Annotated[list[int], Length(2, 2)]],

@@ -136,6 +136,25 @@ def test_xz_of_several_streams_with_zeros_between(tmp_path: Path) -> None:
         read(tmp_path / "y.txt.xz")
 
 
+def test_gz_of_several_parts_with_zeros_between(tmp_path: Path) -> None:
+    one, two = gzip.compress(b"one\n"), gzip.compress(os.urandom(2**20).hex().encode() + bytes(9 * 2**20))
+    content = one + bytes(300_000) + two + bytes(4)
+    (tmp_path / "x.txt.gz").write_bytes(content)
+    assert b"".join(unpack.blocks(tmp_path / "x.txt.gz")) == gzip.decompress(content)
+    for damaged in (content[:-30], content[:20] + b"\1" + content[21:], content + b"more"):
+        (tmp_path / "y.txt.gz").write_bytes(damaged)
+        with pytest.raises(af.DataError, match=r"y\.txt\.gz is damaged or cut short"):
+            list(unpack.blocks(tmp_path / "y.txt.gz"))
+
+
+@pytest.mark.parametrize(("name", "packed"), [("x.gz", gzip.compress(b"a\n")), ("x.xz", lzma.compress(b"a\n"))])
+def test_nobody_waits_for_gigabytes_of_zeros(name: str, packed: bytes, tmp_path: Path) -> None:
+    with (tmp_path / name).open("wb") as stream:
+        stream.write(packed)
+        stream.truncate(10 * 2**30)
+    assert b"".join(unpack.blocks(tmp_path / name)) == b"a\n"
+
+
 def test_xz_that_asks_for_much_memory(tmp_path: Path) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1536 * 2**20, "mode": lzma.MODE_FAST, "nice_len": 2,
                 "mf": lzma.MF_HC3, "depth": 1, "lc": 0, "lp": 0, "pb": 0}]  # fmt: skip

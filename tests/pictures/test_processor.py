@@ -165,9 +165,12 @@ def test_a_picture_of_one_row_keeps_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"image_mean": [0.5, 0.5]}, "std has 3 numbers for 2 channels"),
+        ({"image_mean": [0.5, 0.5]}, '"image_mean" has 2 numbers; pictures have 1 channel or 3'),
+        ({"image_mean": [], "image_std": []}, '"image_mean" has 0 numbers'),
+        ({"image_std": [0.5, 0.5]}, "std has 2 numbers for 3 channels"),
         ({"image_std": [0.5, 0.0, 0.5]}, "std"),
         ({"resample": 1000}, "resample"),
+        ({"resample": 1e400}, "infinity"),
         ({"size": {"height": 10**6, "width": 10**6}}, "size"),
         ({"size": {"shortest_edge": 10**7}}, "shortest"),
     ],

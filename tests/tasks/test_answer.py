@@ -12,7 +12,7 @@ import torch
 import anyformer as af
 from anyformer.cli import main
 from anyformer.tasks import find
-from anyformer.tasks.answer import best_spans
+from anyformer.tasks.answer import answers_of, best_spans
 
 from .learn import awake, begin, learn, listed, quiet
 
@@ -136,6 +136,10 @@ def test_layouts(tmp_path: Path) -> None:
 
 def test_mistakes() -> None:
     task = begin("answer", "bert-tiny", ROWS, vocab_size=200)
+    uneven, far = {"text": ["a", "b"], "answer_start": [1]}, [{"text": "a", "answer_start": 1e400}]
+    for odd in ({"text": ["Monday"]}, uneven, far, 3):
+        with pytest.raises(af.InputError, match='each answer must have a "text" and an "answer_start"'):
+            answers_of({"question": "when", "context": CONTEXT, "answers": odd})
     wrong = {"question": "when", "context": CONTEXT, "answers": [{"text": "Monday", "answer_start": 3}]}
     with pytest.raises(af.InputError, match=r'row 1: the answer "Monday" does not stand at character 3'):
         task.prepare(listed(wrong))

@@ -107,6 +107,9 @@ def test_bad_folders(minilm: Path, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "b", minilm, {}, ("Transformer", "Pooling", "Dense"), "bert-tiny")
     with pytest.raises(af.FolderError, match="Dense"):
         af.task("embed", folder)
+    (folder / "modules.json").write_text('[{"idx": 1e400, "path": "", "type": "a.Transformer"}]')
+    with pytest.raises(af.FolderError, match="is not a list of modules"):
+        af.task("embed", folder)
     with pytest.raises(af.ConfigError, match="embed"):
         af.task("embedd", folder)
 

@@ -55,3 +55,5 @@ def test_mistakes(tmp_path: Path) -> None:
         model(input_ids=torch.ones(2, 4, dtype=torch.long), pixel_values=pictures, return_loss=True)
     with pytest.raises(af.InputError, match="does not write step by step"):
         model.generate(input_ids=torch.ones(2, 4, dtype=torch.long))
+    with pytest.raises(af.InputError, match="no tokens at all"):
+        model(input_ids=torch.ones(3, 0, dtype=torch.long), pixel_values=pictures)

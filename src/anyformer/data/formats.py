@@ -75,7 +75,7 @@ class Part:
     def row(self, i: int) -> Row:
         try:
             return self.parse(self.text(i))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise DataError(f"{self.where(i)}, is not what it should be: {error}.") from None
 
     def where(self, i: int) -> str:

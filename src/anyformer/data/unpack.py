@@ -6,10 +6,10 @@ refused before it fills the memory or the disk; ANYFORMER_MAX_UNPACKED (such as 
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +21,7 @@ from anyformer.jsonfile import open_file
 
 FREE, RATIO = 2**28, 100
 LIMIT = "ANYFORMER_MAX_UNPACKED"
+GZIP, READ = 31, 2**18  # zlib's number of the format; bytes read at a time, since what is over is copied
 XZ_MEMORY = 2**28  # bytes that unpacking may hold; xz -9 takes 65 MB
 
 
@@ -56,15 +57,25 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def _gz(stream: BinaryIO) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=stream, mode="rb") as unpacked:
-        while block := unpacked.read(BLOCK):
-            yield block
+    """As gzip.open, which looks at zeros after the end one by one, and there may be gigabytes of them."""
+    rest = b""
+    while content := _after_zeros(stream, rest):
+        unpacker = zlib.decompressobj(GZIP)
+        while not unpacker.eof:
+            content = content or stream.read(READ)
+            block = unpacker.decompress(content, BLOCK)
+            if not (block or content):
+                raise EOFError("it ends before its content does")
+            content = unpacker.unconsumed_tail
+            if block:
+                yield block
+        rest = unpacker.unused_data
 
 
 def _xz(stream: BinaryIO) -> Iterator[bytes]:
     """As lzma.open, which takes as much memory as a file asks for."""
     rest = b""
-    while content := (rest or stream.read(BLOCK)).lstrip(b"\0"):  # zeros may stand between streams
+    while content := _after_zeros(stream, rest):
         unpacker = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
         while not unpacker.eof:
             if unpacker.needs_input and not content and not (content := stream.read(BLOCK)):
@@ -73,6 +84,11 @@ def _xz(stream: BinaryIO) -> Iterator[bytes]:
             if block:
                 yield block
         rest = unpacker.unused_data
+
+
+def _after_zeros(stream: BinaryIO, rest: bytes) -> bytes:
+    """How the next part of a packed file begins: zeros may stand before it, but no whole block of them."""
+    return rest.lstrip(b"\0") or stream.read(BLOCK).lstrip(b"\0")
 
 
 def open_zip(path: Path) -> zipfile.ZipFile:

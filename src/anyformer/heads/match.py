@@ -39,6 +39,8 @@ class TowerHead(Head):
 
     def pool(self, run: Run, x: Tensor) -> Tensor:
         """[B, T, d] -> [B, d]"""
+        if not x.shape[1]:
+            raise InputError("Texts of no tokens at all cannot be summed up; a tokenizer that adds an end makes one.")
         if self.end is None:
             first = x[:, 0]
             return first if self.norm is None else self.norm(first)

@@ -200,7 +200,7 @@ class Processor(Settings):
         config = parse_object(content, where, error=ConfigError)
         try:
             return cls(**read_config(config))
-        except (ConfigError, TypeError, ValueError, KeyError) as error:
+        except (ConfigError, TypeError, ValueError, KeyError, OverflowError) as error:
             raise ConfigError(f"{where}: {error}") from None
 
     def write(self) -> bytes:
@@ -336,6 +336,8 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     ours["mean"] = tuple(float(x) for x in said["image_mean"]) if normal else None
     ours["std"] = tuple(float(x) for x in said["image_std"]) if normal else None
     ours["channels"] = len(said["image_mean"]) if normal else 3
+    if ours["channels"] not in (1, 3):
+        raise ConfigError(f'"image_mean" has {ours["channels"]} numbers; pictures have 1 channel or 3.')
     ours["pad"] = bool(config.get("do_pad", config.get("pad_and_return_pixel_mask", said.get("do_pad", False))))
     ours["pad_size"] = _pair(said["pad_size"]) if said.get("pad_size") else None
     return ours

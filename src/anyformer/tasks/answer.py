@@ -202,11 +202,11 @@ def answers_of(row: Row) -> list[tuple[str, int]]:
         if start < 0:
             raise InputError(f'the answer "{given[:80]}" does not stand in the context.')
         return [(given, start)] if given else []
-    if isinstance(given, Mapping):
-        given = [{"text": t, "answer_start": s} for t, s in zip(given["text"], given["answer_start"], strict=True)]
     try:
+        if isinstance(given, Mapping):
+            given = [{"text": t, "answer_start": s} for t, s in zip(given["text"], given["answer_start"], strict=True)]
         return [(text_of(one["text"], "answer"), int(one["answer_start"])) for one in given]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise InputError('each answer must have a "text" and an "answer_start".') from None
 
 

@@ -286,6 +286,6 @@ def _numbers(values: Sequence[Any]) -> Any:
 def _number(value: Any) -> float:
     try:
         read = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
     return read if math.isfinite(read) else math.nan

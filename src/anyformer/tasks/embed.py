@@ -119,7 +119,7 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
         listed = read_json(path)
         modules = sorted(listed, key=lambda module: int(module["idx"]))
         return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in modules]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         raise FolderError(f"{path} is not a list of modules, each with idx, type and path.") from None
 
 
@@ -360,7 +360,7 @@ def _trained_pool(source: Source) -> str:
 def _score(row: Mapping[str, Any]) -> float:
     try:
         score = float(row["score"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
         raise InputError(f'the score "{row["score"]}" is no number.')

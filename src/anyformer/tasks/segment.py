@@ -271,7 +271,7 @@ def _listed(path: str) -> dict[int, str]:
                 whole = parse_json(text, str(file), error=DataError) if file.suffix == ".json" else text.split("\n")
                 names = whole.items() if isinstance(whole, dict) else enumerate(whole)
                 return {int(number): str(name) for number, name in names if str(name)}
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, OverflowError):
                 raise DataError(f'{file} names no classes: write {{"1": "person", "2": "car"}}.') from None
     return {}
 

@@ -46,6 +46,7 @@ def _entropy(weights: Tensor) -> Tensor:
     return -(weights * weights.clamp(min=1e-30).log2()).sum(-1)
 
 
+section("004-1", "From encoder-decoder to attention")
 section("004-2", "Seq2seq with attention")
 
 
@@ -221,6 +222,7 @@ def closer_to_fully_connected() -> Table:
     return Table(["recipe", "parts of a block", "path over 30 tokens"], rows)
 
 
+section("004-5", "Transformers and order")
 section("004-6", "Basic attention")
 
 
@@ -249,7 +251,7 @@ def learned_sparsity() -> Any:
 
 
 @item("004-6-02", kind="claim")
-def any_width_any_number() -> Table:
+def any_width_any_number() -> Any:
     """The width of a token is arbitrary; how many tokens there are depends on the data.
 
     Weights do not depend on the number: one model takes 3 tokens or 90. With heads, the width is a multiple of theirs.
@@ -261,7 +263,7 @@ def any_width_any_number() -> Table:
         assert vectors.shape == (1, n_tokens, d_model)
         rows.append([d_model, n_heads, n_tokens, list(vectors.shape)])
     refused = refusal(lambda: af.build("bert-tiny", d_model=60, n_heads=7))
-    return [Table(["width", "heads", "tokens", "output"], rows), refused]  # type: ignore[return-value]
+    return [Table(["width", "heads", "tokens", "output"], rows), refused]
 
 
 @item("004-6-03", kind="claim")
@@ -348,6 +350,7 @@ def constant_logarithmic_linear() -> Any:
     return [Table(["distance", *map(str, distances)], [[name, *layers] for name, layers in found.items()]), drawn]
 
 
+section("004-9", "The encoder block")
 section("004-10", "The decoder block")
 
 
@@ -403,6 +406,7 @@ def logits_of_the_dictionary(tied: bool = True) -> Table:
     )
 
 
+section("004-12", "General transformers")
 section("004-13", "Layer normalization")
 
 

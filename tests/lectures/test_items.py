@@ -15,7 +15,7 @@ ITEMS = load_decks()
 FAST = [one for one in ITEMS.values() if one.show is not None and one.cost == "fast"]
 LONGER = [one for one in ITEMS.values() if one.show is not None and one.cost in ("slow", "training")]
 BROKEN = [one for one in ITEMS.values() if one.wrong]
-UNFINISHED = ("000",)  # decks whose items are not all written yet
+UNFINISHED: tuple[str, ...] = ()  # decks whose items are not all written yet
 named = {"ids": lambda one: one.id}
 
 

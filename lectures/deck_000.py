@@ -512,9 +512,9 @@ def planning() -> Table:
     Trained here in some ten seconds on four fifths of all pairs of cells, and tested on the others.
     """
     torch.manual_seed(0)
-    chance, end = random.Random(0), len(CELLS)
+    rng, end = random.Random(0), len(CELLS)
     pairs = [(start, goal) for start in range(end) for goal in range(end) if start != goal]
-    chance.shuffle(pairs)
+    rng.shuffle(pairs)
     ways = [_shortest(*pair) for pair in pairs]
     longest = max(map(len, ways))
     rows = torch.tensor([[way[-1], *way, *[end] * (longest + 1 - len(way))] for way in ways])  # goal, way, end
@@ -1228,8 +1228,8 @@ def specialized_heads() -> Any:
         embed.model(input_ids=ids)
     weights = torch.cat(list(seen.values()))  # [6 layers, 12 heads, queries, keys]
     before, after = (weights.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1))
-    chance = 1 / ids.shape[1]
-    assert float(before.max()) > 0.9 and float(after.max()) > 5 * chance
+    even = 1 / ids.shape[1]
+    assert float(before.max()) > 0.9 and float(after.max()) > 5 * even
     return heatmap([before, after], ["weight on the token before", "after"], ("head", "layer"), size=3)
 
 
@@ -1252,12 +1252,12 @@ def subject_heads() -> Table:
     48 sentences by pattern, with 0 to 6 words between subject and verb. The head whose largest weight, from the verb
     or the object, is on the subject most often is chosen in one half; shown is how often it is in the other half.
     """
-    embed, chance = shipped("embed", "minilm"), random.Random(0)
+    embed, rng = shipped("embed", "minilm"), random.Random(0)
     hits: dict[str, list[Tensor]] = {"verb": [], "object": []}
     distances: dict[str, list[int]] = {"verb": [], "object": []}
-    sentences = [(chance.choice(OPENINGS), subject, between) for between in BETWEEN for subject in SUBJECTS]
-    for opening, subject, between in chance.sample(sentences, len(sentences)):
-        verb, thing = chance.choice(("sees", "likes", "buys", "sells")), chance.choice(("apple", "book", "car", "song"))
+    sentences = [(rng.choice(OPENINGS), subject, between) for between in BETWEEN for subject in SUBJECTS]
+    for opening, subject, between in rng.sample(sentences, len(sentences)):
+        verb, thing = rng.choice(("sees", "likes", "buys", "sells")), rng.choice(("apple", "book", "car", "song"))
         ids = embed.tokenizer.encode(f"{opening} {subject} {between} {verb} a {thing} here")
         pieces = embed.tokenizer.pieces(ids)
         with af.look(embed.model, "*.self.weights") as seen, torch.no_grad():
@@ -1553,9 +1553,9 @@ def added_to_the_words(first: int = 0) -> Table:
     with af.look(model, "encoder.input") as seen, torch.no_grad():
         model(input_ids=ids, decoder_input_ids=TARGET)
     words = model.get_parameter("stages.encoder.inputs.words.weight").detach()[ids[0]] * 64**0.5
-    places = model.get_parameter("stages.encoder.inputs.positions.weight").detach()[first : first + 3]
-    assert torch.allclose(seen["encoder.input"][0], words + places, atol=1e-5)
-    rows = [[t, int(ids[0, t]), *(float(value[t].norm()) for value in (words, places))] for t in range(3)]
+    encoding = model.get_parameter("stages.encoder.inputs.positions.weight").detach()[first : first + 3]
+    assert torch.allclose(seen["encoder.input"][0], words + encoding, atol=1e-5)
+    rows = [[t, int(ids[0, t]), *(float(value[t].norm()) for value in (words, encoding))] for t in range(3)]
     return Table(["position", "id", "size of √d word", "size of PE"], rows)
 
 

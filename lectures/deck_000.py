@@ -59,7 +59,6 @@ section("000-0", "Sources")
     kind="system",
     cost="slow",
     partly="few-shot accuracy of more sizes than SmolLM2-135M (see 001-11-06)",
-    see=("experiments/12_limits.py",),
 )
 def gpt3() -> Table:
     """GPT-3 (Brown et al. 2020): a decoder with 175 billion parameters that learns a task from examples in its prompt.
@@ -216,7 +215,6 @@ def contributions_of_2017() -> Table:
     kind="claim",
     cost="training",
     partly="accuracy against compute; the claim is shown at small scale alone",
-    see=("experiments/10_pictures.py",),
 )
 def data_and_compute() -> list[Table]:
     """Transformers need much data and computing power.
@@ -320,7 +318,6 @@ def excels_at_language() -> Table:
     kind="claim",
     also=("003-16-03",),
     partly="time by length of an RNN and a transformer on a GPU; here the steps in a row are counted",
-    see=("experiments/05_paths.py",),
 )
 def parallel() -> Table:
     """Transformers are parallel, unlike RNNs: no position waits for another within a layer.
@@ -343,7 +340,7 @@ def _copied(mixer: str) -> tuple[float, float]:
     return int(path), float(right)
 
 
-@item("000-1-11", kind="claim", cost="training", also=("004-3-01",), see=("experiments/05_paths.py",))
+@item("000-1-11", kind="claim", cost="training", also=("004-3-01",))
 def distant_dependencies() -> Table:
     """Attention learns what is far apart; LSTMs (seq2seq 2014) and plain convolutions lose it over many steps.
 
@@ -688,7 +685,6 @@ def il_or_elle() -> Table:
     kind="figure",
     cost="slow",
     partly="a head that does so in other sentences too; this one was chosen for the slide's",
-    see=("experiments/14_heads.py",),
 )
 def what_it_looks_at() -> Any:
     """Attention from input to input: with "tired" for "wide", "it" looks more at the animal, less at the street.
@@ -802,7 +798,7 @@ def _cut(kind: str) -> list[str]:
     return list(documented("experiments/09-text.md", row))
 
 
-@item("000-2.1-01", kind="claim", cost="training", see=("experiments/09_text.py",))
+@item("000-2.1-01", kind="claim", cost="training")
 def words_as_tokens() -> Table:
     """One word, one number is a bad strategy: new words and typos have none (documented run on film reviews)."""
     rows = [[kind, *_cut(kind)[2:]] for kind in ("words", "characters", "BPE")]
@@ -810,7 +806,7 @@ def words_as_tokens() -> Table:
     return Table(["tokens", "unknown, %", "unknown with typos, %"], rows)
 
 
-@item("000-2.1-02", kind="claim", cost="training", see=("experiments/09_text.py",))
+@item("000-2.1-02", kind="claim", cost="training")
 def characters_as_tokens() -> Table:
     """One character, one number is sometimes fine, but costly: five times the tokens, and 25 times the weights.
 
@@ -1094,7 +1090,6 @@ def convolutional(kernel: int = 3) -> Table:
     kind="table",
     cost="training",
     partly="the first three as encoders of a classifier (bilstm, textcnn, mixer recipes); here they copy letters",
-    see=("experiments/05_paths.py",),
 )
 def four_ways_to_mix() -> Table:
     """Four ways to mix tokens, at one width: parameters, path, and what is learned over 32 positions (documented)."""
@@ -1140,7 +1135,7 @@ def queries_keys_values() -> Any:
     return drawn
 
 
-@item("000-2.2-10", kind="claim", cost="training", also=("003-18-03", "004-26-03"), see=("experiments/08_length.py",))
+@item("000-2.2-10", kind="claim", cost="training", also=("003-18-03", "004-26-03"))
 def all_with_all() -> Table:
     """Every x_i is compared with every x_j, so time and memory grow with the square of the length.
 
@@ -1215,7 +1210,6 @@ section("000-2.3", "Multi-head attention")
     kind="claim",
     cost="slow",
     partly="heads for polarity; relative position and subjects (000-2.3-01a) show, coreference hardly (000-1b-04)",
-    see=("experiments/14_heads.py",),
 )
 def specialized_heads() -> Any:
     """Heads specialize: on relative positions, coreference, polarity, subjects and objects.
@@ -1393,7 +1387,7 @@ def a_difference_is_learned() -> Table:
     return Table(["block", "size of the attention branch, of its input"], rows)
 
 
-@item("000-2.5-03", kind="claim", cost="training", see=("experiments/07_skips.py",))
+@item("000-2.5-03", kind="claim", cost="training")
 def residuals_help() -> Table:
     """In any case they help gradients flow: six blocks learn to reverse letters with them, and not without.
 
@@ -1431,7 +1425,7 @@ def layer_norm(over: Any = -1) -> Table:
     return Table(["token", "mean before", "after", "deviation before", "after"], rows)
 
 
-@item("000-2.6-02", kind="claim", also=("001-2-06",), see=("experiments/06_training.py",))
+@item("000-2.6-02", kind="claim", also=("001-2-06",))
 def before_or_after() -> Table:
     """The norm stands before or after the sublayer: after, what a block gives has variance 1; before, it has not.
 
@@ -1479,7 +1473,7 @@ def histograms() -> Any:
     return drawn
 
 
-@item("000-2.6-04", kind="figure", see=("experiments/06_training.py",))
+@item("000-2.6-04", kind="figure")
 def batch_norm_and_layer_norm() -> Table:
     """BatchNorm takes the mean over batch and positions for each feature, LayerNorm over the features of each token.
 
@@ -2007,7 +2001,6 @@ section("000-2.12", "One last thing")
     "000-2.12-01",
     kind="system",
     partly="Mamba as a classifier or tagger; it is a language model alone",
-    see=("experiments/08_length.py",),
 )
 def mamba() -> Table:
     """Mamba (Gu and Dao 2023): a state space in place of attention. What it remembers does not grow with the text.

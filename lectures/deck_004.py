@@ -89,7 +89,7 @@ def input_feeding(feed: bool = True) -> Table:
     return Table(["a step reads", "features"], [["its word", 32], ["the output of the step before", 48]])
 
 
-@item("004-2-04", kind="claim", see=("experiments/05_paths.py",))
+@item("004-2-04", kind="claim")
 def shortcuts() -> Any:
     """Attention is a shortcut for gradients: without it hardly any comes back from the answer to the first word.
 
@@ -181,7 +181,7 @@ def no_focus_and_in_turn() -> Table:
     return Table(["", "sets of weights to look at", "in turn over 4 words", "16", "30"], rows)
 
 
-@item("004-3-04", kind="claim", cost="training", see=("experiments/12_limits.py", "experiments/05_paths.py"))
+@item("004-3-04", kind="claim", cost="training")
 def sequences_are_tough() -> Table:
     """Sequences are hard for sequential designs: it holds for a copy over 16 words, and not for parity.
 
@@ -325,7 +325,7 @@ def _alike(weights: Tensor) -> Tensor:
 section("004-8", "Computing in parallel")
 
 
-@item("004-8-01", kind="claim", see=("experiments/05_paths.py",))
+@item("004-8-01", kind="claim")
 def constant_logarithmic_linear() -> Any:
     """Attention joins two tokens in one layer at any distance; ByteNet takes about log n layers, ConvS2S about n / k.
 
@@ -502,7 +502,7 @@ def _short_run() -> tuple[str, list[dict[str, float]]]:
     return str(trained), [line for line in lines if "lr" in line]
 
 
-@item("004-15-01", kind="mechanism", cost="slow", wrong={"warmup": 8}, see=("experiments/06_training.py",))
+@item("004-15-01", kind="mechanism", cost="slow", wrong={"warmup": 8})
 def warm_up_then_decay(warmup: int = 4) -> Any:
     """Adam, with a rate that rises in a straight line and then falls: d_model^-½ min(step^-½, step · warmup^-1½).
 
@@ -536,7 +536,7 @@ def dropout(training: bool = True) -> Table:
     return Table(["", "share of zeros in embedding + position"], [["training", zeros]])
 
 
-@item("004-15-03", kind="mechanism", wrong={"smoothing": 0.0}, see=("experiments/06_training.py",))
+@item("004-15-03", kind="mechanism", wrong={"smoothing": 0.0})
 def label_smoothing(smoothing: float = 0.1) -> Table:
     """Label smoothing: the golden distribution is 0.9 on the right word and 0.1 spread over all.
 
@@ -555,7 +555,7 @@ def label_smoothing(smoothing: float = 0.1) -> Table:
 section("004-16", "Limitations")
 
 
-@item("004-16-02", kind="claim", cost="training", see=("experiments/08_length.py",))
+@item("004-16-02", kind="claim", cost="training")
 def all_tokens_at_once() -> Table:
     """All tokens are computed at once, so memory grows with the length: in a square where weights are written down.
 
@@ -590,7 +590,7 @@ def energy_of_a_training() -> str:
     return said.partition("\nuse it")[0]
 
 
-@item("004-17-02", kind="claim", cost="training", see=("experiments/14_heads.py",))
+@item("004-17-02", kind="claim", cost="training")
 def too_many_heads() -> Any:
     """Too many heads to interpret, and hardly one that is needed: of a story model's 32, few cost much when silenced.
 
@@ -881,7 +881,7 @@ def _parameters(name: str, **changes: Any) -> int:
         return sum(parameter.numel() for parameter in af.build(name, **changes).parameters())
 
 
-@item("004-22-05", kind="table", also=("002-12-01", "003-15-07"), see=("experiments/13_sizes.py",))
+@item("004-22-05", kind="table", also=("002-12-01", "003-15-07"))
 def bert_sizes() -> Table:
     """BERT-base has 12 blocks and 110 M parameters, BERT-large 24 and 340 M.
 
@@ -1160,7 +1160,6 @@ def every_token_counts() -> Table:
     kind="claim",
     cost="training",
     partly="our runs are too small to decide; the paper claims RoBERTa's quality with a quarter of the compute",
-    see=("experiments/09_text.py",),
 )
 def twelve_times_faster() -> Table:
     """Faster by 12 times: that figure is not the paper's, and at our size ELECTRA and BERT are level.
@@ -1217,7 +1216,6 @@ def equivariance() -> Table:
     kind="claim",
     cost="slow",
     partly="that the lead of a CNN shrinks with data is not seen in runs as short as ours (experiment 10)",
-    see=("experiments/10_pictures.py",),
 )
 def locality_is_learned() -> Any:
     """Biases can be learned from enough data: in a trained ViT some heads look nearby, in a fresh one none does.
@@ -1445,7 +1443,7 @@ def not_for_streams() -> Any:
     return [refused, drawn, Table(["tokens", "two streams are", "largest difference of the logits"], rows)]
 
 
-@item("004-26-05", kind="claim", cost="training", also=("004-R-08",), see=("experiments/12_limits.py",))
+@item("004-26-05", kind="claim", cost="training", also=("004-R-08",))
 def not_for_hierarchies() -> Table:
     """Not for recursion and hierarchies (Hahn 2020): parity and nested brackets beyond the lengths of training.
 
@@ -1541,7 +1539,7 @@ def systems_of_the_references() -> Table:
     return Table(["recipe", "class of transformers"], rows)
 
 
-@item("004-R-07", kind="claim", see=("experiments/07_skips.py",))
+@item("004-R-07", kind="claim")
 def rank_collapse() -> Any:
     """Pure attention loses rank doubly exponentially with depth [74]: all tokens become alike; skips prevent it.
 

@@ -17,7 +17,7 @@ STOPS = ROOT / "src" / "anyformer" / "explore" / "static" / "stops.json"
 
 @dataclass(frozen=True)
 class Place:
-    name: str  # "explorer stop 12" or "experiments/05_paths.py"; `see=` of an item may give it, too
+    name: str  # "explorer stop 12" or "experiments/05_paths.py"
     title: str
     items: tuple[str, ...]
     page: str = ""  # what came out: "docs/experiments/05-paths.md"
@@ -35,7 +35,7 @@ def places() -> dict[str, Place]:
 def elsewhere(item: Item) -> list[Place]:
     """The places that show an item, by its id or by another deck's id for it."""
     ids = {item.id, *item.also}
-    return [one for one in places().values() if ids & set(one.items) or one.name in item.see]
+    return [one for one in places().values() if ids & set(one.items)]
 
 
 def _stops() -> Iterator[Place]:

@@ -61,7 +61,6 @@ class Item:
     status: Status = "works"
     note: str = ""  # what is missing, or why data cannot be had
     wrong: Mapping[str, Any] = field(default_factory=dict)  # arguments that must break the assertions
-    see: tuple[str, ...] = ()  # an experiment ("experiments/05_paths.py") or a stop of the explorer's lecture
     show: Callable[..., Any] | None = None
     code: str = ""  # of `show`, as it was when it was loaded: a file may change while its items run
 
@@ -97,7 +96,6 @@ def item(
     also: Sequence[str] = (),
     partly: str = "",
     wrong: Mapping[str, Any] | None = None,
-    see: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function as an item. `partly` says what is missing of it."""
 
@@ -106,7 +104,7 @@ def item(
         status: Status = "partly" if partly else "works"
         texts = title, _unindent(about)
         code = _source(function)
-        _enter(Item(id, *texts, kind, cost, tuple(also), status, partly, wrong or {}, tuple(see), function, code))
+        _enter(Item(id, *texts, kind, cost, tuple(also), status, partly, wrong or {}, function, code))
         return function
 
     return enter

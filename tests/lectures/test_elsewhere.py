@@ -33,10 +33,6 @@ def test_the_page_of_an_experiment_names_its_items(name: str) -> None:
     assert f"shows one): {', '.join(place.items)}. " in text
 
 
-def test_what_an_item_names_by_hand_is_a_stop_or_an_experiment() -> None:
-    assert not [(one.id, name) for one in load_decks().values() for name in one.see if name not in places()]
-
-
 def test_an_item_says_where_else_it_is_shown() -> None:
     one = load_decks()["001-4-11"]
     assert [place.name for place in elsewhere(one)] == ["explorer stop 10"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,33 @@ X = torch.arange(12.0).reshape(2, 3, 2)
 
 
 @pytest.fixture
-def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
+def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the other process imports by its short names."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "child"))
+    yield
+    for name in ("answering", "comparing", "departures"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def compare(child: None) -> Any:
     import comparing
 
     def hand_over(ours: Any, theirs: Any) -> Any:
         batch = {"attention_mask": MASK, "pair": False}
         return comparing.Comparison("call", batch, numbers=True).hand_over(ours, theirs)
 
-    yield hand_over
-    for name in ("comparing", "departures"):
-        sys.modules.pop(name)
+    return hand_over
+
+
+def test_holes_in_a_mask_are_closed_row_by_row(child: None) -> None:
+    """A test that asks about a row alone must be asked the same question as about the batch."""
+    from answering import closed
+
+    masks = torch.randint(0, 2, (200, 7))
+    whole = closed(masks)
+    assert all(torch.equal(whole[i : i + 1], closed(masks[i : i + 1])) for i in range(len(masks)))
+    assert bool(whole.any(dim=1).all()) and bool(((whole[:, 1:] != whole[:, :-1]).sum(dim=1) <= 1).all())
 
 
 def test_ours_comes_back_in_their_class(compare: Any) -> None:

@@ -80,11 +80,13 @@ def plainly(kind: str, theirs: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def closed(mask: Tensor) -> Tensor:
-    """As many real tokens a row, at least one, in front of all padding, if there are holes between them."""
-    steps = (mask[:, 1:] != mask[:, :-1]).sum(dim=1)
-    if bool((steps <= 1).all()) and bool(mask.any(dim=1).all()):
-        return mask
-    return torch.cat([torch.ones_like(mask[:, :1]), mask[:, 1:]], dim=1).sort(dim=1, descending=True).values
+    """Rows with holes have as many real tokens in front of all padding, and empty ones have one. Each row for itself: a
+    test may ask about it alone, too.
+    """
+    real = mask.clone()
+    real[:, 0] = torch.where(mask.any(dim=1), mask[:, 0], 1)
+    holes = (real[:, 1:] != real[:, :-1]).sum(dim=1, keepdim=True) > 1
+    return torch.where(holes, real.sort(dim=1, descending=True).values, real)
 
 
 def check_options(kind: str, given: dict[str, Any]) -> None:

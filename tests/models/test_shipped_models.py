@@ -83,6 +83,13 @@ def test_another_language_is_warned_about(name: str) -> None:
         ask(name, "Wo ist der Bahnhof?")
 
 
+def test_a_chat_in_a_sentence() -> None:
+    lines = "Did you feed the cat?", "Oh no, I forgot!", "Please do it when you get home.", "I will be there at 6."
+    chat = "\n".join(f"{who}: {line}" for who, line in zip(("Sara", "Mark") * 2, lines, strict=True))
+    (answer,) = map(str, ask("dialogues", chat))
+    assert "Mark" in answer and "cat" in answer and len(answer) < len(chat)
+
+
 def test_a_printed_line_is_read() -> None:
     (answer,) = ask("lines", INPUTS / "line.png")
     assert str(answer) == "Invoice 2031-07: 3 coffees, 12.50 EUR"

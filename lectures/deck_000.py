@@ -155,16 +155,18 @@ unavailable(
 section("000-1", "Introduction")
 
 
-@item(
-    "000-1-01",
-    kind="claim",
-    cost="slow",
-    partly="a summarizer that ships; one was trained (37.7 ROUGE-1 on SAMSum, documented run)",
-)
+CHAT = """Sara: Did you feed the cat?
+Mark: Oh no, I forgot!
+Sara: Please do it when you get home.
+Mark: I will be there at 6."""
+
+
+@item("000-1-01", kind="claim", cost="slow")
 def extractive_and_abstractive() -> Table:
     """One framework serves extractive tasks, whose answer is a part of the input, and abstractive ones.
 
-    An answer to a question is cut out of its context; a translation has words that its source does not.
+    An answer to a question is cut out of its context; a translation has words that its source does not, and a summary
+    is shorter than its text.
     """
     question, context = "Who was Cleopatra's sister?", "Cleopatra had a sister called Arsinoe who lived in Ephesus."
     answer = str(shipped("answer")((question, context)))
@@ -172,9 +174,9 @@ def extractive_and_abstractive() -> Table:
     translation = str(shipped("translate", "en-de")(source))
     assert answer == "Arsinoe" and answer in context
     assert not set(translation.split()) & set(source.split())
-    rouge = documented("results.md", r"`summarize` \| SAMSum[^|]*\|[^|]*\| ROUGE-1 \*\*([\d.]+)")[0]
-    assert float(rouge) > 36
-    rows = [["extractive", question, answer], ["abstractive", source, translation]]
+    summary = str(shipped("summarize")(CHAT))
+    assert len(summary) < len(CHAT) / 2 and summary not in CHAT
+    rows = [["extractive", question, answer], ["abstractive", source, translation], ["abstractive", CHAT, summary]]
     return Table(["kind", "input", "output"], rows)
 
 
@@ -447,26 +449,30 @@ missing(
 )
 
 
-@item("000-1-14", kind="table", cost="slow", partly="a model for `summarize` that ships (see 000-1-14a)")
+@item("000-1-14", kind="table", cost="slow")
 def sequence_tasks() -> Table:
-    """Sequence tasks: summarization, translation (documented scores, and one answer of each translator)."""
+    """Sequence tasks: summarization and translation, with one answer of each model that ships."""
     text = "The children are playing football in the garden."
     rows = []
     for name, wanted in (("en-de", "Kinder"), ("en-fr", "enfants")):
         answer = str(shipped("translate", name)(text))
         assert wanted in answer
         rows.append([f"translate, {name}", text, answer])
-    rouge = documented("results.md", r"`summarize` \| SAMSum[^|]*\|[^|]*\| ROUGE-1 \*\*([\d.]+)")[0]
-    return Table(["task", "input", "answer"], [*rows, ["summarize", "SAMSum, documented run", f"ROUGE-1 {rouge}"]])
+    return Table(["task", "input", "answer"], [*rows, ["summarize", CHAT, str(shipped("summarize")(CHAT))]])
 
 
-missing(
-    "000-1-14a",
-    "Summarization that works out of the box",
-    kind="example",
-    cost="slow",
-    needs="a shipped model for `summarize` (the 1.4 M of `samsum` had 37.7 ROUGE-1 on SAMSum; at least 36 is the goal)",
-)
+@item("000-1-14a", kind="example", cost="slow")
+def summarization() -> Table:
+    """Summarization that works out of the box: a chat in one sentence.
+
+    A model of 1.4M parameters: who did what is often wrong (`anyformer models dialogues`). Documented on 414 rows of
+    SAMSum's validation set that chose nothing: ROUGE-1 37.7.
+    """
+    answer = str(shipped("summarize")(CHAT))
+    assert "Mark" in answer and "cat" in answer
+    rouge = documented("results.md", r"which chose nothing \(ships\) \|[^|]*\| ROUGE-1 \*\*([\d.]+)")[0]
+    assert float(rouge) > 36
+    return Table(["chat", "summary"], [[CHAT, answer]], f"ROUGE-1 {rouge} on SAMSum")
 
 
 @item("000-1-15", kind="table", cost="slow", partly="a model that plans and ships (one is trained in 000-1-15a)")

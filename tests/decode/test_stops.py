@@ -125,7 +125,8 @@ def test_mistakes_are_one_sentence(models: tuple[Any, af.Model, Any, Any]) -> No
     ids = torch.tensor([[3, 4]])
     with pytest.raises(af.InputError, match="need the tokenizer"):
         models[1].generate(ids, stop_strings=["a"])
-    with pytest.raises(af.InputError, match="one character or more"):
-        models[1].generate(ids, stop_strings=[""], tokenizer=models[2])
+    for odd in ([""], "", 7, 0, True, {"a": 1}, [["a"]]):
+        with pytest.raises(af.InputError, match="one character or more"):
+            models[1].generate(ids, stop_strings=odd, tokenizer=models[2])
     with pytest.raises(af.InputError, match="must be a Tokenizer"):
         models[1].generate(ids, stop_strings=["a"], tokenizer="gpt2")

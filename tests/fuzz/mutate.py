@@ -9,6 +9,7 @@ import os
 import shutil
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -152,7 +153,7 @@ def _gz(content: bytes, chance: Random) -> tuple[bytes, str]:
         return _bytes(content, chance)
     try:
         inner = gzip.decompress(content)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return _bytes(content, chance)
     changed, said = mutate_bytes(inner, chance.choice((".tsv", ".json", "")), chance)
     return gzip.compress(changed), f"inside: {said}"

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import anyformer as af
+from anyformer.data.read import ListedRows
 from anyformer.data.settings import DataSettings
 from anyformer.pictures.augment import Augmentation
 from anyformer.tasks import find
@@ -190,6 +191,17 @@ def test_bad_masks_are_named(tmp_path: Path) -> None:
         row = {**rows[0], "mask": af_picture(mask)}
         with pytest.raises(af.InputError, match=words):
             task.example(row)
+    for number in (2**31 - 1, -5):
+        with pytest.raises(af.InputError, match=f"holds {number}, which is no class"):
+            task.numbers(np.full((2, 2), number), "mask.tif")
+
+
+def test_figures_need_masks(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    task = begin(data)
+    bare = ListedRows([{"image": row["image"]} for row in Segment.read(data)], "bare")
+    with pytest.raises(af.DataError, match="bare has neither masks nor outlines"):
+        task.evaluate(bare)
 
 
 def af_picture(mask: Any) -> Any:

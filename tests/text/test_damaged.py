@@ -40,6 +40,7 @@ def vocabulary(kind: str, folder: Path, name: str, **changes: Any) -> Path:
         ("unigram", "tokenizer_config.json", {"eos_token": "no such token"}, "spiece"),
         ("merges", "vocab.json", {"the": "12"}, "must be an id"),
         ("merges", "vocab.json", {"the": -1}, "must be an id"),
+        ("merges", "vocab.json", {"the": 2**30}, "must be an id"),
         ("merges", "added_tokens.json", {"<x>": {"id": 13}}, "must be an id"),
         ("marian", "vocab.json", {"s": [6]}, "must be an id"),
     ],
@@ -54,6 +55,29 @@ def test_the_vocabularies_themselves_load(kind: str, tmp_path: Path) -> None:
     seeds.write(tmp_path, seeds.vocabularies()[kind])
     pattern = r"\w+|\s" if kind == "ranks" else None
     assert af.Tokenizer.load(tmp_path, pattern=pattern).encode("the cats")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_frames_of_tokens_that_nobody_described(several: bool, tmp_path: Path) -> None:
+    seeds.tokenizer("wordpiece", bert=True).save(tmp_path)
+    held = json.loads((tmp_path / "tokenizer.json").read_text())
+    del held["post_processor"]["special_tokens"]["[SEP]"]
+    if several:
+        held["post_processor"] = {"type": "Sequence", "processors": [held["post_processor"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(held))
+    with pytest.raises(af.FolderError, match=r'tokenizer\.json: "post_processor" has no \[SEP\]'):
+        af.Tokenizer.load(tmp_path)
+
+
+def test_an_id_that_is_too_large_is_not_written(tmp_path: Path) -> None:
+    """The library writes a list of all ids up to the last, and dies of it."""
+    seeds.tokenizer().save(tmp_path)
+    held = json.loads((tmp_path / "tokenizer.json").read_text())
+    held["model"]["vocab"]["zzz"] = 2**32 - 2
+    (tmp_path / "tokenizer.json").write_text(json.dumps(held))
+    words = af.Tokenizer.load(tmp_path)
+    with pytest.raises(af.ConfigError, match="has the id 4,294,967,294"):
+        words.save(tmp_path / "again")
 
 
 def test_modules_stay_in_their_folder(tmp_path: Path) -> None:

@@ -42,11 +42,11 @@ class Stops:
 
 def make_stops(strings: Any, tokenizer: Any) -> Stops | None:
     """From generate's `stop_strings` and `tokenizer`."""
-    several = [strings] if isinstance(strings, str) else list(strings or ())
+    several = [strings] if isinstance(strings, str) else [] if strings is None else strings
+    if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) and one for one in several):
+        raise InputError("stop_strings are texts of one character or more.")
     if not several:
         return None
-    if not all(isinstance(string, str) and string for string in several):
-        raise InputError("stop_strings are texts of one character or more.")
     if tokenizer is None:
         raise InputError("stop_strings need the tokenizer too: generate(..., stop_strings=[...], tokenizer=tok).")
     from anyformer.text.spelling import engine_of, spell

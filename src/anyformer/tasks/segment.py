@@ -168,12 +168,12 @@ class Segment(PictureTask):
         return self.numbers(values, picture.name)
 
     def numbers(self, values: Any, name: str) -> Any:
-        most = max(int(values.max(initial=0)), *self.ids, IGNORED_CLASS)
-        table = np.full(most + 1, -1, dtype=np.int64)
+        most = max(*self.ids, IGNORED_CLASS)
+        table = np.full(most + 2, -1, dtype=np.int64)  # its last: whatever is no class
         table[list(self.ids)] = np.arange(len(self.ids))
         for number in (0, IGNORED_CLASS):  # unlabelled, where no class is called so
             table[number] = self.ignore if table[number] < 0 else table[number]
-        made = table[values]
+        made = table[np.clip(values, -1, most + 1)]
         if made.size and int(made.min()) < 0:
             number = int(values[made < 0][0])
             raise InputError(
@@ -221,6 +221,8 @@ class Segment(PictureTask):
         examples = self.prepared(rows)
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
+                if "labels" not in batch:
+                    raise DataError(f"{rows.path} has neither masks nor outlines to compare answers with.")
                 out = self.model(pixel_values=batch["pixel_values"], labels=batch["labels"])
                 loss = self._sum(out, batch)
                 total, count = total + float(loss.total), count + float(loss.count)

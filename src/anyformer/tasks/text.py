@@ -153,7 +153,7 @@ class TextTask(Task):
         return {"labels": list(self.labels), "max_length": self.max_length}
 
     def key(self) -> str:
-        return f"{super().key()}|{self.tokenizer.engine.to_str()}|{self.model.names}|{self.takes_types}"
+        return f"{super().key()}|{self.tokenizer.state()}|{self.model.names}|{self.takes_types}"
 
     # Ids in, tensors out.
 

@@ -6,6 +6,7 @@ the tokenizer inside a .gguf file. tokenizer_config.json and special_tokens_map.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,7 @@ def read(path: Path, pattern: str | None = None) -> Parts:
 def _read(file: Path, pattern: str | None) -> Parts:
     config = read_config(file.parent) if file.suffix != ".gguf" else {}
     parts = read_ranks(file, pattern) if _is_ranks(file) else _reader(file)(file, config)
+    _check_frame(parts.engine, file)
     parts.engine.no_padding()  # batches are padded here, and cutting texts short is the caller's decision
     parts.engine.no_truncation()
     if file.suffix in (".txt", ".model", ".spm") or file.name in MERGED:  # the others say it themselves
@@ -177,6 +179,16 @@ def _read_json(file: Path, config: Config) -> Parts:
     except Exception as error:  # the library raises bare Exceptions
         raise FolderError(f"{file} cannot be read: {str(error).rstrip('.')}.") from None
     return Parts(engine, names_of(config))
+
+
+def _check_frame(engine: tokenizers.Tokenizer, file: Path) -> None:
+    """An error where texts are framed with tokens that nobody has described: the library panics at the first text."""
+    whole = json.loads(engine.post_processor.__getstate__()) if engine.post_processor is not None else {}
+    for one in whole.get("processors", [whole]):
+        pieces = [piece for side in ("single", "pair") for piece in one.get(side, ())]
+        used = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
+        if missing := sorted(used - one.get("special_tokens", {}).keys()):
+            raise FolderError(f'{file}: "post_processor" has no {", ".join(missing)} among its "special_tokens".')
 
 
 def _read_words(file: Path, config: Config) -> Parts:

@@ -16,7 +16,7 @@ from anyformer.schema import shown
 
 Span = tuple[int, int]
 Vocabulary = dict[str, int]
-MOST_IDS = 2**31
+MOST_IDS = 10**7  # the largest vocabularies in use have a million; the library writes a list of all ids up to the last
 
 # The expressions that cut text into words before bytes are merged: published with GPT-4, Llama 3 and Qwen 2.
 GPT4 = (

@@ -28,7 +28,7 @@ from anyformer.errors import ConfigError, FolderError, InputError
 from anyformer.text import chat, load, train
 from anyformer.text.batch import pad, plain, room, shorten
 from anyformer.text.cuts import are_counted, note_cut
-from anyformer.text.parts import Parts, Span
+from anyformer.text.parts import MOST_IDS, Parts, Span
 from anyformer.text.train import END, MASK, PAD, SEPARATOR, START, UNKNOWN, Kind, Source
 from anyformer.text.windows import Windows, windows
 
@@ -122,8 +122,15 @@ class Tokenizer:
         config["padding_side"] = self.parts.side
         (path / load.CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
+    def state(self) -> str:
+        """All of the library's part as JSON."""
+        if (highest := max(self.engine.get_vocab().values(), default=0)) >= MOST_IDS:  # it would take all memory
+            raise ConfigError(f"The vocabulary has the id {highest:,}; ids must be below {MOST_IDS:,}.")
+        written: str = self.engine.to_str()
+        return written
+
     def _json(self) -> str:
-        state = json.loads(self.engine.to_str(pretty=False))
+        state = json.loads(self.state())
         if self.parts.wrapped is not None:
             state["normalizer"] = self.parts.wrapped
         return json.dumps(state, ensure_ascii=False)

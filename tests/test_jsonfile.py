@@ -108,6 +108,13 @@ def test_integers_past_64_bits_are_floats() -> None:
     assert parse_json("-" + "1" * 5000, "file") == float("-inf")
 
 
+@pytest.mark.parametrize("half", ['"\\ud800"', '{"\\uDC00": 1}', '["\\udfff\\ud800"]', '"\ud800"'])
+def test_half_a_character_is_no_text(half: str) -> None:
+    with pytest.raises(af.Error, match="half a character"):
+        parse_json(half, "x.json")
+    assert parse_json('"\\ud83d\\ude42 \\\\ud800"', "x.json") == "🙂 \\ud800"
+
+
 def test_depth_is_counted() -> None:
     assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH, "file")
     with pytest.raises(af.Error, match="nested"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 from anyformer.errors import Error, FolderError
 
 MAX_BYTES = 256 * 2**20  # the largest tokenizer.json in use has about 40 MB
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # two of them by each other are a whole character
 MAX_DEPTH = 64  # of lists and objects inside one another
 
 
@@ -52,6 +54,8 @@ def parse_json(content: bytes | str, name: str, *, error: type[Error] = FolderEr
         raise error(f"{name} is not UTF-8 text: {problem.reason} at byte {problem.start}.") from None
     if _deeper(value, MAX_DEPTH):
         raise error(_too_deep(name))
+    if _HALF.search(text) and not _encodes(value):
+        raise error(f"{name} holds half a character (a surrogate by itself), which is no text.")
     return value
 
 
@@ -104,6 +108,14 @@ def check_inside(path: Path, folder: Path | None = None, *, error: type[Error] =
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
     if not target.is_relative_to(home) and (blobs is None or not target.is_relative_to(blobs)):
         raise error(f"{path} leads out of its folder {folder}; put the file itself there.")
+
+
+def _encodes(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _integer(text: str) -> int | float:

@@ -131,3 +131,9 @@ def test_the_first_guess_is_nothing(name: str) -> None:
     places = torch.rand(4, config.n_joints, 3).clamp(min=0.1)
     loss = model(pixel_values=torch.randn(4, 3, *config.image_size), labels=places).loss
     assert 0.8 < float(loss.detach()) < 1.5
+
+
+@pytest.mark.parametrize("scale", [0, -1, 10**9])
+def test_maps_that_fit_nowhere(scale: int) -> None:
+    with pytest.raises(af.ConfigError, match=f"scale is {scale}"):
+        af.build("vitpose-tiny", scale=scale)

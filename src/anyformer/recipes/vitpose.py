@@ -48,6 +48,7 @@ class ViTPose(Settings):
         whole_heads(self)
         fits = self.layer is None or 0 <= self.layer <= self.n_layers
         self.require(fits, f"layer is {self.layer}; there are {self.n_layers}.")
+        self.require(1 <= self.scale <= 64, f"scale is {self.scale}; it must be 1 or more and at most 64.")
 
 
 def build(config: ViTPose) -> Model:

@@ -113,6 +113,13 @@ def test_mistakes(trained: Any) -> None:
         begin("tag", "bert-tiny", listed({"tokens": ["a"], "tags": ["O"]}))
 
 
+def test_no_room_for_words(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for length in (1, 2):
+        monkeypatch.setattr(trained, "max_length", length)
+        with pytest.raises(af.InputError, match=f"max_length is {length}, which leaves no room beside the 2 special"):
+            trained.evaluate(listed({"tokens": ["a"], "tags": ["O"]}))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -29,6 +29,7 @@ from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
 from anyformer.tasks.rounds import rounds
 from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, pad_labels, several, token_loss
+from anyformer.text.batch import beside
 from anyformer.text.sentences import TITLES
 
 Characters = tuple[int, int]  # from the first to after the last
@@ -162,7 +163,7 @@ class Tag(TextTask):
 
     def _cut(self, pieces: list[list[int]], tags: list[int]) -> list[Example]:
         before, after = self._frame
-        room = self.max_length - len(before) - len(after)
+        room = beside(len(before) + len(after), self.max_length)
         made: list[tuple[list[int], list[int]]] = []
         ids: list[int] = []
         labels: list[int] = []

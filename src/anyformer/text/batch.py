@@ -45,7 +45,11 @@ def plain(ids: Sequence[int] | Tensor) -> list[int]:
 
 def room(engine: Any, max_length: int, pair: bool, special: bool) -> int:
     """How many tokens of the texts themselves fit into `max_length`."""
-    added = engine.num_special_tokens_to_add(pair) if special else 0
+    return beside(engine.num_special_tokens_to_add(pair) if special else 0, max_length)
+
+
+def beside(added: int, max_length: int) -> int:
+    """How many tokens fit into `max_length` beside special ones; none at all is an error."""
     if max_length <= added:
         raise InputError(f"max_length is {max_length}, which leaves no room beside the {added} special tokens.")
     return max_length - added

@@ -84,6 +84,18 @@ def test_its_own_rules_are_checked() -> None:
         Outer().replace(n_layers=-1)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("roberta-tiny", "first_position is -4"),
+        ("line-reader-tiny", "padding is -5; it must be an id of the vocabulary"),
+    ],
+)
+def test_a_padding_that_leads_out_of_a_table(recipe: str, said: str) -> None:
+    with pytest.raises(af.ConfigError, match=said):
+        af.build(recipe, padding=-5)
+
+
 def test_settings_do_not_change() -> None:
     """Frozen: `replace` gives a copy and leaves the original."""
     made = Outer()

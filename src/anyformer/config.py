@@ -32,6 +32,7 @@ NUMBERS = (
     (r"(target_)?vocab_size", Range(1, 2**28)),
     (r"(image|patch|tubelet)_size", Range(1, 2**16)),
     (r"(max|source|text)_length|window", Range(1, _LENGTH)),
+    (r"first_position", Range(0, _LENGTH)),
 )
 
 

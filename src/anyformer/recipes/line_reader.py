@@ -48,6 +48,9 @@ class LineReader(Settings):
 
     def check(self) -> None:
         whole_heads(self)
+        for name in ("padding", "decoder_start", "end"):
+            token, n = getattr(self, name), self.vocab_size
+            self.require(0 <= token < n, f"{name} is {token}; it must be an id of the vocabulary, 0 to {n - 1}.")
 
 
 def _stack(config: LineReader, n_layers: int, decodes: bool) -> Stack:

@@ -25,6 +25,7 @@ from tests.tiny import tiny_recipes
 from . import seeds
 from .seeds import TEXTS
 
+FEW = 50  # rows of a damaged file that are answered; all are read
 SECRET = "the quick secret 8d1f"  # beside each damaged folder, and in nothing that is written
 
 
@@ -183,7 +184,8 @@ def data_target(name: str, quick: bool) -> Target:
         rows = find(task).read(folder / file)
         kept = chance.random() < 0.7
         if kept:
-            ready(name, fixed / "model").evaluate(rows)
+            few = rows if len(rows) <= FEW else rows.take(range(FEW))  # an answer for each of many takes long, rightly
+            ready(name, fixed / "model").evaluate(few)
         else:
             begin(task, recipe, rows, settings)
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import anyformer as af
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.demo.page import whole
-from anyformer.demo.views import image
-from anyformer.pictures.open import Picture
+from anyformer.cli.demo.html import image
+from anyformer.cli.demo.page import whole
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
 from anyformer.tasks.caption import Caption
-from anyformer.tasks.measure import measure
+from anyformer.tasks.evaluate import evaluate_task
 from anyformer.tasks.picture_text import texts_of
 
 WIDEST, THUMB = 480, 152  # pixels of a picture, and of the same picture above a word
@@ -75,7 +75,7 @@ class Captioner:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def ask(place: str, name: str, pictures: Sequence[Picture], device: str, data: str | None) -> Captioner:
+def ask(place: str, name: str, pictures: Sequence[ImageFile], device: str, data: str | None) -> Captioner:
     """One captioner at a time is in memory; it is measured where `data` says on what."""
     started = time.perf_counter()
     work: Any = af.task("caption", place, device=device)
@@ -85,7 +85,7 @@ def ask(place: str, name: str, pictures: Sequence[Picture], device: str, data: s
         Said(answer.text, work.looks(picture, list(answer.ids)))
         for picture, answer in zip(pictures, answers, strict=True)
     ]
-    figures = {} if data is None else measure("caption", place, data, device=device).figures
+    figures = {} if data is None else evaluate_task("caption", place, data, device=device).figures
     print(f"{name}: {parameters:,} parameters, {time.perf_counter() - started:.1f} s", flush=True)
     return Captioner(name, work.model.family, parameters, said, figures)
 
@@ -113,7 +113,7 @@ def _figure(value: float | None) -> str:
     return f"<td class='number'>{'' if value is None else f'{value:.3f}'}</td>"
 
 
-def article(number: int, picture: Picture, people: Sequence[str], captioners: Sequence[Captioner]) -> str:
+def article(number: int, picture: ImageFile, people: Sequence[str], captioners: Sequence[Captioner]) -> str:
     """A picture with what people wrote on the left, and what the captioners did on the right."""
     shown = image(picture.open(), f"picture {number + 1}", WIDEST)
     wrote = "".join(f"<li>{html.escape(text)}</li>" for text in people)

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from anyformer.explore.ask import Ask
-from anyformer.explore.opened import Opened
-from anyformer.explore.patience import Patience
-from anyformer.explore.shelf import packaged
-from anyformer.explore.views import VIEWS
+from anyformer.explorer.loaded_model import LoadedModel
+from anyformer.explorer.model_list import packaged
+from anyformer.explorer.request import ViewRequest
+from anyformer.explorer.timeouts import Deadline
+from anyformer.explorer.views import VIEWS
 
 WORDS = (
     "The animal did not cross the street because it was too tired and the road was far too wide for it to try.".split()
@@ -43,7 +43,7 @@ NEXT: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def text_of(opened: Opened, tokens: int, number: int) -> str:
+def text_of(opened: LoadedModel, tokens: int, number: int) -> str:
     """About so many tokens, different for every number."""
     words = [f"Text {number}.", *(WORDS[i % len(WORDS)] for i in range(tokens))]
     while len(opened.cut(" ".join(words))[0]) > tokens:
@@ -51,14 +51,14 @@ def text_of(opened: Opened, tokens: int, number: int) -> str:
     return " ".join(words)
 
 
-def ask(opened: Opened, view: str, asked: dict[str, Any]) -> tuple[float, int]:
+def ask(opened: LoadedModel, view: str, asked: dict[str, Any]) -> tuple[float, int]:
     """Seconds, and bytes as they would be sent."""
     began = time.perf_counter()
-    found = VIEWS[view](opened, Ask.from_json(asked), Patience(600))
+    found = VIEWS[view](opened, ViewRequest.from_json(asked), Deadline(600))
     return time.perf_counter() - began, len(json.dumps(found, separators=(",", ":")))
 
 
-def one_round(opened: Opened, text: str) -> Iterator[tuple[str, float, int]]:
+def one_round(opened: LoadedModel, text: str) -> Iterator[tuple[str, float, int]]:
     first = [ask(opened, view, {"text": text, **more}) for view, more in FIRST]
     yield "first answer", sum(seconds for seconds, _ in first), sum(size for _, size in first)
     for view, more in NEXT:
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     path = given.model or dict(packaged())["SmolLM2-135M-Instruct"]
-    opened = Opened.load(path)
+    opened = LoadedModel.load(path)
     tokens = len(opened.cut(text_of(opened, given.tokens, 0))[0])
     print(f"{torch.get_num_threads()} threads, {tokens} tokens, medians of {given.rounds}")
     found: dict[str, list[tuple[float, int]]] = {}

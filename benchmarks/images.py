@@ -27,9 +27,9 @@ from torch import Tensor
 from turns import Batch, Given, measure, read_options, take_turns
 
 import anyformer as af
-from anyformer.train.distributed import Devices
-from anyformer.train.engine import Engine
-from anyformer.train.settings import TrainSettings
+from anyformer.training.distributed import Devices
+from anyformer.training.settings import TrainSettings
+from anyformer.training.trainer import Trainer
 
 Step = Callable[[], Any]
 
@@ -85,7 +85,7 @@ def ours(model: af.Model, batches: Sequence[Batch], device: str) -> Step:
     settings = TrainSettings(
         steps=10**6, lr=1e-4, weight_decay=0.1, compile=True, precision="bf16", device=device, log_every=100
     )
-    engine = Engine(Given(model, batches), settings, Devices(torch.device(device)))
+    engine = Trainer(Given(model, batches), settings, Devices(torch.device(device)))
     model.train()
     model.sparing = True  # as in Engine.run
     return engine.step

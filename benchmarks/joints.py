@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import anyformer as af
-from anyformer.decode.turns import place_joints
+from anyformer.generation.keypoints import predict_keypoints
 
 ROUNDS = 15
 
@@ -27,7 +27,7 @@ def milliseconds(model: Any, pictures: torch.Tensor) -> float:
     for _ in range(ROUNDS):
         start = time.perf_counter()
         with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            place_joints(model, pictures).keypoints.sum().item()  # waits for the device
+            predict_keypoints(model, pictures).keypoints.sum().item()  # waits for the device
         times.append(time.perf_counter() - start)
     return 1000 * statistics.median(times[ROUNDS // 3 :])
 

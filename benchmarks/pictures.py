@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anyformer.data.read import ListedRows
-from anyformer.pictures.augment import Augmentation, augment
-from anyformer.pictures.decode import Decoded
-from anyformer.pictures.open import Picture
-from anyformer.pictures.processor import Processor
+from anyformer.data.images.augment import Augmentation, augment
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.images.loading import DecodedImages
+from anyformer.data.images.processor import ImageProcessor
+from anyformer.data.rows import ListRows
 from anyformer.tasks.classify_image import ClassifyImageOptions
 
 ROUNDS = 5
@@ -74,9 +74,9 @@ def decoding(files: list[bytes], size: int) -> list[float]:
     from PIL import Image
     from transformers import ViTImageProcessorPil
 
-    ours = Processor(size=(size, size))
+    ours = ImageProcessor(size=(size, size))
     theirs = ViTImageProcessorPil(size={"height": size, "width": size})
-    pictures = [Picture.of(content) for content in files]
+    pictures = [ImageFile.of(content) for content in files]
 
     def run() -> None:
         for picture in pictures:
@@ -91,9 +91,9 @@ def decoding(files: list[bytes], size: int) -> list[float]:
 
 def feeding(files: list[bytes], batch: int = 512) -> float:
     """Kept pictures as stacked batches."""
-    processor = Processor(size=(32, 32))
-    rows = ListedRows([{"image": Picture.of(content)} for content in files])
-    examples = Decoded(rows, lambda row: {"image": processor.place(row["image"].open())[0]})
+    processor = ImageProcessor(size=(32, 32))
+    rows = ListRows([{"image": ImageFile.of(content)} for content in files])
+    examples = DecodedImages(rows, lambda row: {"image": processor.place(row["image"].open())[0]})
 
     def run() -> None:
         for start in range(0, len(files), batch):
@@ -106,7 +106,7 @@ def augmenting(device: str, batch: int, side: int, settings: Augmentation, compi
     pixels = torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8, device=device)
     given = {"pixels": pixels, "labels": torch.arange(batch, device=device) % 10}
     chance = torch.Generator(device).manual_seed(0)
-    processor = Processor(size=(side, side))
+    processor = ImageProcessor(size=(side, side))
     times = 10 if device != "cpu" else 1
 
     def run() -> None:

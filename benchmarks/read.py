@@ -28,8 +28,8 @@ import torch
 from PIL import ImageOps
 
 import anyformer as af
-from anyformer.pictures.lines import Lines, fonts
-from anyformer.pictures.open import Picture
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.images.synthetic_text import TextLineGenerator, fonts
 from anyformer.tasks.read import Read, prose
 
 BORDER = 10  # white pixels around a line for Tesseract
@@ -87,7 +87,7 @@ def tesseract_each(files: Sequence[str], cores: int) -> list[str]:
         return list(pool.map(lambda file: tesseract(file, "stdout"), files))
 
 
-def peer(pictures: Sequence[Picture], texts: Sequence[str], cores: int) -> None:
+def peer(pictures: Sequence[ImageFile], texts: Sequence[str], cores: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder, files = Path(place), []
         for i, picture in enumerate(pictures):
@@ -100,15 +100,15 @@ def peer(pictures: Sequence[Picture], texts: Sequence[str], cores: int) -> None:
         show("Tesseract, a process for each line", len(few), *times)
 
 
-def drawn(path: Path, names: Sequence[str], lines: int) -> tuple[list[Picture], list[str]]:
+def drawn(path: Path, names: Sequence[str], lines: int) -> tuple[list[ImageFile], list[str]]:
     """Lines of a text, by fonts whose files have one of these names; all fonts where there are none."""
     faces = [face for face in fonts() if not names or any(name in Path(face).name for name in names)]
     if not faces:
         raise SystemExit(f"None of the {len(fonts())} fonts at hand is called {' or '.join(names)}.")
     print(f"{lines} lines drawn by {len(faces)} fonts")
-    source = Lines(prose(str(path)), prose=True, faces=faces)
+    source = TextLineGenerator(prose(str(path)), prose=True, faces=faces)
     made = [source.line(0, 0, i) for i in range(lines)]
-    return [Picture.of(image) for image, _ in made], [text for _, text in made]
+    return [ImageFile.of(image) for image, _ in made], [text for _, text in made]
 
 
 def make_reader(folder: str | None, data: Path, weights: str | None) -> Any:
@@ -121,7 +121,7 @@ def make_reader(folder: str | None, data: Path, weights: str | None) -> Any:
         return af.task("read", place, weights=weights)
 
 
-def read_all(read: Any, pictures: Sequence[Picture], texts: Sequence[str], trained: bool) -> list[str]:
+def read_all(read: Any, pictures: Sequence[ImageFile], texts: Sequence[str], trained: bool) -> list[str]:
     """All at once; where random weights would go on for ever, batch by batch with a bound to each."""
     if trained:
         return [str(answer) for answer in read(list(pictures))]
@@ -135,7 +135,7 @@ def read_all(read: Any, pictures: Sequence[Picture], texts: Sequence[str], train
     return said
 
 
-def ours(read: Any, pictures: Sequence[Picture], texts: Sequence[str], trained: bool) -> None:
+def ours(read: Any, pictures: Sequence[ImageFile], texts: Sequence[str], trained: bool) -> None:
     read(pictures[0], max_new_tokens=2)
     said, *times = clock(lambda: read_all(read, pictures, texts, trained), resource.RUSAGE_SELF)
     show("anyformer, all lines", len(pictures), *times, errors(said, texts) if trained else "(random weights)")
@@ -169,7 +169,7 @@ def main() -> None:
     peer(pictures, texts, chosen.threads)
     read = make_reader(chosen.model, chosen.data, chosen.weights)
     ours(read, pictures, texts, chosen.model is not None)
-    source = Lines(texts)
+    source = TextLineGenerator(texts)
     _, *times = clock(lambda: [source.line(0, 0, i) for i in range(500)], resource.RUSAGE_SELF)
     show("lines drawn by fonts, one process", 500, *times)
 

@@ -32,10 +32,10 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.decode import engine
-from anyformer.decode.options import make_plan, resolve
-from anyformer.decode.speculate import Reader, speculate
-from anyformer.decode.strategies import Line, Speculation, make_strategy
+from anyformer.generation import engine
+from anyformer.generation.options import make_plan, resolve
+from anyformer.generation.speculative import CachedReader, speculate
+from anyformer.generation.strategies import SingleSequence, SpeculationStats, make_strategy
 
 SHAPE = {"d_model": 192, "n_heads": 3, "n_kv_heads": 3, "n_layers": 2, "d_hidden": 512}
 TEXTS, NEW, ROUNDS = 4, 48, 2
@@ -139,20 +139,22 @@ def timed(model: af.Model, prompt: Tensor, **options: Any) -> tuple[Tensor, floa
     return ids, time.perf_counter() - start
 
 
-def counted(model: af.Model, prompt: Tensor, assistant_model: af.Model | None = None, **options: Any) -> Speculation:
+def counted(
+    model: af.Model, prompt: Tensor, assistant_model: af.Model | None = None, **options: Any
+) -> SpeculationStats:
     """How the draft does: what `generate` does with it, step by step."""
     plan = make_plan(model, resolve(model, options), prompt.shape[1], 1)
     with torch.inference_mode():
         draft = engine.make_draft(model, assistant_model, {"input_ids": prompt}, None, plan)
         state, scores = engine.prefill(model, {"input_ids": prompt}, None)
         strategy = make_strategy(plan, prompt)
-        assert draft is not None and isinstance(strategy, Line)
-        return speculate(Reader(partial(engine.read, model), state), scores, strategy, draft)
+        assert draft is not None and isinstance(strategy, SingleSequence)
+        return speculate(CachedReader(partial(engine.decode_tokens, model), state), scores, strategy, draft)
 
 
 def compare(model: af.Model, prompts: list[Tensor], helped: dict[str, Any], **options: Any) -> str:
     """One row of the table."""
-    ratios, speeds, total, same = [], [], Speculation(), 0
+    ratios, speeds, total, same = [], [], SpeculationStats(), 0
     for prompt in prompts:
         plain_time, helped_time = [], []
         for _ in range(ROUNDS):
@@ -162,7 +164,7 @@ def compare(model: af.Model, prompts: list[Tensor], helped: dict[str, Any], **op
             helped_time.append(seconds)
         report = counted(model, prompt, **options, **helped)
         same += torch.equal(plain, found)
-        total = Speculation(*(getattr(total, f) + getattr(report, f) for f in ("rounds", "drafted", "accepted")))
+        total = SpeculationStats(*(getattr(total, f) + getattr(report, f) for f in ("rounds", "drafted", "accepted")))
         new = plain.shape[1] - prompt.shape[1]
         speeds.append(new / statistics.median(plain_time))
         ratios.append(statistics.median(plain_time) / statistics.median(helped_time))

@@ -27,10 +27,10 @@ from torch import Tensor
 from turns import Batch, Given, measure, read_options, take_turns
 
 import anyformer as af
-from anyformer.data.batches import Batches, BatchSettings
-from anyformer.train.distributed import Devices
-from anyformer.train.engine import Engine
-from anyformer.train.settings import TrainSettings
+from anyformer.data.batch_sampler import BatchConfig, LengthGroupedSampler
+from anyformer.training.distributed import Devices
+from anyformer.training.settings import TrainSettings
+from anyformer.training.trainer import Trainer
 
 Step = Callable[[], float]  # one step; the real tokens that it learned from
 
@@ -46,7 +46,7 @@ def ours(model: af.Model, batches: Sequence[Batch], device: str, compiled: bool,
         log_every=100,
         **more,
     )
-    engine = Engine(Given(model, batches), settings, Devices(torch.device(device)))
+    engine = Trainer(Given(model, batches), settings, Devices(torch.device(device)))
     model.train()
 
     def step() -> float:
@@ -171,7 +171,7 @@ def sentences(device: str, rows: int = 128) -> dict[str, Step]:
     tokenizer = af.Tokenizer.train(iter(texts[0] + texts[1]), kind="bpe", vocab_size=8000, end=True, progress=False)
     ids = [[tokenizer.encode(text) for text in side] for side in texts]
     lengths = [[len(a), len(b)] for a, b in zip(*ids, strict=True)]
-    bucketed = Batches(lengths, BatchSettings(rows=rows), 0).whole(0)[:64]
+    bucketed = LengthGroupedSampler(lengths, BatchConfig(rows=rows), 0).whole(0)[:64]
     order = torch.randperm(len(lengths)).tolist()
     arrival = [order[i : i + rows] for i in range(0, 64 * rows, rows)]
     pairs = [[_pair(ids, chosen) for chosen in plan] for plan in (bucketed, arrival)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.init import InitConfig, initialise
+from anyformer.core.init import InitConfig, initialize
 from anyformer.core.positions import RelativeGrid
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.inputs.image import patchify
@@ -72,7 +72,7 @@ def set_by_hand(kernel: Tensor, bias: Tensor) -> Attention:
     """An attention of nine heads that does what a 3×3 convolution with this kernel [D_OUT, D_IN, 3, 3] does."""
     config = AttentionConfig(d_query=D_IN, n_heads=9, d_qk=9, d_value=9 * D_IN, d_out=D_OUT, bias=False)
     part = Attention(config, RelativeGrid(ROWS, COLUMNS, 9)).to(kernel.dtype)
-    initialise(part, InitConfig())
+    initialize(part, InitConfig())
     with torch.no_grad():
         part.qkv.weight.zero_()
         part.qkv.weight[18:].copy_(torch.eye(D_IN, dtype=kernel.dtype).repeat(9, 1))  # every head's values: the input

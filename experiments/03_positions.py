@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 import anyformer as af
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.masks import EVERYTHING, Causal, Mask
+from anyformer.core.masks import NO_MASK, Causal, Mask
 from anyformer.core.positions import (
     ALiBi,
     Positions,
@@ -24,7 +24,7 @@ from anyformer.core.positions import (
     sinusoids,
 )
 from anyformer.core.positions import (
-    Table as Learned,
+    LearnedPositions as Learned,
 )
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Table, Verdict, main, plot, spread
@@ -113,7 +113,7 @@ def swapped(seed: int) -> tuple[Table, dict[str, bool]]:
     order = [0, 1, 4, 3, 2]
     rows, largest = [], {}
     for kind in ("none", "sinusoidal"):
-        model = make(kind, seed, EVERYTHING, vocab_size=len(words)).double()
+        model = make(kind, seed, NO_MASK, vocab_size=len(words)).double()
         with torch.inference_mode(), af.look(model, "encoder.output") as seen:
             model(input_ids=torch.stack([torch.arange(5), torch.tensor(order)]))
         plain, swap = seen["encoder.output"]

@@ -13,7 +13,7 @@ import torch
 from sacrebleu.metrics import BLEU
 
 import anyformer as af
-from anyformer.demo.numbers import Pair, join_german, split_english, split_german
+from anyformer.cli.demo.number_translation import Pair, join_german, split_english, split_german
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, Verdict, main, plot, spread
 from learn import Course, learn

@@ -14,12 +14,12 @@ from torch import Generator, Tensor
 
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
-from anyformer.core.convolution import BottleneckConfig, PositionMixConfig
+from anyformer.core.convolution import DilatedConvBlockConfig, TokenMixingConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import Sinusoidal
-from anyformer.core.recurrent import RecurrentConfig
-from anyformer.explore.paths import path_length
+from anyformer.core.recurrent import RNNEncoderConfig
+from anyformer.explorer.path_length import path_length
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, Verdict, main, plot, spread
 from learn import Course, learn
@@ -62,11 +62,11 @@ GOAL = 0.05
 
 
 def fully_connected(n: int) -> tuple[BlockConfig, ...]:
-    return (_with_feedforward("positions", PositionMixConfig(d_model=WIDTH, length=n + 1)),) * 2
+    return (_with_feedforward("positions", TokenMixingConfig(d_model=WIDTH, length=n + 1)),) * 2
 
 
 def recurrent(n: int) -> tuple[BlockConfig, ...]:
-    part = RecurrentConfig(d_model=WIDTH, d_hidden=WIDTH)
+    part = RNNEncoderConfig(d_model=WIDTH, d_hidden=WIDTH)
     return (block(("recurrent", part), norm=None, residual=False),)
 
 
@@ -84,11 +84,11 @@ def attention(n: int) -> tuple[BlockConfig, ...]:
 
 
 def _convolution(dilation: int) -> BlockConfig:
-    part = BottleneckConfig(d_model=WIDTH, d_inner=WIDTH // 2, kernel=KERNEL, dilation=dilation)
+    part = DilatedConvBlockConfig(d_model=WIDTH, d_inner=WIDTH // 2, kernel=KERNEL, dilation=dilation)
     return block(("convolution", part))
 
 
-def _with_feedforward(name: str, part: PositionMixConfig | AttentionConfig) -> BlockConfig:
+def _with_feedforward(name: str, part: TokenMixingConfig | AttentionConfig) -> BlockConfig:
     return block((name, part), ("feedforward", FeedForwardConfig(d_model=WIDTH, d_hidden=2 * WIDTH)))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyformer.core.attend import attend
 from anyformer.core.masks import Causal, Mask, Window
-from anyformer.core.statespace import StateSpace, StateSpaceConfig
+from anyformer.core.statespace import SelectiveStateSpace, SelectiveStateSpaceConfig
 from anyformer.tokens import Tokens
 from frame import Claim, Found, Options, Pace, Picture, Table, main, plot
 
@@ -84,7 +84,7 @@ def by_kernel(mask: Mask, kernel: str | None = None) -> Callable[[int, str], Pas
 
 def by_state(length: int, device: str) -> Pass:
     width = N_HEADS * D_HEAD
-    mixer = StateSpace(StateSpaceConfig(d_model=width, d_inner=width, rank=16)).to(device)
+    mixer = SelectiveStateSpace(SelectiveStateSpaceConfig(d_model=width, d_inner=width, rank=16)).to(device)
     for parameter in mixer.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     x = torch.randn(ROWS[device], length, width, device=device, requires_grad=True)

@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.flop_counter import FlopCounterMode
 
 import anyformer as af
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.tasks import find
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, main, plot, spread
 from real import Taught, data, teach
@@ -116,7 +116,7 @@ def price(way: str, text: Path, common: Mapping[str, Any], pace: Pace) -> float:
     as in ELECTRA's generator: a frugal implementation scores no others, though ours does."""
     task = learn_words(way, text, common, 1, 0, pace).task
     examples = task.prepared(find(WAYS[way][0]).read(text))
-    _, batch = next(task.batches_of(examples, BatchSettings(rows=ROWS)))
+    _, batch = next(task.batches_of(examples, BatchConfig(rows=ROWS)))
     with FlopCounterMode(display=False) as counter:
         task.loss(batch).total.backward()
     config: Any = task.model.config

@@ -20,7 +20,7 @@ import anyformer as af
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.model import Model
 from anyformer.tasks import find
-from anyformer.train.report import read_metrics
+from anyformer.training.report import read_metrics
 from frame import Claim, Found, Options, Pace, Picture, Table, main, plot, spread
 from learn import Batch, learn
 from models import accuracy, parameters

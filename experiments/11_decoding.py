@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer import shipped
-from anyformer.data.read import Rows
-from anyformer.decode.turns import place_joints
+from anyformer import pretrained
+from anyformer.data.rows import Rows
+from anyformer.generation.keypoints import predict_keypoints
 from anyformer.inputs.backbone import ResNetConfig
-from anyformer.inputs.stem import StemConfig
+from anyformer.inputs.stem import ConvStemConfig
 from anyformer.tasks import find
-from anyformer.tasks.measure import measure
+from anyformer.tasks.evaluate import evaluate_task
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, main, plot, spread
 from models import parameters
 from real import data, teach
@@ -117,7 +117,7 @@ def wait(model: Any, times: int = 9) -> float:
     with torch.inference_mode():
         for _ in range(times):
             started = time.process_time()
-            place_joints(model, picture)
+            predict_keypoints(model, picture)
             taken.append(time.process_time() - started)
     return statistics.median(taken)
 
@@ -128,16 +128,16 @@ def wait(model: Any, times: int = 9) -> float:
 def slots(options: Options) -> tuple[Tensor, dict[str, object]]:
     """Where each slot put its boxes over the pictures [pictures, slots, 4]; and how good the detector is."""
     val = data("bccd/val.json")
-    cells = shipped.find("cells")
+    cells = pretrained.find("cells")
     usual = None if options.quick or cells is None or cells.trouble is not None else cells.name
     model = options.own.get("model", usual)
     if model is not None:
-        found = measure("detect", model, val)
+        found = evaluate_task("detect", model, val)
         assert found.slots is not None
         name = Path(model).name
         return found.slots, {"model": name, "AP": found.figures["ap"], "AP50": found.figures["ap50"]}
     steps = options.pick(200, 2)
-    stem = StemConfig(widths=(16, 32, 48, 64), depths=(0, 1, 1, 1))
+    stem = ConvStemConfig(widths=(16, 32, 48, 64), depths=(0, 1, 1, 1))
     size = {
         "image_size": (96, 128), "n_queries": 16, "d_model": 64, "n_heads": 4, "n_decoder_heads": 4, "n_layers": 1,
         "n_decoder_layers": 2, "d_hidden": 128, "d_decoder_hidden": 128,
@@ -175,7 +175,7 @@ def captioners(options: Options) -> dict[str, dict[str, object]]:
     if "captioners" in options.own:
         folders = [Path(folder) for folder in options.own["captioners"].split(",")]
         return {
-            folder.name: {"parameters": parameters(af.load(folder)), **measure("caption", folder, val).figures}
+            folder.name: {"parameters": parameters(af.load(folder)), **evaluate_task("caption", folder, val).figures}
             for folder in folders
         }
     pace = Pace(len(CAPTIONERS))
@@ -252,7 +252,7 @@ def draw_joints(poses: dict[str, dict[str, Any]]) -> Picture:
 
 
 def draw_slots(boxes: Tensor) -> Picture:
-    figure = af.plot.slots(boxes, n=20)
+    figure = af.plot.query_boxes(boxes, n=20)
     return Picture(figure, "Where each query slot places its boxes on pictures of blood cells: a dot a picture.")
 
 

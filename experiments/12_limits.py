@@ -16,14 +16,14 @@ from torch import Generator, Tensor
 
 import anyformer as af
 from anyformer.core.attention import AttentionConfig
+from anyformer.core.cache import Cache
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import Sinusoidal
-from anyformer.core.recurrent import RecurrentConfig
-from anyformer.core.state import State
-from anyformer.decode.engine import prefill
+from anyformer.core.recurrent import RNNEncoderConfig
+from anyformer.generation.engine import prefill
 from anyformer.model import Model
-from anyformer.text.shots import make_shots
+from anyformer.tokenizers.few_shot import make_few_shot_prompt
 from frame import Claim, Found, Options, Pace, Picture, Table, main, plot, spread
 from learn import Batch, learn
 from models import Reader, block, parameters, read_with
@@ -120,7 +120,7 @@ def write(examples: Sequence[tuple[str, int]]) -> Callable[[str], str]:
     """The prompt for a case."""
     if not examples:
         return lambda case: TEMPLATE.partition("{1}")[0].replace("{0}", case)
-    return make_shots([(text, WORDS[label]) for text, label in examples], TEMPLATE).prompt
+    return make_few_shot_prompt([(text, WORDS[label]) for text, label in examples], TEMPLATE).prompt
 
 
 def shared(prompt: Callable[[str], str]) -> str:
@@ -149,14 +149,14 @@ class Asker:
             found[some] = self._read(begun, [rest[i] for i in some])
         return found
 
-    def _shared(self, text: str) -> State | None:
+    def _shared(self, text: str) -> Cache | None:
         ids = self.tokenizer.encode(text)
         if len(ids) < 8:  # no examples: nothing worth sharing
             return None
         with torch.inference_mode():
             return prefill(self.model, {"input_ids": torch.tensor([ids])}, None)[0]
 
-    def _read(self, begun: State | None, rows: Sequence[list[int]]) -> Tensor:
+    def _read(self, begun: Cache | None, rows: Sequence[list[int]]) -> Tensor:
         size = max(map(len, rows))
         head = self.tokenizer.encode(shared(write([]))) if begun is None else []
         ids = torch.tensor([[0] * (size - len(row)) + head + row for row in rows])
@@ -211,7 +211,7 @@ LANGUAGES: dict[str, Callable[[int, int, Generator], Batch]] = {"parity": parity
 
 
 def lstm(seed: int) -> Model:
-    part = RecurrentConfig(d_model=D, d_hidden=D)
+    part = RNNEncoderConfig(d_model=D, d_hidden=D)
     alone = block(("recurrent", part), norm=None, residual=False)
     return read_with(Reader(vocab_size=4, n_labels=3, d_model=D, blocks=(alone,), final_norm=None), seed=seed)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer import shipped
+from anyformer import pretrained
 from anyformer.model import Model
 from frame import Claim, Found, Options, Picture, Table, main, plot
 from real import weights
@@ -104,7 +104,7 @@ def run(options: Options) -> Found:
     looked = {name: look(*models[package], asks) for name, (package, asks) in READERS.items()}
     verdict, words = judge(looked)
     pictures = [draw(looked)]
-    ours = shipped.find("en-fr")
+    ours = pretrained.find("en-fr")
     if "model" in options.own or (ours is not None and ours.trouble is None):
         pictures.append(align(options.own.get("model", "en-fr")))
     else:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 
 from anyformer.errors import Error
-from anyformer.train.display import duration
+from anyformer.training.display import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,10 +15,10 @@ from torch import Generator, Tensor
 from anyformer.model import Model
 from anyformer.tasks.base import Loss
 from anyformer.tasks.text import token_loss
-from anyformer.train.engine import DivergedError, train
-from anyformer.train.settings import TrainSettings
-from anyformer.train.watch import Progress, Watcher
-from anyformer.train.work import Metrics
+from anyformer.training.callbacks import Callback, Progress
+from anyformer.training.settings import TrainSettings
+from anyformer.training.trainer import DivergedError, train
+from anyformer.training.work import Metrics
 from frame import Pace
 
 Batch = dict[str, Tensor]
@@ -58,7 +58,7 @@ class _Enough(Exception):  # noqa: N818 - nothing went wrong
     """The loss is as low as was asked for."""
 
 
-class Follower(Watcher):
+class Follower(Callback):
     """Writes the course of a run down, and says how far it is."""
 
     def __init__(self, course: Course, say: Callable[[str], None], until: float | None) -> None:

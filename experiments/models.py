@@ -16,9 +16,9 @@ from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Positions
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.tag import TagConfig, TagHead
+from anyformer.heads.tag import TokenClassificationConfig, TokenClassificationHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, OutputSpec, Stage
 from anyformer.registry import Family, build_config
 
 
@@ -44,8 +44,10 @@ def read_with(config: Reader, *, seed: int, embed: Positions | None = None, atte
         )
         width = config.width if config.width is not None else config.d_model
         stack = Stack(StackConfig(blocks=config.blocks, final_norm=config.final_norm), width, attend)
-        head = TagHead(TagConfig(d_model=width, n_labels=config.n_labels, reads="encoder"))
-        return Model("reader", config, [Stage("encoder", inputs, stack)], {"tag": head}, Report())
+        head = TokenClassificationHead(
+            TokenClassificationConfig(d_model=width, n_labels=config.n_labels, reads="encoder")
+        )
+        return Model("reader", config, [Stage("encoder", inputs, stack)], {"tag": head}, OutputSpec())
 
     torch.manual_seed(seed)
     return build_config(Family("reader", Reader, build, lambda config: config.init, __doc__ or ""), config)

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Generator, Tensor
 
-from anyformer.demo.numbers import END, PADDING, Corpus, Pair, teacher, write_out
+from anyformer.cli.demo.number_translation import END, PADDING, Corpus, Pair, teacher, write_out
 from anyformer.heads.base import IGNORED
 
 Batch = dict[str, Tensor]

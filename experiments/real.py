@@ -9,11 +9,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from anyformer.explore.shelf import packaged
+from anyformer.explorer.model_list import packaged
 from anyformer.tasks.base import Task
-from anyformer.train.command import Order, plan, prepare
-from anyformer.train.distributed import open_devices
-from anyformer.train.engine import train
+from anyformer.training.command import TrainRequest, plan, prepare
+from anyformer.training.distributed import open_devices
+from anyformer.training.trainer import train
 from frame import AbsentError, Pace
 from learn import Course, Follower
 
@@ -48,7 +48,7 @@ def teach(
     """As `anyformer train`, with the same settings by the same keys, on one processor unless `train.device` says more,
     and evaluated at the end alone."""
     usual = {"train.seed": seed, "train.device": "cpu", "train.eval_every": 0, "data.cache": False}
-    chosen = plan(Order(task, recipe, files, Path("nowhere"), valid, {**usual, **given}))
+    chosen = plan(TrainRequest(task, recipe, files, Path("nowhere"), valid, {**usual, **given}))
     course = Course()
     pace.next(label)
     quiet = redirect_stderr(StringIO()), redirect_stdout(StringIO())  # its bar; `pace` says how far it is

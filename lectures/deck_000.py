@@ -116,7 +116,7 @@ def illustrated_transformer() -> Table:
 
     `anyformer explore` has a walk of the same kind, the button "Lecture", with the numbers of a real model.
     """
-    stops = json.loads((files("anyformer") / "explore" / "static" / "stops.json").read_text(encoding="utf-8"))
+    stops = json.loads((files("anyformer") / "explorer" / "static" / "stops.json").read_text(encoding="utf-8"))
     assert len(stops) == 27 and len({stop["view"] for stop in stops}) == 12
     return Table(["stop", "title", "view"], [[i, stop["title"], stop["view"]] for i, stop in enumerate(stops, start=1)])
 
@@ -1796,7 +1796,7 @@ def one_implementation() -> Table:
     The parameters are the same too: a block of GPT-2 has those of a block with all tokens in sight.
     """
     x = _normal(1, 2, 5, 8)
-    full, causal = (af.attend(x, x, x, mask) for mask in (af.masks.Everything(), af.masks.Causal()))
+    full, causal = (af.attend(x, x, x, mask) for mask in (af.masks.NoMask(), af.masks.Causal()))
     assert torch.allclose(full, af.attend(x, x, x), atol=1e-12)
     alike = [[t, float((full[:, :, t] - causal[:, :, t]).abs().max())] for t in range(5)]
     assert alike[4][1] < 1e-12 and all(apart > 0.01 for _, apart in alike[:4])  # the last token sees all

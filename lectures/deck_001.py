@@ -719,7 +719,7 @@ def preferred_for_text() -> Table:
 
 missing(
     "001-11-05", "Highly parallelizable over GPUs and nodes", kind="claim", cost="gpu",
-    needs="a run on several GPUs; two processes on CPUs give the single-process loss (tests/train/test_distributed.py)",
+    needs="a run on several GPUs; two processes on CPUs give the loss of one (tests/training/test_distributed.py)",
 )  # fmt: skip
 missing(
     "001-11-06", "Emergent abilities at scale: few-shot learning", kind="claim", cost="gpu",
@@ -793,9 +793,9 @@ def kinds_of_scores() -> Table:
     query, key = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 5, 8)
     rows = []
     for name, formula, score in (
-        ("dot", "qᵀk", af.scores.Dot(scaled=False)),
-        ("general", "qᵀWk", af.scores.General(8, 8)),
-        ("additive", "vᵀ tanh(W [q; k])", af.scores.Additive(8, 8, 8)),
+        ("dot", "qᵀk", af.scores.DotScore(scaled=False)),
+        ("general", "qᵀWk", af.scores.GeneralScore(8, 8)),
+        ("additive", "vᵀ tanh(W [q; k])", af.scores.AdditiveScore(8, 8, 8)),
     ):
         for p in score.parameters():
             nn.init.normal_(p)
@@ -803,7 +803,7 @@ def kinds_of_scores() -> Table:
         assert torch.allclose(weights.sum(-1), torch.ones(1, 1, 3), atol=1e-5)
         rows.append([name, formula, str([round(float(x), 2) for x in weights[0, 0, 0]])])
     assert torch.allclose(
-        af.attention_weights(query, key, score=af.scores.Dot(scaled=False)),
+        af.attention_weights(query, key, score=af.scores.DotScore(scaled=False)),
         torch.softmax(query @ key.transpose(-1, -2), -1),
         atol=1e-6,
     )

@@ -601,7 +601,7 @@ def slots_of_queries() -> Any:
     with torch.no_grad():
         boxes = detect.model(pixel_values=images).pred_boxes  # [images, queries, 4]
     assert boxes.shape[1:] == (100, 4) and bool(((boxes >= 0) & (boxes <= 1)).all())
-    return af.plot.slots(boxes, n=10)
+    return af.plot.query_boxes(boxes, n=10)
 
 
 @item("002-16-02", kind="claim", cost="slow")

@@ -125,7 +125,7 @@ section("003-2", "RNNs with attention")
 @item("003-2-01", kind="formula", wrong={"squash": torch.sigmoid})
 def additive_score(squash: Any = torch.tanh) -> Table:
     """e_ij = a(s_{i-1}, h_j), where a is a small network learned with the rest: v · tanh(W s + U h)."""
-    score = af.scores.Additive(6, 8, 5).double()  # widths of s, of h and of the hidden layer
+    score = af.scores.AdditiveScore(6, 8, 5).double()  # widths of s, of h and of the hidden layer
     s, h = _normal(1, 1, 3, 6), _normal(1, 1, 4, 8)
     scores = score(s, h)[0, 0]  # [3, 4]
     w, u, v = score.query, score.key, score.value
@@ -163,7 +163,7 @@ def context_then_state(asked_by: int = 0) -> Table:
         write = [module for module in model.modules() if isinstance(module, nn.GRU)][1]
         s, _ = write(torch.cat([words, c], dim=-1), s0[None])
         states = torch.cat([s0[:, None], s], dim=1)[:, asked_by : 3 + asked_by]
-        score = af.scores.Additive(48, 96, 48)
+        score = af.scores.AdditiveScore(48, 96, 48)
         score.load_state_dict({name: _weights(model, f"score.{name}") for name in ("query", "key", "value")})
         again = torch.softmax(score(states, h), dim=-1)
     assert torch.allclose(again, weights[0], atol=1e-5)
@@ -193,7 +193,7 @@ def annotations_know_the_neighbors() -> Any:
 def annotations_are_a_set() -> str:
     """A context treats the annotations as a set: in another order they give the same context."""
     s, h = _normal(1, 1, 1, 6), _normal(1, 1, 7, 6)
-    score, order = af.scores.Additive(6, 6, 5).double(), torch.randperm(7)
+    score, order = af.scores.AdditiveScore(6, 6, 5).double(), torch.randperm(7)
     moved = h[:, :, order]
     difference = af.attend(s, h, h, score=score) - af.attend(s, moved, moved, score=score)
     assert float(difference.abs().max()) < 1e-12
@@ -484,7 +484,7 @@ def attention_so_far(first_column: bool = False) -> Table:
     z, h = _normal(3, 3, 8), _normal(8)
     x = z[:, :1].flatten(0, 1) if first_column else z.flatten(0, 1)  # [N, D], N = H W
     assert x.shape == (9, 8)
-    c = af.attend(h.view(1, 1, 1, 8), x[None, None], x[None, None], score=af.scores.Additive(8, 8, 8).double())
+    c = af.attend(h.view(1, 1, 1, 8), x[None, None], x[None, None], score=af.scores.AdditiveScore(8, 8, 8).double())
     assert c.shape == (1, 1, 1, 8)
     assert bool((c[0, 0, 0] <= x.max(0).values).all() and (c[0, 0, 0] >= x.min(0).values).all())  # a mean of x
     return Table(["", "shape"], [["z", "3 x 3 x 8"], ["x", "9 x 8"], ["h", "8"], ["c", "8"]])
@@ -494,7 +494,7 @@ def attention_so_far(first_column: bool = False) -> Table:
 def plain_dot_product(scaled: bool = False) -> Table:
     """The MLP becomes a dot product: e_i = h · x_i, a = softmax(e), c = Σ_i a_i x_i."""
     h, x = _normal(1, 1, 1, 8), _normal(1, 1, 9, 8)
-    c = af.attend(h, x, x, score=af.scores.Dot(scaled=scaled))
+    c = af.attend(h, x, x, score=af.scores.DotScore(scaled=scaled))
     e = torch.stack([h.flatten() @ x[0, 0, i] for i in range(9)])
     a = e.exp() / e.exp().sum()
     assert torch.allclose(c.flatten(), sum(a[i] * x[0, 0, i] for i in range(9)), atol=1e-9)
@@ -525,7 +525,7 @@ def temperature_evens() -> Any:
     query, key = _normal(1, 1, 1, 16), _normal(1, 1, 10, 16) * 3
     entropies = []
     for temperature in TEMPERATURES:
-        weights = af.attention_weights(query, key, score=af.scores.Dot(temperature=temperature))
+        weights = af.attention_weights(query, key, score=af.scores.DotScore(temperature=temperature))
         entropies.append(float(-(weights * weights.clamp(min=1e-300).log()).sum()))
     assert entropies == sorted(entropies) and abs(entropies[-1] - math.log(10)) < 1e-3
     drawn, axes = figure(4.5, 2.6)
@@ -554,7 +554,7 @@ section("003-7", "The scaled dot product")
 def scaled_dot_product(width: int = 8) -> Table:
     """e_i = h · x_i / √D. With heads, D is the width of a head, not that of the model."""
     query, key = _normal(1, 4, 3, 8), _normal(1, 4, 5, 8)  # 4 heads of 8: a model of 32
-    scores = af.scores.Dot()(query, key)
+    scores = af.scores.DotScore()(query, key)
     assert torch.allclose(scores, query @ key.transpose(-1, -2) / width**0.5, atol=1e-12)
     return Table([f"key {i}" for i in range(5)], scores[0, 0].tolist(), "scores of the first head")
 
@@ -580,7 +580,7 @@ def like_initialization() -> Table:
     for d in (64, 256, 1024):
         x, weight = torch.randn(512, d), torch.empty(d, d)
         nn.init.xavier_normal_(weight)  # deviation 1/√d for a square matrix
-        scores = af.scores.Dot()(torch.randn(1, 1, 512, d), torch.randn(1, 1, 512, d))
+        scores = af.scores.DotScore()(torch.randn(1, 1, 512, d), torch.randn(1, 1, 512, d))
         rows.append([d, float((x @ weight).var()), float(scores.var())])
     assert all(abs(value - 1) < 0.06 for row in rows for value in row[1:])
     return Table(["d", "variance of x W, Xavier", "variance of q · k / √d"], rows)
@@ -737,7 +737,7 @@ def concatenate_or_add(beside: bool = True) -> Table:
 def fixed_function(positions: str = "fixed") -> Table:
     """Option 2: positions by a fixed function, with nothing to learn (option 1, a learned table, is 001-6-04)."""
     d_model = 16
-    kinds = {"learned": af.positions.Table(100, d_model), "fixed": af.positions.Sinusoidal(d_model)}
+    kinds = {"learned": af.positions.LearnedPositions(100, d_model), "fixed": af.positions.Sinusoidal(d_model)}
     learned = {name: sum(p.numel() for p in one.parameters() if p.requires_grad) for name, one in kinds.items()}
     assert learned[positions] == 0
     assert learned["learned"] == 100 * d_model

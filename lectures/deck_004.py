@@ -758,7 +758,7 @@ def denoising_and_language_modelling() -> Table:
     """
     ids = torch.randint(10, 1000, (50, 128))
     masking = af.objectives.Masking(mask_id=4, vocab_size=1000)
-    denoising = af.objectives.masked_words(ids, torch.zeros_like(ids).bool(), masking, torch.Generator().manual_seed(0))
+    denoising = af.objectives.mask_tokens(ids, torch.zeros_like(ids).bool(), masking, torch.Generator().manual_seed(0))
     following = af.objectives.causal(ids)
     shares = [float((labels != -100).float().mean()) for labels in (denoising["labels"], following["labels"])]
     assert abs(shares[0] - 0.15) < 0.01 and shares[1] == 1
@@ -847,7 +847,7 @@ def masked_words(rate: float = 0.15) -> Table:
     """Masked words: 15% of the tokens are chosen; of those 80% become [MASK], 10% another word, 10% stay."""
     ids = torch.randint(10, 1000, (200, 512))
     masking = af.objectives.Masking(mask_id=4, vocab_size=1000, rate=rate)
-    made = af.objectives.masked_words(ids, torch.zeros_like(ids).bool(), masking, torch.Generator().manual_seed(0))
+    made = af.objectives.mask_tokens(ids, torch.zeros_like(ids).bool(), masking, torch.Generator().manual_seed(0))
     chosen, after = made["labels"] != -100, made["input_ids"]
     shares = {
         "chosen": float(chosen.float().mean()),
@@ -1094,7 +1094,7 @@ def masked_words_waste() -> Table:
     """Masked words learn from 15% of the tokens only, and from a [MASK] that never occurs when the model is used."""
     ids = torch.randint(10, 1000, (50, 128))
     masking = af.objectives.Masking(mask_id=4, vocab_size=1000)
-    made = af.objectives.masked_words(ids, torch.zeros_like(ids).bool(), masking, torch.Generator().manual_seed(0))
+    made = af.objectives.mask_tokens(ids, torch.zeros_like(ids).bool(), masking, torch.Generator().manual_seed(0))
     model = af.build("bert-tiny", vocab_size=1000, head="masked").eval()
     out = model(**made)
     (gradient,) = torch.autograd.grad(out.loss, out.logits)
@@ -1468,7 +1468,7 @@ section("004-R", "References with a consequence that can be checked")
 
 @item("004-R-02", kind="reference")
 def annotated_transformer() -> Table:
-    """The Annotated Transformer [59] builds the same network: its parts have the sizes of `torch.nn.Transformer`.
+    """The Annotated Transformer [59] builds the same network: its parts have the sizes of `torch.nn.TransformerConfig`.
 
     Ours has as many parameters, but for two last norms that both of those add, and the fixed table of sines.
     """

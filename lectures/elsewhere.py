@@ -12,7 +12,7 @@ from pathlib import Path
 from .item import Item
 from .run import ROOT
 
-STOPS = ROOT / "src" / "anyformer" / "explore" / "static" / "stops.json"
+STOPS = ROOT / "src" / "anyformer" / "explorer" / "static" / "stops.json"
 
 
 @dataclass(frozen=True)

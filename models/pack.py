@@ -26,20 +26,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anyformer import shipped
+from anyformer import pretrained
+from anyformer.checkpoints.delta import compute_delta, own_tensors
+from anyformer.checkpoints.files import write_tensors
+from anyformer.checkpoints.folder import WORDS, load, own_config
+from anyformer.checkpoints.low_precision import to_low_precision
 from anyformer.errors import Error, FolderError
 from anyformer.jsonfile import read_object
 from anyformer.model import Model
 from anyformer.tasks import task as open_task
-from anyformer.tasks.measure import Measured, measure, show
-from anyformer.train.report import read_metrics
-from anyformer.weights.difference import difference, own_tensors
-from anyformer.weights.files import write_tensors
-from anyformer.weights.folder import WORDS, load, own_config
-from anyformer.weights.rounded import rounded
+from anyformer.tasks.evaluate import EvalResult, evaluate_task, show
+from anyformer.training.report import read_metrics
 
 HERE = Path(__file__).parent
-HOME = HERE / "src" / shipped.PACKAGE
+HOME = HERE / "src" / pretrained.PACKAGE
 NOTES = HERE / "notes"
 LARGEST, ALL = 24_000_000, 140_000_000  # bytes: of a model, and of all
 FORMS = {"bf16": "bfloat16", "int8": "8 bits a number, with a scale for each row", "float32": "float32"}
@@ -88,7 +88,7 @@ def pack(order: Order) -> Path:
         check_answers(notes, order, draft)
         measured = check_figures(notes, order, draft)
         card = write_card(notes, order, measured, model, draft)
-        (draft / shipped.CARD).write_text(card, encoding="utf-8")
+        (draft / pretrained.CARD).write_text(card, encoding="utf-8")
         check_sizes(order, draft)
         target = order.home / order.name
         shutil.rmtree(target, ignore_errors=True)
@@ -107,9 +107,9 @@ def pack(order: Order) -> Path:
 def write_weights(model: Model, notes: dict[str, Any], order: Order, folder: Path) -> None:
     if notes.get("base") is not None:
         base = load(notes["base"], dtype="float32")
-        tensors = rounded(difference(model, base), "bf16")
+        tensors = to_low_precision(compute_delta(model, base), "bf16")
     else:
-        tensors = rounded(own_tensors(model), order.weights)  # type: ignore[arg-type]
+        tensors = to_low_precision(own_tensors(model), order.weights)  # type: ignore[arg-type]
     write_tensors(folder, {name: tensor.contiguous().cpu().clone() for name, tensor in tensors.items()})
     config = {**own_config(model), "dtype": "float32", "base": notes.get("base")}
     config["task"] = {**config.get("task", {}), **notes.get("settings", {})}
@@ -174,7 +174,7 @@ def check_answers(notes: dict[str, Any], order: Order, folder: Path) -> None:
 
 
 def as_input(one: Any, task: str) -> Any:
-    return tuple(one) if isinstance(one, list) and task in shipped.PAIRS else one
+    return tuple(one) if isinstance(one, list) and task in pretrained.PAIRS else one
 
 
 def alike(a: str, b: str) -> bool:
@@ -186,12 +186,14 @@ def alike(a: str, b: str) -> bool:
     return all(abs(float(x) - float(y)) <= max(0.03, 0.03 * abs(float(x))) for x, y in pairs)
 
 
-def check_figures(notes: dict[str, Any], order: Order, folder: Path) -> list[tuple[str, Measured, Measured]]:
+def check_figures(notes: dict[str, Any], order: Order, folder: Path) -> list[tuple[str, EvalResult, EvalResult]]:
     """Figures of the original and of the packed model on the same rows: the one that counts may not move by more than
     1 % of it."""
     found = []
     for title, path in order.evals:
-        before, after = (measure(notes["task"], place, path, device=order.device) for place in (order.run, folder))
+        before, after = (
+            evaluate_task(notes["task"], place, path, device=order.device) for place in (order.run, folder)
+        )
         old, new = (float(one.figures[one.metric]) for one in (before, after))
         print(f"{title}: {before.metric} {old:.4f} before, {new:.4f} packed")
         if abs(old - new) > 0.01 * max(abs(old), 0.1) and not order.anyway:
@@ -219,7 +221,7 @@ def size_of(folder: Path) -> int:
 def write_card(
     notes: dict[str, Any],
     order: Order,
-    measured: list[tuple[str, Measured, Measured]],
+    measured: list[tuple[str, EvalResult, EvalResult]],
     model: Model,
     folder: Path,
 ) -> str:
@@ -260,12 +262,12 @@ def judged(notes: dict[str, Any]) -> list[str]:
 
 def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
     """Bring the cards of packed models up to date with the notes; what the runs said stays."""
-    path = home / shipped.TABLE
+    path = home / pretrained.TABLE
     rows = json.loads(path.read_text(encoding="utf-8"))["models"]
     for row in rows:
-        card = home / row["name"] / shipped.CARD
+        card = home / row["name"] / pretrained.CARD
         card.write_text(rewritten(card.read_text(encoding="utf-8"), row["name"], notes), encoding="utf-8")
-        row["files"][shipped.CARD] = {"bytes": card.stat().st_size, "sha256": shipped.digest(card)}
+        row["files"][pretrained.CARD] = {"bytes": card.stat().st_size, "sha256": pretrained.digest(card)}
     write_table(path, rows)
 
 
@@ -295,7 +297,7 @@ def made(notes: dict[str, Any], order: Order) -> list[str]:
 
 def tidy(command: str) -> str:
     """Paths of the machine it ran on say nothing to others: a shipped model is its name, the data's folder is $D."""
-    for model in shipped.models():
+    for model in pretrained.models():
         if model.path is not None:
             command = command.replace(str(model.path), model.name)
     data = os.environ.get("ANYFORMER_DATA")
@@ -314,7 +316,7 @@ def summary(run: Path) -> list[str]:
     return [f"- {line.strip()}" for line in lines if line and not line.startswith((" ", "use it"))]
 
 
-def scores(order: Order, measured: list[tuple[str, Measured, Measured]]) -> list[str]:
+def scores(order: Order, measured: list[tuple[str, EvalResult, EvalResult]]) -> list[str]:
     rows = [row for row in read_metrics(order.run / "metrics.jsonl") if "split" in row]
     lines = []
     for title, before, after in measured:
@@ -338,10 +340,10 @@ def count(model: Model) -> int:
 
 
 def enter(
-    order: Order, notes: dict[str, Any], model: Model, measured: list[tuple[str, Measured, Measured]], folder: Path
+    order: Order, notes: dict[str, Any], model: Model, measured: list[tuple[str, EvalResult, EvalResult]], folder: Path
 ) -> None:
     """The model's row of the table, anew."""
-    path = order.home / shipped.TABLE
+    path = order.home / pretrained.TABLE
     rows = json.loads(path.read_text(encoding="utf-8"))["models"] if path.is_file() else []
     score = ""
     if measured:
@@ -357,7 +359,7 @@ def enter(
         **({"base": notes["base"]} if notes.get("base") is not None else {}),
         "example": example(notes),
         "files": {
-            file.name: {"bytes": file.stat().st_size, "sha256": shipped.digest(file)}
+            file.name: {"bytes": file.stat().st_size, "sha256": pretrained.digest(file)}
             for file in sorted(folder.iterdir())
         },
     }
@@ -403,7 +405,7 @@ def main(arguments: list[str] | None = None) -> None:
         target = pack(order)
     except Error as error:
         sys.exit(f"pack.py: {error}")
-    print(f"{target} holds {size_of(target) / 1e6:.1f} MB; {order.home / shipped.TABLE} has it.")
+    print(f"{target} holds {size_of(target) / 1e6:.1f} MB; {order.home / pretrained.TABLE} has it.")
 
 
 if __name__ == "__main__":

@@ -24,16 +24,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import everyday
-import tokenizers
 from held_out import LANGUAGES, HeldOut, Pair, data_folder, held_out, multi30k, tatoeba, words
 from held_out import everyday as everyday_rows
 from pronouns import pronouns
 from synthetic import code, filled, invented, mail, person, renamed, templates
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
+import tokenizers
 from anyformer.errors import Error
-from anyformer.text.parts import frame
-from anyformer.text.train import END, SPECIAL
+from anyformer.tokenizers.components import add_frame
+from anyformer.tokenizers.train import END, SPECIAL
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 NEIGHBOURS = "qwertyuiop asdfghjkl zxcvbnm"
 
@@ -203,7 +203,7 @@ def vocabulary(texts: Sequence[str], size: int) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     engine.train_from_iterator(texts, trainer)
-    frame(engine, end=END)
+    add_frame(engine, end=END)
     return engine
 
 

@@ -15,7 +15,7 @@ def main() -> None:
             spec = importlib.util.find_spec("anyformer")
             assert spec is not None
             sys.modules["anyformer"] = importlib.util.module_from_spec(spec)
-        from anyformer.cli import main as run
+        from anyformer.cli.main import main as run
 
         run()
     except KeyboardInterrupt:

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer import shipped
-from anyformer.cli import list_recipes, main, recipe_names
-from anyformer.tasks import TASKS, console, find
+from anyformer import pretrained
+from anyformer.cli import run as console
+from anyformer.cli.main import list_recipes, main, recipe_names
+from anyformer.tasks import TASKS, find
 
 
 def run(*arguments: str) -> int:
@@ -124,7 +125,7 @@ def test_a_shell_completes_names(words: str, expected: list[str], tmp_path: Path
 
 
 def test_every_recipe_is_completed() -> None:
-    assert recipe_names("") == [*af.recipes(), *(model.name for model in shipped.models())]
+    assert recipe_names("") == [*af.recipes(), *(model.name for model in pretrained.models())]
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.extend(group)
         return [f"<{Path(str(one)).stem}>" + "\n<more>" * (one == "two.png") for one in group]
 
-    monkeypatch.setattr("anyformer.tasks.console.task", lambda *given, **more: answer)
+    monkeypatch.setattr("anyformer.cli.run.task", lambda *given, **more: answer)
     return found
 
 
@@ -186,7 +187,7 @@ def test_a_file_that_cannot_be_read_leaves_the_others_their_answers(
                 raise af.InputError(f"{one} is damaged.")
         return [f"<{one}>" for one in group]
 
-    monkeypatch.setattr("anyformer.tasks.console.task", lambda *given, **more: answer)
+    monkeypatch.setattr("anyformer.cli.run.task", lambda *given, **more: answer)
     assert run("run", "detect", "--model", "m", "a.png", "bad.png", "c.png") == 3
     shown = capsys.readouterr()
     assert shown.out == "a.png: <a.png>\nc.png: <c.png>\n"
@@ -261,7 +262,7 @@ def test_run_takes_the_options_of_decoding(writer: Path, capsys: pytest.CaptureF
 def test_run_passes_on_what_was_given_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty list of stop strings, say, would switch off the one that examples bring along."""
     passed: list[object] = []
-    monkeypatch.setattr("anyformer.tasks.console.run", lambda *args, **more: passed.extend(args))
+    monkeypatch.setattr("anyformer.cli.run.run", lambda *args, **more: passed.extend(args))
     assert run("run", "generate", "--model", "m", "a") == 0
     assert passed == ["generate", "m", ["a"], {}]
     passed.clear()
@@ -410,7 +411,7 @@ def test_words_beside_pictures(tmp_path: Path) -> None:
     """What is no file and has no picture's name is said, stops and all; a name that is mistyped stays one."""
     (tmp_path / "a.png").write_bytes(b"")
     here, texts = str(tmp_path / "a.png"), ["3.5 dogs.", "Mr. Hill"]
-    assert console.aside("match", [here, *texts], {}) == ([here], {"texts": texts})
-    assert console.aside("ask-image", [here, texts[1]], {}) == ([here], {"question": texts[1]})
-    assert console.aside("ask-image", [here, "nowhere.jpg"], {}) == ([here, "nowhere.jpg"], {})
-    assert console.aside("match", texts, {}) == (texts, {})
+    assert console.split_inputs("match", [here, *texts], {}) == ([here], {"texts": texts})
+    assert console.split_inputs("ask-image", [here, texts[1]], {}) == ([here], {"question": texts[1]})
+    assert console.split_inputs("ask-image", [here, "nowhere.jpg"], {}) == ([here, "nowhere.jpg"], {})
+    assert console.split_inputs("match", texts, {}) == (texts, {})

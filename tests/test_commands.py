@@ -19,10 +19,10 @@ import pytest
 import typer
 
 import anyformer as af
-from anyformer import shipped
-from anyformer.cli import app
-from tests.train import picture_files as pictures
-from tests.train import sound_files as sounds
+from anyformer import pretrained
+from anyformer.cli.main import app
+from tests.training import picture_files as pictures
+from tests.training import sound_files as sounds
 
 ROOT = Path(__file__).parents[1]
 COMMAND = typer.main.get_command(app)
@@ -137,7 +137,9 @@ def parse(words: tuple[str, ...]) -> None:
 def needs(one: Shown, folder: Path) -> str:
     """Why a command cannot run here: a model or a folder that is not on this machine; "" if it can."""
     model = one.option("--model")
-    found = shipped.find(model) if model else shipped.default(one.task) if one.words[0] in ("run", "eval") else None
+    found = (
+        pretrained.find(model) if model else pretrained.default(one.task) if one.words[0] in ("run", "eval") else None
+    )
     if found is not None and found.path is None:
         return f"the model {found.name} is not here"
     path = folder / (model or ".")

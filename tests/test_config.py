@@ -146,7 +146,7 @@ def test_an_unknown_recipe_or_override_gets_a_hint() -> None:
         af.build("gpt2-tinny")
     with pytest.raises(ConfigError, match=r'no field "n_layer". Did you mean "n_layers"'):
         af.build("gpt2-tiny", n_layer=3)
-    with pytest.raises(ConfigError, match=r"GPT2\.n_layers is '3'"):
+    with pytest.raises(ConfigError, match=r"GPT2Config\.n_layers is '3'"):
         af.build("gpt2-tiny", n_layers="3")
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.tokens import Tokens
-
-from .batches import BATCHES, SIZES, Batch, build, cast, ids, pair, text
+from tests.batches import BATCHES, SIZES, Batch, build, cast, ids, pair, text
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 both_types = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import anyformer as af
-from anyformer import cli
+from anyformer.cli import main
 from anyformer.errors import LIMIT
 
 
@@ -65,7 +65,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     config = json.loads((tmp_path / "x" / "config.json").read_text())
     (tmp_path / "x" / "config.json").write_text(json.dumps({**config, "model_type": "\x1b[31m" + "x" * 5000}))
     with pytest.raises(SystemExit) as ended:
-        cli.main(["convert", str(tmp_path / "x"), str(tmp_path / "y"), "--to", "hf"])
+        main.main(["convert", str(tmp_path / "x"), str(tmp_path / "y"), "--to", "hf"])
     shown = capsys.readouterr().err
     assert ended.value.code == 2 and "\x1b" not in shown and len(shown) < LIMIT + 20
 
@@ -73,6 +73,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_warnings_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     with pytest.raises(SystemExit):
-        cli.main(["recipes"])
+        main.main(["recipes"])
     shown = warnings.formatwarning("\x1b[2J" + "x" * 5000, UserWarning, "file.py", 1)
     assert shown.startswith("anyformer: \\x1b") and "\x1b" not in shown and len(shown) < LIMIT + 20

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anyformer import progress
-from anyformer.cli import main
+from anyformer.cli.main import main
 from anyformer.tasks import find
 
 

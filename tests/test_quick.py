@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import quick
+from tests import quick
 
 
 def test_tests_of_changed_files() -> None:
@@ -11,4 +11,4 @@ def test_tests_of_changed_files() -> None:
 
 
 def test_a_module_without_tests_of_its_own_has_those_of_its_package() -> None:
-    assert "tests/text/test_load.py" in quick.tests_of(["src/anyformer/text/spelling.py"])
+    assert "tests/tokenizers/test_load.py" in quick.tests_of(["src/anyformer/tokenizers/token_bytes.py"])

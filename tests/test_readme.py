@@ -33,7 +33,7 @@ def test_the_commands_exist() -> None:
     """Commands that the README shows are commands of the program."""
     from typer.main import get_command
 
-    from anyformer.cli import app
+    from anyformer.cli.main import app
 
     known = set(get_command(app).commands)  # type: ignore[attr-defined]
     shown = set(re.findall(r"^    anyformer (\w+)", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.M))

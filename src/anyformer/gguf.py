@@ -28,7 +28,7 @@ _DAMAGED = (ValueError, KeyError, OverflowError, struct.error, MemoryError, Conf
 
 
 @dataclass(frozen=True)
-class Packed:
+class GGUFTensor:
     """A tensor in the file: `kind` is the number of its type, `start` where its bytes begin."""
 
     name: str
@@ -37,10 +37,10 @@ class Packed:
     start: int
 
 
-class Array:
+class GGUFArray:
     """A list in the file, read when it is asked for: vocabularies are long."""
 
-    def __init__(self, cursor: Cursor, kind: int, length: int) -> None:
+    def __init__(self, cursor: GGUFReader, kind: int, length: int) -> None:
         self._cursor, self._kind, self.length = cursor.copy(), kind, length
         cursor.skip(kind, length)
 
@@ -53,14 +53,14 @@ class Array:
             raise FolderError(f"A list in a GGUF file is damaged: {error}.") from None
 
 
-class Cursor:
+class GGUFReader:
     """A place in the file that moves on as it is read."""
 
     def __init__(self, data: mmap.mmap, at: int = 0) -> None:
         self.data, self.at = data, at
 
-    def copy(self) -> Cursor:
-        return Cursor(self.data, self.at)
+    def copy(self) -> GGUFReader:
+        return GGUFReader(self.data, self.at)
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         found = struct.unpack_from(f"<{form}", self.data, self.at)
@@ -81,7 +81,7 @@ class Cursor:
             return self.text()
         if kind == _ARRAY:
             inner, length = self.numbers("IQ")
-            return Array(self, inner, length)
+            return GGUFArray(self, inner, length)
         return self.numbers(_SCALARS[kind])[0]
 
     def skip(self, kind: int, times: int) -> None:
@@ -103,10 +103,10 @@ class Cursor:
 
 @dataclass(frozen=True)
 class GGUF:
-    """Lists among the fields are `Array`s. `data` is the whole file, mapped."""
+    """Lists among the fields are `GGUFArray`s. `data` is the whole file, mapped."""
 
     fields: dict[str, Any]
-    tensors: dict[str, Packed]
+    tensors: dict[str, GGUFTensor]
     data: mmap.mmap
 
 
@@ -124,7 +124,7 @@ def open_gguf(file: Path) -> GGUF:
 
 
 def _parse(data: mmap.mmap) -> GGUF:
-    cursor = Cursor(data, 4)
+    cursor = GGUFReader(data, 4)
     if data[:4] != b"GGUF":
         raise ValueError("it does not begin with GGUF")
     version, n_tensors, n_fields = cursor.numbers("IQQ")
@@ -141,9 +141,9 @@ def _parse(data: mmap.mmap) -> GGUF:
         if not 1 <= n_dims <= MAX_DIMENSIONS:
             raise ValueError(f"the tensor {name[:80]} has {n_dims} dimensions")
         shape = tuple(reversed(cursor.numbers(f"{n_dims}Q")))
-        found.append(Packed(name, shape, *cursor.numbers("IQ")))
+        found.append(GGUFTensor(name, shape, *cursor.numbers("IQ")))
     check_fields(fields, {"general.alignment": Annotated[int, Range(1, 2**20)]}, "its fields")
     align = fields.get("general.alignment", ALIGNMENT)
     base = -(-cursor.at // align) * align
-    tensors = {t.name: Packed(t.name, t.shape, t.kind, base + t.start) for t in found}
+    tensors = {t.name: GGUFTensor(t.name, t.shape, t.kind, base + t.start) for t in found}
     return GGUF(fields, tensors, data)

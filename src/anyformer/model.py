@@ -14,24 +14,24 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import Crossing, PartConfig
-from anyformer.core.convolution import PositionMixConfig
+from anyformer.core.block import CrossAttendingConfig, PartConfig
+from anyformer.core.cache import Cache
+from anyformer.core.convolution import TokenMixingConfig
 from anyformer.core.copies import check_copies
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.linear import pack_weights, quantise_weights, quantised
+from anyformer.core.linear import is_quantized, pack_weights, quantize_weights
 from anyformer.core.masks import Causal
 from anyformer.core.stack import Stack
-from anyformer.core.state import State
 from anyformer.core.taps import NO_TAPS, Watch, is_watched, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
+from anyformer.forward_context import ForwardContext, Output, to_bool_mask, zero_padding
 from anyformer.heads.base import IGNORED, Head
-from anyformer.inputs.backbone import fold_norms
+from anyformer.inputs.backbone import fold_batch_norms
 from anyformer.inputs.base import Input
-from anyformer.run import Output, Run, blank, real_mask
-from anyformer.tokens import Tokens, on_host, unobserved
+from anyformer.tokens import Tokens, host_copy, is_capturing
 
 if TYPE_CHECKING:
-    from anyformer.decode.score import Scores
+    from anyformer.generation.scoring import ContinuationScores
 
 WEIGHTS = ("int8",)  # what matrices can be turned into
 PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
@@ -69,19 +69,19 @@ class Stage(nn.Module):
             part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
         )
         self.remembers &= decodes
-        crossing = [part for part in parts if isinstance(part, Crossing) and part.d_context is not None]
+        crossing = [part for part in parts if isinstance(part, CrossAttendingConfig) and part.d_context is not None]
         self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
-        lengths = [part.length for part in parts if isinstance(part, PositionMixConfig)]
+        lengths = [part.length for part in parts if isinstance(part, TokenMixingConfig)]
         lengths += [inputs.limit] if inputs.limit is not None else []
         self.limit = min(lengths, default=None)  # the most tokens a row that it has places for
         # Packing must not change what masks and positions mean.
         biased = stack is not None and stack.biased
         self.packable = not biased and all(mask.relative for mask in masks)
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: ForwardContext) -> bool:
         return self.optional and run.batch.get(self.inputs.names[0]) is None
 
-    def forward(self, run: Run, pack: bool = True, first: int | None = None) -> None:
+    def forward(self, run: ForwardContext, pack: bool = True, first: int | None = None) -> None:
         """`first`: nobody reads more than so many tokens at the front."""
         state = run.state if self.remembers else None
         tokens: Tokens = self.inputs(run)
@@ -93,7 +93,7 @@ class Stage(nn.Module):
             and self.packable
             and tokens.spans is None
             and tokens.documents is None
-            and (_wasteful(tokens) or (memory is not None and memory.packed))
+            and (_mostly_padding(tokens) or (memory is not None and memory.packed))
         ):
             tokens = tokens.pack()
         if memory is not None:
@@ -106,11 +106,11 @@ class Stage(nn.Module):
         self.taps.see("output", tokens.x, tokens.packing)
         run.tokens[self.name] = tokens
 
-    def _memory(self, run: Run) -> Tokens | None:
+    def _memory(self, run: ForwardContext) -> Tokens | None:
         if self.attends is not None:
             return run.tokens[self.attends]
         given = run.tensor(self.memory) if self.memory is not None else None
-        return None if given is None else handed_in(run, given, "encoder_attention_mask")
+        return None if given is None else given_embeddings(run, given, "encoder_attention_mask")
 
 
 def _put(out: Output, name: str, value: Any) -> None:
@@ -120,9 +120,9 @@ def _put(out: Output, name: str, value: Any) -> None:
     out[last] = value
 
 
-def handed_in(run: Run, x: Tensor, mask_name: str) -> Tokens:
+def given_embeddings(run: ForwardContext, x: Tensor, mask_name: str) -> Tokens:
     """Tokens that the caller has already, with the mask that belongs to them."""
-    return Tokens(x, real_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
+    return Tokens(x, to_bool_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
 
 
 def _parts(stack: Stack | None) -> list[PartConfig]:
@@ -130,14 +130,14 @@ def _parts(stack: Stack | None) -> list[PartConfig]:
     return [sublayer.part for block in blocks for sublayer in block.sublayers]
 
 
-def _wasteful(tokens: Tokens) -> bool:
-    if tokens.mask is None or unobserved(tokens.mask):
+def _mostly_padding(tokens: Tokens) -> bool:
+    if tokens.mask is None or is_capturing(tokens.mask):
         return False
-    return float(on_host(tokens.mask).sum()) < PACK_BELOW * tokens.mask.numel()
+    return float(host_copy(tokens.mask).sum()) < PACK_BELOW * tokens.mask.numel()
 
 
 @dataclass(frozen=True)
-class Report:
+class OutputSpec:
     """How output_hidden_states and output_attentions of the ecosystem are answered.
 
     `hidden`: field -> (stage, which of [input, after block 1, …]; -1 is the stage's final output).
@@ -177,7 +177,7 @@ class Model(nn.Module):
         config: Settings,
         stages: list[Stage],
         heads: dict[str, Head],
-        report: Report,
+        report: OutputSpec,
         *,
         decoder_start: int | None = None,  # with it, decoder_input_ids follow from labels (teacher forcing)
         padding: int | None = None,
@@ -220,7 +220,7 @@ class Model(nn.Module):
         want_attentions = self._wish(batch, "output_attentions", False)
         want_hidden = self._wish(batch, "output_hidden_states", False)
         as_dict = self._wish(batch, "return_dict", True)
-        run = Run(batch, state, self.training)
+        run = ForwardContext(batch, state, self.training)
         with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
             front = {} if want_hidden or state is not None else self._front()
             self._stages(run, pack=state is None and not self._asks_padding(run), front=front)
@@ -252,10 +252,10 @@ class Model(nn.Module):
         given = batch.pop(name, None)
         return bool(self.origin.hf_config.get(name, default) if given is None else given)
 
-    def encode(self, **batch: Any) -> State:
+    def encode(self, **batch: Any) -> Cache:
         """Run every stage that does not decode, and remember what they made: the start of step-by-step decoding."""
-        state = State()
-        run = Run(self._prepare((), batch), state, self.training)
+        state = Cache()
+        run = ForwardContext(self._prepare((), batch), state, self.training)
         self._stages(run, pack=True, decode=False)
         return state
 
@@ -297,15 +297,15 @@ class Model(nn.Module):
                 flat[name] = value.flatten(0, 1)
         return flat
 
-    def _state(self, batch: dict[str, Any]) -> State | None:
+    def _state(self, batch: dict[str, Any]) -> Cache | None:
         named = [batch.pop(name, None) for name in dict.fromkeys(("past_key_values", self.report.cache))]
         given = next((state for state in named if state is not None), None)
         use = batch.pop("use_cache", None)
-        if given is not None and not isinstance(given, State):
+        if given is not None and not isinstance(given, Cache):
             kind = type(given).__name__
             raise InputError(f"past_key_values must be what an earlier call of this model gave; it is a {kind}.")
         if given is None and use and "past_key_values" in self.names:  # an encoder has nothing to remember
-            return State()
+            return Cache()
         return given
 
     def _front(self) -> dict[str, int]:
@@ -326,7 +326,7 @@ class Model(nn.Module):
         }
 
     def _stages(
-        self, run: Run, pack: bool, decode: bool = True, front: Mapping[str, int] = MappingProxyType({})
+        self, run: ForwardContext, pack: bool, decode: bool = True, front: Mapping[str, int] = MappingProxyType({})
     ) -> None:
         if run.state is None or not run.state.checked:
             check_copies(self)
@@ -337,13 +337,15 @@ class Model(nn.Module):
             if run.state is not None and name in run.state.memory:
                 run.tokens[name] = run.state.memory[name]
             elif given is not None and name == "encoder":
-                run.tokens[name] = handed_in(run, given if isinstance(given, Tensor) else given[0], "attention_mask")
+                run.tokens[name] = given_embeddings(
+                    run, given if isinstance(given, Tensor) else given[0], "attention_mask"
+                )
             elif not stage.skips(run):
                 stage(run, pack, front.get(name))
             if run.state is not None and not stage.remembers and name in run.tokens:
                 run.state.memory[name] = run.tokens[name].pad()
 
-    def _asks_padding(self, run: Run) -> bool:
+    def _asks_padding(self, run: ForwardContext) -> bool:
         """Padded positions are computed only where labels ask for them."""
         for head in cast("Iterable[Head]", self.heads.values()):
             name = cast("Stage", self.stages[head.reads]).inputs.mask_name
@@ -352,14 +354,14 @@ class Model(nn.Module):
                 return True
         return False
 
-    def _add_fields(self, out: Output, run: Run, hidden: bool, attentions: bool, seen: Any) -> None:
+    def _add_fields(self, out: Output, run: ForwardContext, hidden: bool, attentions: bool, seen: Any) -> None:
         for name, stage in self.report.last.items():
             out[name] = run.padded(stage)
         if hidden:
             for name, (stage, picks) in self.report.hidden.items():
                 if stage in run.layers:
                     final, layers = run.tokens[stage], run.layers[stage]
-                    _put(out, name, tuple(blank(final if pick < 0 else layers[pick]) for pick in picks))
+                    _put(out, name, tuple(zero_padding(final if pick < 0 else layers[pick]) for pick in picks))
         tapped = {**(self.report.features if hidden else {}), **(self.report.attentions if attentions else {})}
         for name, globs in tapped.items():
             values = tuple(value for glob in globs for value in seen(glob))
@@ -367,31 +369,31 @@ class Model(nn.Module):
                 _put(out, name, values)
 
     def generate(self, *args: Tensor, **options: Any) -> Any:
-        """Write step by step: greedily, by beams or by sampling. See `anyformer.decode.options` for what it takes.
+        """Write step by step: greedily, by beams or by sampling. See `anyformer.generation.options` for what it takes.
 
-        Gives ids [rows, length], or an Output where more is asked for (`anyformer.decode.observe`).
+        Gives ids [rows, length], or an Output where more is asked for (`anyformer.generation.observer`).
         """
-        from anyformer.decode.engine import generate
+        from anyformer.generation.engine import generate
 
         with torch.inference_mode():
             made = generate(self, *args, **options)
         return made.clone()  # outside: one that gradients may be asked about later
 
-    def score(self, *args: Tensor, continuations: Any, **options: Any) -> Scores:
-        """Log-probabilities of given continuations, token by token. See `anyformer.decode.score`."""
-        from anyformer.decode.score import score
+    def score(self, *args: Tensor, continuations: Any, **options: Any) -> ContinuationScores:
+        """Log-probabilities of given continuations, token by token. See `anyformer.generation.scoring`."""
+        from anyformer.generation.scoring import score
 
         options = {**({"input_ids": args[0]} if args else {}), **options}
         with torch.no_grad():
             return score(self, continuations, **options)
 
     def find(self, *args: Tensor, **options: Any) -> list[Output]:
-        """What learned queries find in each row, all at once: classes, scores, boxes. See `anyformer.decode.slots`."""
-        from anyformer.decode.slots import find
+        """What learned queries find in each row, all at once: classes, scores, boxes (`generation.detection`)."""
+        from anyformer.generation.detection import detect
 
         options = {**({self.names[0]: args[0]} if args else {}), **options}
         with torch.no_grad():
-            return find(self, **options)
+            return detect(self, **options)
 
     def quantise(self, weights: str = "int8") -> Self:
         """Round the matrices of stacks and heads to 8-bit whole numbers, for good: several times faster on a CPU.
@@ -406,7 +408,7 @@ class Model(nn.Module):
             raise ConfigError(f"{weights} weights are for float32 models on a CPU; this is {kind} on {self.device}.")
         for part in (*(cast("Stage", stage).stack for stage in self.stages.values()), self.heads):
             if part is not None:
-                quantise_weights(part)
+                quantize_weights(part)
         self.requires_grad_(False)
         return self.eval()
 
@@ -420,24 +422,24 @@ class Model(nn.Module):
         """
         self.eval()
         self.sparing = True
-        fold_norms(self)
+        fold_batch_norms(self)
         if self.device.type == "cpu":
             pack_weights(self, rows)
         return self
 
     def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:
         """Each prompt's number and ids as they are finished; a finished row goes to the next prompt at once."""
-        from anyformer.decode.refill import generate_many
+        from anyformer.generation.continuous_batching import generate_many
 
         return generate_many(self, prompts, rows, **options)
 
     def train(self, mode: bool = True) -> Self:
-        if mode and quantised(self):
+        if mode and is_quantized(self):
             raise InputError('int8 weights cannot be trained; load the model without weights="int8".')
         return super().train(mode)
 
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
         """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""
-        from anyformer.weights.folder import save
+        from anyformer.checkpoints.folder import save
 
         save(self, folder, format)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from anyformer.config import Settings
-from anyformer.core.init import InitConfig, initialise, materialise
+from anyformer.core.init import InitConfig, initialize, materialize
 from anyformer.errors import ConfigError, nearest
 from anyformer.model import Model
 
@@ -98,7 +98,7 @@ def build(name: str, **overrides: Any) -> Model:
     return build_config(found.family, found.config.replace(**overrides), name)
 
 
-def outline(family: Family, config: Settings) -> Model:
+def build_meta(family: Family, config: Settings) -> Model:
     """A model on the meta device: the names and shapes of its tensors, and no memory for them yet."""
     try:
         with torch.device("meta"):
@@ -121,9 +121,9 @@ def without_weights() -> Iterator[None]:
 
 
 def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
-    model = outline(family, config)
+    model = build_meta(family, config)
     if not _WITHOUT_WEIGHTS.get() and torch.get_default_device().type != "meta":
-        materialise(model)
-        initialise(model, family.init(config))
+        materialize(model)
+        initialize(model, family.init(config))
     model.origin.recipe = name
     return model.eval()

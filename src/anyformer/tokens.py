@@ -20,14 +20,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 _HOST = WeakIdKeyDictionary()  # tensors on a GPU -> the copies that they were made from
 
 
-def remember(moved: Tensor, original: Tensor) -> Tensor:
+def remember_host_copy(moved: Tensor, original: Tensor) -> Tensor:
     """`moved`, whose values may be asked of the original without waiting for the GPU."""
     if moved is not original:
         _HOST[moved] = original
     return moved
 
 
-def on_host(x: Tensor) -> Tensor:
+def host_copy(x: Tensor) -> Tensor:
     """The same values where looking at them costs least."""
     if not x.is_cuda or torch.compiler.is_compiling():
         return x
@@ -35,11 +35,11 @@ def on_host(x: Tensor) -> Tensor:
     return known
 
 
-def put(x: Tensor, device: torch.device) -> Tensor:
+def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Moved without waiting for what the device has to do before."""
     if device.type != "cuda" or x.is_cuda:
         return x.to(device)
-    return remember(x.pin_memory().to(device, non_blocking=True), x)
+    return remember_host_copy(x.pin_memory().to(device, non_blocking=True), x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +52,9 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Tensor) -> Packing:
-        known = on_host(mask)
+        known = host_copy(mask)
         index = known.flatten().nonzero().squeeze(1)
-        return cls(put(index, mask.device), tuple(known.sum(dim=1).tolist()), mask.shape[1])
+        return cls(to_device(index, mask.device), tuple(known.sum(dim=1).tolist()), mask.shape[1])
 
     @classmethod
     def full(cls, batch: int, length: int, device: torch.device) -> Packing:
@@ -68,13 +68,13 @@ class Packing:
     @cached_property
     def rows(self) -> Tensor:
         """The row each packed token belongs to.  sizes (2, 1) -> [0, 0, 1]"""
-        return put(torch.repeat_interleave(torch.tensor(self.sizes)), self.index.device)
+        return to_device(torch.repeat_interleave(torch.tensor(self.sizes)), self.index.device)
 
     @cached_property
     def starts(self) -> Tensor:
         """Where each row begins, and the end.  sizes (2, 1) -> [0, 2, 3]"""
         sizes = torch.tensor((0, *self.sizes), dtype=torch.int32)
-        return put(sizes.cumsum(0, dtype=torch.int32), self.index.device)
+        return to_device(sizes.cumsum(0, dtype=torch.int32), self.index.device)
 
     @cached_property
     def places(self) -> Tensor:
@@ -106,7 +106,7 @@ _UNSEEN = [False]
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def no_host_sync() -> Iterator[None]:
     """Passes that do the same whatever the values are, as they must where a step is recorded."""
     before, _UNSEEN[0] = _UNSEEN[0], True
     try:
@@ -115,7 +115,7 @@ def unseen() -> Iterator[None]:
         _UNSEEN[0] = before
 
 
-def unobserved(x: Tensor) -> bool:
+def is_capturing(x: Tensor) -> bool:
     """Is this pass being compiled or recorded, so that nobody may look at values?"""
     if torch.compiler.is_compiling():
         return True

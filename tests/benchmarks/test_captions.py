@@ -14,11 +14,10 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.pictures.open import Picture
+from anyformer.data.images.image_file import ImageFile
 from anyformer.tasks.caption import Caption
-
-from ..pages import Page
-from ..train import picture_files as files
+from tests.pages import Page
+from tests.training import picture_files as files
 
 ROOT = Path(__file__).parents[2]
 # One that is given the picture once, and two that look before every word.
@@ -124,7 +123,7 @@ def test_a_region_is_bright_where_the_captioner_looked(made: Path, monkeypatch: 
     maps = torch.zeros(2, 4, 4)
     maps[0, 0, 0] = maps[1, 3, 3] = 1.0
     monkeypatch.setattr(caption, "regions", lambda batch, ids: maps)
-    looks = caption.looks(Picture.of(torch.full((32, 32, 3), 120, dtype=torch.uint8).numpy()), [5, 6])
+    looks = caption.looks(ImageFile.of(torch.full((32, 32, 3), 120, dtype=torch.uint8).numpy()), [5, 6])
     for (_, drawn), corner in zip(looks, ((0, 0), (1, 1)), strict=True):
         shades = drawn.convert("L").resize((2, 2), resample=4)
         levels = {(x, y): shades.getpixel((x, y)) for x in (0, 1) for y in (0, 1)}

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from anyformer.core.masks import (
-    EVERYTHING,
-    Blocks,
+    NO_MASK,
+    BlockLocal2D,
     Causal,
     Dense,
     Dilated,
-    Documents,
-    Everything,
-    Filled,
+    DocumentMask,
     Local2D,
     Mask,
-    Moved,
-    Packed,
+    NoMask,
+    PackedMask,
     Padding,
-    Placed,
+    PositionMask,
     Prefix,
+    ShiftedMask,
+    StaticCacheMask,
     Window,
 )
 from anyformer.core.raster import Raster
@@ -136,51 +136,51 @@ def _dilated(b: int, i: int, j: int) -> bool:
 
 
 MASKS = [
-    Case("everything", EVERYTHING, lambda b, i, j: True, (Everything,)),
+    Case("everything", NO_MASK, lambda b, i, j: True, (NoMask,)),
     Case("causal", Causal(), _causal, (Causal,)),
     Case("window", Window(3), _window(3, 0), (Window,)),
     Case("window, both sides", Window(1, 2), _window(1, 2), (Window,)),
     Case("window, only ahead", Window(0, 2), _window(0, 2), (Window,)),
     Case("dilated", Dilated(3, 2), _dilated, (Dilated,)),
     Case("local 2D", Local2D(4, 1, 2), _local, (Local2D,)),
-    Case("blocks in a line", Blocks(Raster(1, 4), 0, 3), _blocks_1d, (Blocks,)),
-    Case("flat blocks", Blocks(Raster(1, 2, 2), 1, 1), _blocks(_CELLS, 1, 1, 1), (Blocks,)),
-    Case("blocks", Blocks(Raster(2, 2, 2), 1, 1), _blocks(_TALL, 2, 1, 1), (Blocks,)),
-    Case("blocks of deep cells", Blocks(Raster(1, 2, 2, 2), 1, 1), _deep, (Blocks,)),
+    Case("blocks in a line", BlockLocal2D(Raster(1, 4), 0, 3), _blocks_1d, (BlockLocal2D,)),
+    Case("flat blocks", BlockLocal2D(Raster(1, 2, 2), 1, 1), _blocks(_CELLS, 1, 1, 1), (BlockLocal2D,)),
+    Case("blocks", BlockLocal2D(Raster(2, 2, 2), 1, 1), _blocks(_TALL, 2, 1, 1), (BlockLocal2D,)),
+    Case("blocks of deep cells", BlockLocal2D(Raster(1, 2, 2, 2), 1, 1), _deep, (BlockLocal2D,)),
     Case(
         "causal & blocks & padding",
-        Causal() & Blocks(Raster(2, 2, 2), 2, 2) & Padding(REAL),
+        Causal() & BlockLocal2D(Raster(2, 2, 2), 2, 2) & Padding(REAL),
         _both(_causal, _blocks(_TALL, 2, 2, 2), _padding(REAL)),
-        (Causal, Blocks, Padding),
+        (Causal, BlockLocal2D, Padding),
     ),
     Case(
         "causal & blocks in a line",
-        Causal() & Blocks(Raster(1, 4), 0, 3),
+        Causal() & BlockLocal2D(Raster(1, 4), 0, 3),
         _both(_causal, _blocks_1d),
-        (Causal, Blocks),
+        (Causal, BlockLocal2D),
     ),
     Case(
         "blocks, the first forgotten",
-        Moved(Blocks(Raster(1, 4), 0, 3), 5),
+        ShiftedMask(BlockLocal2D(Raster(1, 4), 0, 3), 5),
         lambda b, i, j: _blocks_1d(b, i + 5, j + 5),
-        (Moved,),
+        (ShiftedMask,),
     ),
     Case("padding", Padding(REAL), _padding(REAL), (Padding,)),
     Case("padding, a row of nothing else", Padding(EMPTY), _padding(EMPTY), (Padding,)),
-    Case("filled columns", Filled(FIRST, COLUMN), _filled(12), (Filled,)),
-    Case("filled columns, a window", Filled(FIRST, COLUMN, 3), _filled(3), (Filled,)),
+    Case("filled columns", StaticCacheMask(FIRST, COLUMN), _filled(12), (StaticCacheMask,)),
+    Case("filled columns, a window", StaticCacheMask(FIRST, COLUMN, 3), _filled(3), (StaticCacheMask,)),
     Case(
         "filled columns, blocks",
-        Filled(FIRST, COLUMN, own=Causal() & Blocks(Raster(1, 4), 0, 1)),
+        StaticCacheMask(FIRST, COLUMN, own=Causal() & BlockLocal2D(Raster(1, 4), 0, 1)),
         lambda b, i, j: _filled(12)(b, i, j) and (3, 5)[b] <= j,  # row 0: number 7, after 3; row 1: number 2, all
-        (Filled,),
+        (StaticCacheMask,),
     ),
-    Case("documents", Documents(DOCUMENT, DOCUMENT), _documents, (Documents,)),
+    Case("documents", DocumentMask(DOCUMENT, DOCUMENT), _documents, (DocumentMask,)),
     Case(
         "documents, one without keys",
-        Documents(ABSENT, DOCUMENT),
+        DocumentMask(ABSENT, DOCUMENT),
         lambda b, i, j: bool(ABSENT[b, i] == DOCUMENT[b, j]),
-        (Documents,),
+        (DocumentMask,),
     ),
     Case("prefix", Prefix(4), lambda b, i, j: j < 4, (Prefix,)),
     Case("prefix of its own a row", Prefix(LENGTHS), _prefix, (Prefix,)),
@@ -200,11 +200,11 @@ MASKS = [
     ),
     Case(
         "documents & causal",
-        Documents(DOCUMENT, DOCUMENT) & Causal(),
+        DocumentMask(DOCUMENT, DOCUMENT) & Causal(),
         _both(_documents, _causal),
-        (Documents, Causal),
+        (DocumentMask, Causal),
     ),
-    Case("window counted in real tokens", Placed(Causal() & Window(2), PLACES), _placed, (Placed,)),
+    Case("window counted in real tokens", PositionMask(Causal() & Window(2), PLACES), _placed, (PositionMask,)),
     Case("dense", Dense(ANY), lambda b, i, j: bool(ANY[b, 0, i, j]), (Dense,)),
     Case(
         "dense & window",
@@ -226,8 +226,8 @@ class PackedCase:
     rule: Rule
 
     @property
-    def packed(self) -> Packed:
-        return Packed(Packing.of(self.query), Packing.of(self.key))
+    def packed(self) -> PackedMask:
+        return PackedMask(Packing.of(self.query), Packing.of(self.key))
 
     @property
     def mask(self) -> Mask:
@@ -270,7 +270,7 @@ _SIDES = {
 }
 
 _RESTS: dict[str, tuple[Mask, Rule]] = {
-    "alone": (EVERYTHING, lambda b, i, j: True),
+    "alone": (NO_MASK, lambda b, i, j: True),
     "causal": (Causal(), _causal),
     "window": (Window(1, 1), _window(1, 1)),
     "causal & window": (Causal() & Window(2, 1), _both(_causal, _window(2, 1))),

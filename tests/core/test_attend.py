@@ -15,12 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.core import attend as module
-from anyformer.core.attend import KERNELS, Call, _opened, attend, attention_weights, choose
-from anyformer.core.masks import EVERYTHING, Causal, Dense, Local2D, Mask, Packed, Padding, Window
-from anyformer.core.score import Additive, Dot, General
+from anyformer.core.attend import KERNELS, AttentionCall, _open_empty_rows, attend, attention_weights, choose_kernel
+from anyformer.core.masks import NO_MASK, Causal, Dense, Local2D, Mask, PackedMask, Padding, Window
+from anyformer.core.score import AdditiveScore, DotScore, GeneralScore
 from anyformer.tokens import Packing
-
-from .mask_cases import BATCH, MASKS, PACKED, PackedCase
+from tests.core.mask_cases import BATCH, MASKS, PACKED, PackedCase
 
 HEADS, GROUPS, D_QK, D_VALUE = 4, 2, 3, 5  # grouped heads, and values of another width, throughout
 SHAPES = {
@@ -57,9 +56,11 @@ class Question:
         bias = None if self.bias is None else self.bias.to(dtype)
         return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype), bias=bias)
 
-    def call(self) -> Call:
+    def call(self) -> AttentionCall:
         scale = self.query.shape[-1] ** -0.5
-        return Call(self.query, self.key, self.value, self.mask, scale, self.bias, 0.0, self.offset, self.score)
+        return AttentionCall(
+            self.query, self.key, self.value, self.mask, scale, self.bias, 0.0, self.offset, self.score
+        )
 
     def ask(self, kernel: str | None) -> Tensor:
         return attend(
@@ -235,7 +236,7 @@ def _moved(mask: Any) -> Any:
         return mask.cuda()
     if isinstance(mask, tuple):
         return tuple(_moved(part) for part in mask)
-    if mask is EVERYTHING or not is_dataclass(mask):
+    if mask is NO_MASK or not is_dataclass(mask):
         return mask
     return type(mask)(**{field.name: _moved(getattr(mask, field.name)) for field in fields(mask)})
 
@@ -278,16 +279,16 @@ def test_kernels_of_a_gpu(name: str, dtype: torch.dtype, tolerance: float) -> No
 def test_packed_rows_go_to_the_varlen_kernel() -> None:
     """On a GPU in half precision packed rows take one launch; causal ones too, where both sides are the same rows."""
     for name in ("packed right, alone", "packed left, causal", "packed crossed, alone"):
-        assert choose(_on_gpu(name, torch.bfloat16).call()).name == "varlen"
+        assert choose_kernel(_on_gpu(name, torch.bfloat16).call()).name == "varlen"
     for name in ("packed crossed, causal", "packed right, window"):
-        assert choose(_on_gpu(name, torch.bfloat16).call()).name == "repad"
+        assert choose_kernel(_on_gpu(name, torch.bfloat16).call()).name == "repad"
 
 
 def test_a_query_that_sees_nothing_is_told_to_look_everywhere() -> None:
     """What CUDA's kernels are asked, here through the reference: with its answer thrown away, the gradient is that of
     the others alone, and finite."""
     allowed = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])[None, None]
-    told, sees = _opened(allowed)
+    told, sees = _open_empty_rows(allowed)
     assert told.tolist() == [[[[True, False, True], [True, True, True], [True, True, True]]]]
     leaves = [_normal(1, 2, 3, 4, seed=i).requires_grad_() for i in range(3)]
     ours = attend(*leaves, Dense(told), kernel="sdpa").masked_fill(~sees, 0.0)
@@ -312,7 +313,7 @@ def test_packed_rows_of_many_sizes_have_finite_gradients(causal: bool) -> None:
         for kernel in ("varlen", "repad"):
             shapes = [(4, len(query.index)), (4, len(key.index)), (4, len(key.index))]
             leaves = [_normal(1, h, n, 64, seed=turn).cuda().bfloat16().requires_grad_() for h, n in shapes]
-            mask = Causal() & Packed(query, key) if causal else Packed(query, key)
+            mask = Causal() & PackedMask(query, key) if causal else PackedMask(query, key)
             out = attend(*leaves, mask, kernel=kernel)
             found.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
         for a, b in zip(*found, strict=True):
@@ -349,7 +350,7 @@ def test_dropout_keeps_the_expectation() -> None:
     plain = attend(query, key, identity)[0, 0, 0]  # the weights
     torch.manual_seed(0)
     many = [x.expand(rows, -1, -1, -1) for x in (query, key, identity)]
-    call = Call(*many, EVERYTHING, D_QK**-0.5, dropout=share)
+    call = AttentionCall(*many, NO_MASK, D_QK**-0.5, dropout=share)
     for kernel in [name for name in KERNELS if KERNELS[name].can(call)]:
         assert torch.equal(attend(*many, dropout=0.0, kernel=kernel), attend(*many, kernel=kernel))
         dropped = attend(*many, dropout=share, kernel=kernel)[:, 0, 0]
@@ -366,7 +367,7 @@ def test_dropout_keeps_the_expectation() -> None:
 def test_additive_score(name: str) -> None:
     """Bahdanau's vᵀ tanh(W q + U k) takes the place of the dot product, under the same masks."""
     question = PLAIN[name]
-    score = Additive(D_QK, D_QK, 6).double()
+    score = AdditiveScore(D_QK, D_QK, 6).double()
     out = replace(question, score=score).ask(None)
     w, u, v = score.query, score.key, score.value
     for b in range(BATCH):
@@ -384,12 +385,12 @@ def test_additive_score(name: str) -> None:
 def test_scores_against_their_formulas() -> None:
     """Luong's dot is unscaled, the general score is qᵀ W k, and a temperature divides either."""
     query, key = _normal(1, 1, 2, D_QK, seed=1), _normal(1, 1, 4, D_QK, seed=2)
-    general = General(D_QK, D_QK, temperature=2.0).double()
+    general = GeneralScore(D_QK, D_QK, temperature=2.0).double()
     for i in range(2):
         for j in range(4):
             q, k = query[0, 0, i], key[0, 0, j]
-            assert torch.isclose(Dot(scaled=False)(query, key)[0, 0, i, j], q.dot(k))
-            assert torch.isclose(Dot(temperature=4.0)(query, key)[0, 0, i, j], q.dot(k) / 3**0.5 / 4)
+            assert torch.isclose(DotScore(scaled=False)(query, key)[0, 0, i, j], q.dot(k))
+            assert torch.isclose(DotScore(temperature=4.0)(query, key)[0, 0, i, j], q.dot(k) / 3**0.5 / 4)
             assert torch.isclose(general(query, key)[0, 0, i, j], torch.einsum("a,ab,b", q, general.weight, k) / 2)
 
 
@@ -449,7 +450,7 @@ class _Largest(TorchDispatchMode):
         (Causal() & Window(16, 3), "banded"),
         (Local2D(16, 1, 2), "blocked"),
         (Causal(), "sdpa"),
-        (EVERYTHING, "sdpa"),
+        (NO_MASK, "sdpa"),
     ],
     ids=["window", "causal & window", "local 2D", "causal", "everything"],
 )
@@ -458,8 +459,8 @@ def test_long_rows_build_no_square(mask: Mask, kernel: str, monkeypatch: pytest.
     monkeypatch.setattr(module, "BLOCK", 64)
     length = 1024
     query, key, value = (torch.randn(1, 1, length, 4) for _ in range(3))
-    call = Call(query, key, value, mask, 0.5)
-    assert choose(call).name == kernel
+    call = AttentionCall(query, key, value, mask, 0.5)
+    assert choose_kernel(call).name == kernel
     with _Largest() as largest:
         out = attend(query, key, value, mask)
     assert largest.numel < length * length // 8
@@ -486,14 +487,14 @@ def test_choice_of_kernel() -> None:
     long = Packing.of(torch.arange(40) < torch.tensor([[30], [40]]))
 
     def chosen(mask: Mask, score: nn.Module | None = None, x: Tensor = x) -> str:
-        return choose(Call(x, x, x, mask, 0.5, score=score)).name
+        return choose_kernel(AttentionCall(x, x, x, mask, 0.5, score=score)).name
 
-    assert chosen(Packed(short, short)) == "repad"
-    assert chosen(Packed(long, long), x=torch.randn(1, 1, 70, 4)) == "each"
+    assert chosen(PackedMask(short, short)) == "repad"
+    assert chosen(PackedMask(long, long), x=torch.randn(1, 1, 70, 4)) == "each"
     assert chosen(Causal() & Padding(torch.ones(1, 8, dtype=torch.bool))) == "sdpa"
     assert chosen(Dense(torch.ones(1, 1, 8, 8, dtype=torch.bool))) == "sdpa"
     assert chosen(Window(2)) == "sdpa"
-    assert chosen(EVERYTHING, Additive(4, 4, 4)) == "reference"
+    assert chosen(NO_MASK, AdditiveScore(4, 4, 4)) == "reference"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -504,7 +505,7 @@ def test_gradients_are_numbers_where_scores_are_far_below_zero(n_queries: int, n
     )
     query[..., 0], key[..., 0] = 1.0, -960.0  # every score is about -120
     leaves = [one.requires_grad_() for one in (query, key, value)]
-    for mask in (EVERYTHING, Padding(torch.ones(2, n_keys, dtype=torch.bool, device="cuda"))):
+    for mask in (NO_MASK, Padding(torch.ones(2, n_keys, dtype=torch.bool, device="cuda"))):
         out = attend(query, key, value, mask)
         for gradient in torch.autograd.grad(out, leaves, torch.randn_like(out)):
             assert bool(gradient.isfinite().all())
@@ -512,8 +513,8 @@ def test_gradients_are_numbers_where_scores_are_far_below_zero(n_queries: int, n
 
 def test_leaving_cudnn_out_leaves_other_switches_as_they_are() -> None:
     with sdpa_kernel([SDPBackend.MATH]):
-        assert module._but_cudnn() == [SDPBackend.MATH]
+        assert module._backends_without_cudnn() == [SDPBackend.MATH]
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
-        assert module._but_cudnn() == [SDPBackend.EFFICIENT_ATTENTION]
+        assert module._backends_without_cudnn() == [SDPBackend.EFFICIENT_ATTENTION]
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-        assert module._but_cudnn() == [SDPBackend.MATH]
+        assert module._backends_without_cudnn() == [SDPBackend.MATH]

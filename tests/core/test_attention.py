@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.init import InitConfig, initialise
-from anyformer.core.masks import EVERYTHING, Causal, Mask, Window
+from anyformer.core.cache import Cache
+from anyformer.core.init import InitConfig, initialize
+from anyformer.core.masks import NO_MASK, Causal, Mask, Window
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import ALiBi, Positions, RelativeBuckets, RelativeXL, Rotary
-from anyformer.core.score import Additive
-from anyformer.core.state import State
+from anyformer.core.score import AdditiveScore
 from anyformer.errors import ConfigError
 from anyformer.tokens import Tokens
 
@@ -32,7 +32,7 @@ def _make(positions: Positions | None = None, score: nn.Module | None = None, **
     torch.manual_seed(0)
     config = AttentionConfig(**{"d_query": WIDTH, "n_heads": HEADS, **settings})  # type: ignore[arg-type]
     attention = Attention(config, positions, score)
-    initialise(attention, InitConfig(std=0.5))
+    initialize(attention, InitConfig(std=0.5))
     for name, parameter in attention.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter)
@@ -62,7 +62,7 @@ def _oracle(attention: Attention) -> nn.MultiheadAttention:
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 def test_self_attention_is_pytorchs(causal: bool, real: Tensor | None) -> None:
     """nn.MultiheadAttention with the same weights gives the same at every real token, padded or packed."""
-    attention = _make(mask=Causal() if causal else EVERYTHING)
+    attention = _make(mask=Causal() if causal else NO_MASK)
     x = _normal(2, LENGTH, WIDTH)
     future = torch.ones(LENGTH, LENGTH).triu(1).bool() if causal else None  # True = forbidden, on their side
     expected, _ = _oracle(attention)(x, x, x, None if real is None else ~real, need_weights=False, attn_mask=future)
@@ -200,7 +200,7 @@ CHUNKS = {"token by token": [1] * LENGTH, "prefill": [4, 1, 1, 1], "chunks": [3,
 
 
 def _cached(attention: Attention, x: Tensor, real: Tensor | None, at: Tensor, chunks: list[int]) -> Tensor:
-    state, outputs, start = State(), [], 0
+    state, outputs, start = Cache(), [], 0
     for n in chunks:
         part = slice(start, start + n)
         mask = None if real is None else real[:, part]
@@ -233,7 +233,7 @@ def test_cross_attention_projects_its_context_once() -> None:
     attention = _make(d_context=WIDTH)
     x, context = _normal(2, 4, WIDTH), Tokens(_normal(2, LENGTH, WIDTH, seed=1), RIGHT)
     whole = attention(Tokens(x), context)
-    state = State()
+    state = Cache()
     first = attention(Tokens(x[:, :1]), context, state)
     stale = context.replace(torch.full_like(context.x, 7.0))
     rest = attention(Tokens(x[:, 1:]), stale, state)
@@ -242,7 +242,7 @@ def test_cross_attention_projects_its_context_once() -> None:
 
 def test_additive_attention_as_a_part() -> None:
     """A score that is handed in replaces the dot product in the whole part, under its masks."""
-    score = Additive(4, 4, 5).double()
+    score = AdditiveScore(4, 4, 5).double()
     attention = _make(score=score, mask=Causal())
     x = _normal(1, 3, WIDTH)
     query, key, value = (

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Block, BlockConfig, SublayerConfig
 from anyformer.core.feedforward import ACTIVATIONS, FeedForward, FeedForwardConfig
-from anyformer.core.init import InitConfig, initialise
-from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
+from anyformer.core.init import InitConfig, initialize
+from anyformer.core.norms import MaskedBatchNorm1d, NormConfig, apply_norm, make_norm
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.errors import ConfigError
 from anyformer.tokens import Tokens
@@ -70,7 +70,7 @@ def test_gains_scale_each_feature_of_the_branch() -> None:
     x = _normal(2, 5, WIDTH)
     expected = x + sublayer.gain.weight * sublayer.part(_norm(x, sublayer.norm))
     assert torch.allclose(block(Tokens(x)).x, expected, atol=1e-12)
-    initialise(block, InitConfig())
+    initialize(block, InitConfig())
     assert torch.equal(sublayer.gain.weight, torch.full((WIDTH,), 0.3, dtype=torch.float64))
 
 
@@ -222,17 +222,17 @@ def test_batch_norm_ignores_padding() -> None:
     """Statistics are those of the real tokens: padding changes neither output nor running mean; packed is the same."""
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
     x = _normal(3, 4, WIDTH)
-    theirs, ours, again = (nn.BatchNorm1d(WIDTH).double(), *(BatchNorm(WIDTH).double() for _ in range(2)))
+    theirs, ours, again = (nn.BatchNorm1d(WIDTH).double(), *(MaskedBatchNorm1d(WIDTH).double() for _ in range(2)))
     expected = theirs(x[mask])
     wild = x.masked_fill(~mask.unsqueeze(-1), 1e6)
-    out = normalise(ours, wild, mask)
+    out = apply_norm(ours, wild, mask)
     assert torch.allclose(out[mask], expected, atol=1e-12)
     assert (out[~mask] == 0).all()
-    assert torch.allclose(normalise(again, x[mask]), expected, atol=1e-12)
+    assert torch.allclose(apply_norm(again, x[mask]), expected, atol=1e-12)
     for norm in (ours, again):
         assert torch.allclose(norm.running_mean, theirs.running_mean)
         assert torch.allclose(norm.running_var, theirs.running_var)
-    assert torch.allclose(normalise(ours.eval(), x, mask)[mask], theirs.eval()(x[mask]), atol=1e-12)
+    assert torch.allclose(apply_norm(ours.eval(), x, mask)[mask], theirs.eval()(x[mask]), atol=1e-12)
 
 
 def test_norms_against_their_formulas() -> None:
@@ -313,14 +313,14 @@ def test_fresh_weights_follow_the_init() -> None:
     block = Block(config)
     torch.manual_seed(0)
     block.requires_grad_(False)
-    initialise(block, InitConfig(std=0.02, residual_depth=16))
+    initialize(block, InitConfig(std=0.02, residual_depth=16))
     part = block.sublayers["feedforward"].part
     assert abs(float(part.up.weight.std()) / 0.02 - 1) < 0.02
     assert abs(float(part.down.weight.std()) / 0.005 - 1) < 0.02
     assert abs(float(block.sublayers["self"].part.out.weight.std()) / 0.005 - 1) < 0.03
     assert (part.up.bias == 0).all()
     assert (block.sublayers["self"].norm.weight == 1).all()
-    initialise(block, InitConfig(linear="xavier"))
+    initialize(block, InitConfig(linear="xavier"))
     bound = (6 / (128 + 512)) ** 0.5
     assert part.up.weight.abs().max() <= bound
     assert part.up.weight.abs().max() > 0.99 * bound

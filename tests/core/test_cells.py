@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from anyformer.core.cells import Carry, Kind, keep_rows, make_cell, run_cell, run_held
+from anyformer.core.cells import CellType, RNNState, make_cell, run_cell, run_cell_static, update_moved_rows
 
 SIZES = torch.tensor([5, 1, 0, 3])  # the longest, the shortest, an empty row
 
 
-def made(kind: Kind, n_layers: int, both_ways: bool, dtype: torch.dtype = torch.float64) -> Any:
+def made(kind: CellType, n_layers: int, both_ways: bool, dtype: torch.dtype = torch.float64) -> Any:
     torch.manual_seed(n_layers)
     config = SimpleNamespace(cell=kind, d_hidden=4, n_layers=n_layers, dropout=0.0)
     return make_cell(config, 3, both_ways=both_ways).to(dtype)
@@ -23,13 +23,16 @@ def made(kind: Kind, n_layers: int, both_ways: bool, dtype: torch.dtype = torch.
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("n_layers", [1, 3])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_held_is_packed(kind: Kind, n_layers: int, both_ways: bool) -> None:
+def test_held_is_packed(kind: CellType, n_layers: int, both_ways: bool) -> None:
     """Outputs at real tokens, last states and gradients, whatever stands in the slots that are not real."""
     cell, real = made(kind, n_layers, both_ways), torch.arange(5) < SIZES[:, None]
     x = torch.randn(4, 5, 3, dtype=torch.float64)
     noise = x + 100 * torch.randn_like(x) * ~real.unsqueeze(-1)
     found = []
-    for run, given in ((lambda one: run_cell(cell, one, {}, SIZES), x), (lambda one: run_held(cell, one, real), noise)):
+    for run, given in (
+        (lambda one: run_cell(cell, one, {}, SIZES), x),
+        (lambda one: run_cell_static(cell, one, real), noise),
+    ):
         given = given.clone().requires_grad_()
         cell.zero_grad()
         y, carry = run(given)
@@ -44,12 +47,12 @@ def test_held_is_packed(kind: Kind, n_layers: int, both_ways: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_a_state_is_held_to_the_bit_in_every_precision(kind: Kind, dtype: torch.dtype) -> None:
+def test_a_state_is_held_to_the_bit_in_every_precision(kind: CellType, dtype: torch.dtype) -> None:
     """A thousand empty slots after the last token change nothing."""
     cell = made(kind, 2, True, dtype)
     x = torch.randn(2, 1004, 3).to(dtype)
     real = (torch.arange(1004) < 4).expand(2, -1)
-    long, short = run_held(cell, x, real)[1], run_held(cell, x[:, :4], real[:, :4])[1]
+    long, short = run_cell_static(cell, x, real)[1], run_cell_static(cell, x[:, :4], real[:, :4])[1]
     assert all(torch.equal(long[name], short[name]) for name in short)
 
 
@@ -57,14 +60,14 @@ def test_dropout_between_layers_only_while_learning() -> None:
     config = SimpleNamespace(cell="lstm", d_hidden=4, n_layers=2, dropout=0.9)
     cell, real = make_cell(config, 3), torch.ones(1, 6).bool()
     x = torch.randn(1, 6, 3)
-    assert not torch.equal(run_held(cell, x, real)[0], run_held(cell, x, real)[0])
+    assert not torch.equal(run_cell_static(cell, x, real)[0], run_cell_static(cell, x, real)[0])
     cell.eval()
-    assert torch.equal(run_held(cell, x, real)[0], run_held(cell, x, real)[0])
+    assert torch.equal(run_cell_static(cell, x, real)[0], run_cell_static(cell, x, real)[0])
 
 
 def test_rows_that_did_not_move_keep_what_they_had() -> None:
-    new: Carry = {"hidden": torch.ones(2, 1, 3), "fed": torch.ones(2, 3)}
-    kept = keep_rows(torch.tensor([True, False]), new, {"hidden": torch.full((2, 1, 3), 7.0)})
+    new: RNNState = {"hidden": torch.ones(2, 1, 3), "fed": torch.ones(2, 3)}
+    kept = update_moved_rows(torch.tensor([True, False]), new, {"hidden": torch.full((2, 1, 3), 7.0)})
     assert kept["hidden"][:, 0, 0].tolist() == [1.0, 7.0] and kept["fed"][:, 0].tolist() == [1.0, 0.0]
 
 

@@ -10,18 +10,17 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.convolution import (
-    Bottleneck,
-    BottleneckConfig,
+    DilatedConvBlock,
+    DilatedConvBlockConfig,
+    DotAttention,
+    DotAttentionConfig,
     GatedConvolution,
     GatedConvolutionConfig,
-    Lookup,
-    LookupConfig,
-    PositionMix,
-    PositionMixConfig,
+    TokenMixing,
+    TokenMixingConfig,
 )
 from anyformer.tokens import Tokens
-
-from ..batches import build, ids, padded
+from tests.batches import build, ids, padded
 
 
 def _drawn(part: Any) -> Any:
@@ -58,8 +57,8 @@ def test_gated_convolution_is_its_formula(kernel: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("dilation", [1, 2, 4])
 def test_bottleneck_is_its_formula(dilation: int, causal: bool) -> None:
-    config = BottleneckConfig(d_model=6, d_inner=3, kernel=3, dilation=dilation, causal=causal)
-    part = _drawn(Bottleneck(config))
+    config = DilatedConvBlockConfig(d_model=6, d_inner=3, kernel=3, dilation=dilation, causal=causal)
+    part = _drawn(DilatedConvBlock(config))
     x = _normal(1, 9, 6)
 
     def norm(layer: Any, v: Tensor) -> Tensor:
@@ -75,7 +74,7 @@ def test_bottleneck_is_its_formula(dilation: int, causal: bool) -> None:
 
 def test_lookup_is_its_formula() -> None:
     """d = W h + b + g; weights from d·z; the average of z + e, times √m; padded source words aside."""
-    part = _drawn(Lookup(LookupConfig(d_model=5, d_context=4)))
+    part = _drawn(DotAttention(DotAttentionConfig(d_model=5, d_context=4)))
     h, g, z, e = _normal(1, 3, 5), _normal(1, 3, 4), _normal(1, 6, 4), _normal(1, 6, 4)
     real = torch.tensor([[True, True, True, True, False, False]])
     out = part(Tokens(h, code=g), Tokens(z, real, code=e))
@@ -88,7 +87,7 @@ def test_lookup_is_its_formula() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_position_mix_is_its_formula(causal: bool) -> None:
-    part = _drawn(PositionMix(PositionMixConfig(d_model=3, length=7, causal=causal)))
+    part = _drawn(TokenMixing(TokenMixingConfig(d_model=3, length=7, causal=causal)))
     x = _normal(1, 7, 3)
     hidden = []
     for t in range(7):

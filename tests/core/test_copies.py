@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 import anyformer as af
 from anyformer.core.linear import Linear
-from anyformer.inputs.backbone import Convolution
-
-from ..batches import ids
-from ..tiny import tiny_recipes
+from anyformer.inputs.backbone import ConvNormAct
+from tests.batches import ids
+from tests.tiny import tiny_recipes
 
 IDS = ids()[0][None]
 PIXELS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -34,7 +33,7 @@ def _text() -> af.Model:
 def _pictures() -> af.Model:
     torch.manual_seed(0)
     model = af.build("resnet-tiny").optimise()
-    assert all(part._folded is not None for part in model.modules() if isinstance(part, Convolution))
+    assert all(part._folded is not None for part in model.modules() if isinstance(part, ConvNormAct))
     return model
 
 

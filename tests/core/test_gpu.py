@@ -111,14 +111,14 @@ def test_the_likeliest_token() -> None:
     scores[2, 7] = scores[2, 9_999] = 3.0  # the first of two
     ids = torch.zeros(5, 1, dtype=torch.long, device=DEVICE)
     said = torch.zeros(5, 9, dtype=torch.long, device=DEVICE)
-    gpu.say(scores, ids, said, torch.tensor([4], device=DEVICE))
+    gpu.argmax_tokens(scores, ids, said, torch.tensor([4], device=DEVICE))
     assert ids[:, 0].tolist() == [*scores[:2].argmax(1).tolist(), 7, *scores[3:].argmax(1).tolist()]
     assert torch.equal(said[:, 4], ids[:, 0]) and int(said.sum()) == int(ids.sum())
 
 
 def test_the_best_few() -> None:
     scores = normal(5, 1000)
-    values, places, sums = gpu.best(scores, 8)
+    values, places, sums = gpu.topk_logsumexp(scores, 8)
     expected = scores.topk(8)
     assert torch.equal(values, expected.values) and torch.equal(places, expected.indices)
     assert torch.allclose(sums, scores.logsumexp(1))

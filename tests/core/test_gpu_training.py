@@ -21,7 +21,7 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 import anyformer as af
 from anyformer.core import gpu_training, linear, norms
 from anyformer.core.linear import GELUS
-from anyformer.heads import entropy
+from anyformer.heads import cross_entropy
 from anyformer.heads.base import IGNORED
 from anyformer.tasks.text import token_loss
 
@@ -206,7 +206,7 @@ def test_a_compiled_step_learns_the_same_with_them(recipe: str, monkeypatch: pyt
         batch = ("input_ids", ids, ids.roll(-1, 1))
 
     def learn(compiled: bool, kernels: bool) -> tuple[float, dict[str, Tensor]]:
-        for module in (linear, norms, entropy):
+        for module in (linear, norms, cross_entropy):
             monkeypatch.setattr(module, "HAS_TRITON", kernels)
         model.zero_grad()
         torch._dynamo.reset()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.core.linear import Fused, Linear, pack_weights
+from anyformer.core.linear import FusedLinear, Linear, pack_weights
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
@@ -22,7 +22,7 @@ def made(d_in: int = 24, d_out: int = 40, bias: bool = True) -> Linear:
 
 def test_roles_are_slices_of_one_matrix() -> None:
     """Together or apart, a role gives the same."""
-    layer = Fused(6, {"query": 4, "key": 2, "value": 3})
+    layer = FusedLinear(6, {"query": 4, "key": 2, "value": 3})
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(5, 6)

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 
 import anyformer as af
 from anyformer.core import masks
-from anyformer.core.masks import EVERYTHING, All, Any, Causal, Mask, Padding, Window
-
-from .mask_cases import BATCH, LENGTH, MASKS, PACKED, REAL, Case, PackedCase
+from anyformer.core.masks import NO_MASK, AllOf, AnyOf, Causal, Mask, Padding, Window
+from tests.core.mask_cases import BATCH, LENGTH, MASKS, PACKED, REAL, Case, PackedCase
 
 SHAPES = [(12, 12, 0), (5, 12, 7), (1, 12, 11), (12, 5, 0), (4, 9, 0), (3, 5, 6)]  # queries, keys, offset
 
@@ -81,7 +80,7 @@ def test_bounded_masks_have_a_short_reach() -> None:
 
 def test_every_mask_of_the_library_has_a_case() -> None:
     """A new mask without a rule in mask_cases.py fails here, so that none goes untested."""
-    known = {kind for case in MASKS for kind in case.kinds} | {masks.Packed, All, Any, Mask}
+    known = {kind for case in MASKS for kind in case.kinds} | {masks.PackedMask, AllOf, AnyOf, Mask}
     there = {kind for _, kind in inspect.getmembers(masks, inspect.isclass) if issubclass(kind, Mask)}
     assert there == known
 
@@ -89,17 +88,17 @@ def test_every_mask_of_the_library_has_a_case() -> None:
 def test_everything_disappears_in_a_conjunction() -> None:
     """`EVERYTHING & m` is m itself, so that a kernel that knows m by its class still knows it."""
     causal, padding = Causal(), Padding(REAL)
-    assert EVERYTHING & causal is causal
-    assert causal & EVERYTHING is causal
-    assert EVERYTHING & EVERYTHING is EVERYTHING
-    assert (causal & EVERYTHING & padding).parts == (causal, padding)
+    assert NO_MASK & causal is causal
+    assert causal & NO_MASK is causal
+    assert NO_MASK & NO_MASK is NO_MASK
+    assert (causal & NO_MASK & padding).parts == (causal, padding)
 
 
 def test_copies_keep_everything_what_it_is() -> None:
     """A copy of a model, or a pickled one, still hands no mask at all to the kernel, where its family has none."""
     for again in (copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))):
-        assert again(EVERYTHING) is EVERYTHING
-        assert again({"mask": EVERYTHING})["mask"] is EVERYTHING
+        assert again(NO_MASK) is NO_MASK
+        assert again({"mask": NO_MASK})["mask"] is NO_MASK
     model = af.build("vit-tiny")
     for again in (copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))):
         assert _sdpa_masks(again(model)) == _sdpa_masks(model) == [None, None]

@@ -19,12 +19,12 @@ from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_pos
 
 from anyformer.core.attend import attend, attention_weights
 from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.init import InitConfig, initialise
+from anyformer.core.init import InitConfig, initialize
 from anyformer.core.positions import (
     ALiBi,
-    Grid,
-    Grid2D,
-    Layout,
+    LearnedGrid,
+    LearnedPositions,
+    LearnedRowColumn,
     Positions,
     RelativeBuckets,
     RelativeGrid,
@@ -32,11 +32,11 @@ from anyformer.core.positions import (
     Rotary,
     Sinusoidal,
     Sinusoidal2D,
-    Table,
+    SinusoidLayout,
     sinusoids,
     sinusoids_2d,
 )
-from anyformer.core.rope import Rope
+from anyformer.core.rope import RopeConfig
 from anyformer.errors import InputError
 from anyformer.tokens import Tokens
 
@@ -47,7 +47,7 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
 
 def _drawn(positions: Positions, std: float = 1.0) -> Positions:
     torch.manual_seed(0)
-    initialise(positions, InitConfig(std=std))
+    initialize(positions, InitConfig(std=std))
     return positions.double()
 
 
@@ -78,7 +78,7 @@ def test_sinusoidal_has_no_end_and_follows_positions() -> None:
 
 def test_table_is_indexed_by_position() -> None:
     """A learned table is looked up by where a token stands, packed or padded; past its end is an error."""
-    table = _drawn(Table(5, 4))
+    table = _drawn(LearnedPositions(5, 4))
     assert torch.equal(table.embed(Tokens(_normal(2, 5, 4)))[0], table.weight)
     padded = Tokens(_normal(2, 3, 4), torch.tensor([[0, 1, 1], [1, 1, 1]]).bool(), torch.tensor([[0, 0, 1], [2, 3, 4]]))
     assert torch.equal(table.embed(padded)[1], table.weight[2:5])
@@ -92,8 +92,8 @@ def test_table_is_indexed_by_position() -> None:
 
 def test_a_fixed_table_is_not_trained() -> None:
     """A table that a formula filled holds the sinusoids and takes no gradient."""
-    table = Table(9, 6, fixed="halves")
-    initialise(table, InitConfig())
+    table = LearnedPositions(9, 6, fixed="halves")
+    initialize(table, InitConfig())
     assert not table.weight.requires_grad
     assert torch.allclose(table.weight, sinusoids(torch.arange(9), 6, "halves").float())
 
@@ -257,7 +257,7 @@ def test_sinusoidal_2d_is_detrs(masked: bool) -> None:
 def test_grid_2d_is_detrs_learned_encoding() -> None:
     """A vector for the column beside one for the row, cell by cell; a larger picture is an error."""
     theirs = DetrLearnedPositionEmbedding(3).double()
-    ours = Grid2D(50, 50, 6).double()
+    ours = LearnedRowColumn(50, 50, 6).double()
     ours.load_state_dict({"row": theirs.row_embeddings.weight, "column": theirs.column_embeddings.weight})
     expected = theirs(torch.Size((1, 6, 3, 4)), "cpu", torch.float64)
     expected = expected.flatten(2).transpose(1, 2) if expected.dim() == 4 else expected
@@ -272,8 +272,8 @@ def test_sinusoids_2d_are_maes() -> None:
     theirs = build_2d_sinusoidal_position_embedding(3, 4, 16, dtype=torch.float64)
     expected = torch.cat([theirs[:, 8:], theirs[:, :8]], dim=1)  # as its initialize_weights swaps them
     assert torch.allclose(sinusoids_2d(3, 4, 16), expected, atol=1e-12)
-    grid = Grid(3, 4, 16, extra=1, fixed="2d")
-    initialise(grid, InitConfig())
+    grid = LearnedGrid(3, 4, 16, extra=1, fixed="2d")
+    initialize(grid, InitConfig())
     assert torch.allclose(grid.weight[1:], expected.float())
     assert (grid.weight[0] == 0).all()
     assert not grid.weight.requires_grad
@@ -283,7 +283,7 @@ def test_sinusoids_2d_are_maes() -> None:
 def test_grid_interpolates_as_vit(rows: int, columns: int) -> None:
     """A picture of another size takes its vectors as the published ViT does, also one with as many cells."""
     theirs = ViTEmbeddings(ViTConfig(hidden_size=6, image_size=32, patch_size=8)).double()
-    grid = Grid(4, 4, 6, extra=1).double()
+    grid = LearnedGrid(4, 4, 6, extra=1).double()
     grid.weight.data.copy_(theirs.position_embeddings[0])
     expected = theirs.interpolate_pos_encoding(_normal(1, 1 + rows * columns, 6), rows * 8, columns * 8)
     assert torch.allclose(grid.table(rows, columns), expected[0], atol=1e-12)
@@ -292,7 +292,7 @@ def test_grid_interpolates_as_vit(rows: int, columns: int) -> None:
 def _attention(positions: Positions | None) -> Attention:
     torch.manual_seed(1)
     attention = Attention(AttentionConfig(d_query=8, n_heads=2), positions)
-    initialise(attention, InitConfig(std=1.0))
+    initialize(attention, InitConfig(std=1.0))
     return attention.double().eval()
 
 
@@ -319,7 +319,7 @@ def test_attention_with_positions_knows_the_order(name: str) -> None:
     assert (attention(Tokens(x[:, order])) - attention(Tokens(x))[:, order]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("encoding", [Sinusoidal(8), _drawn(Table(6, 8))], ids=["sinusoidal", "table"])
+@pytest.mark.parametrize("encoding", [Sinusoidal(8), _drawn(LearnedPositions(6, 8))], ids=["sinusoidal", "table"])
 def test_added_positions_break_the_symmetry(encoding: Positions) -> None:
     """Vectors added at the bottom do so too."""
     attention = _attention(None)
@@ -356,12 +356,12 @@ def test_biases_reach_the_scores(name: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
-def test_partial_rotary_turns_the_first_features_alone(layout: Layout) -> None:
+def test_partial_rotary_turns_the_first_features_alone(layout: SinusoidLayout) -> None:
     """A quarter of each head turns as a head of that width would; the rest passes."""
     query, key = torch.randn(2, 3, 5, 16).double(), torch.randn(2, 3, 5, 16).double()
     at = torch.arange(5)[None]
     small = Rotary(4, layout=layout).rotate(query[..., :4], key[..., :4], at)
-    found = Rotary(16, layout=layout, rope=Rope(share=0.25)).rotate(query, key, at)
+    found = Rotary(16, layout=layout, rope=RopeConfig(share=0.25)).rotate(query, key, at)
     for x, part, whole in zip((query, key), small, found, strict=True):
         assert torch.equal(whole[..., :4], part)
         assert torch.equal(whole[..., 4:], x[..., 4:])
@@ -371,7 +371,7 @@ def test_stretched_rotations_do_what_they_say() -> None:
     """Linear divides all rates; blend and yarn keep the fastest and divide the slowest; dynamic is plain when short."""
 
     def rates(kind: str, highest: int = 0, factor: float = 4.0) -> Tensor:
-        rope = Rope(kind=kind, factor=factor, trained=1024)  # type: ignore[arg-type]
+        rope = RopeConfig(kind=kind, factor=factor, trained=1024)  # type: ignore[arg-type]
         return rope.rates(64, 1024, highest, torch.float64, torch.device("cpu"))
 
     plain = rates("default")
@@ -383,4 +383,4 @@ def test_stretched_rotations_do_what_they_say() -> None:
         assert (found <= plain).all() and (found >= plain / 4).all()
     assert torch.equal(rates("dynamic", highest=1023), plain)
     assert (rates("dynamic", highest=4095)[1:] < plain[1:]).all()
-    assert Rope(kind="yarn", factor=4.0).amplitude == pytest.approx(1 + 0.1 * math.log(4))
+    assert RopeConfig(kind="yarn", factor=4.0).amplitude == pytest.approx(1 + 0.1 * math.log(4))

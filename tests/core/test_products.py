@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.linear import Fused, Linear, quantised
-from anyformer.core.products import Int8
+from anyformer.core.linear import FusedLinear, Linear, is_quantized
+from anyformer.core.products import Int8Weight
 
 pytestmark = pytest.mark.skipif(
     "fbgemm" not in torch.backends.quantized.supported_engines, reason="PyTorch without FBGEMM"
@@ -45,7 +45,7 @@ def test_int8_is_as_near_as_its_steps_are_small(rows: int, bias: bool) -> None:
     x = torch.randn(rows, 48) * torch.logspace(-3, 3, rows)[:, None]
     layer.requires_grad_(False)
     exact = torch.nn.functional.linear(x.double(), *(parameter.double() for parameter in layer.parameters()))
-    room = bound(layer.weight.double(), x.double(), Int8(layer.weight.detach()).levels) + 1e-5 * exact.abs()
+    room = bound(layer.weight.double(), x.double(), Int8Weight(layer.weight.detach()).levels) + 1e-5 * exact.abs()
     layer.quantise()
     with torch.no_grad():
         error = (layer(x).double() - exact).abs()
@@ -89,7 +89,7 @@ def test_nan_stays_nan() -> None:
 
 
 def test_roles_of_a_quantised_matrix() -> None:
-    layer = Fused(24, {"query": 8, "key": 4, "value": 4})
+    layer = FusedLinear(24, {"query": 8, "key": 4, "value": 4})
     drawn(layer).quantise()
     x = torch.randn(3, 24)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_a_quantised_model_says_nearly_the_same(recipe: str) -> None:
     with torch.no_grad():
         exact = model(**batch)[0]
         held = sum(p.numel() for p in model.parameters())
-        assert model.quantise("int8") is model and quantised(model)
+        assert model.quantise("int8") is model and is_quantized(model)
         rounded = model(**batch)[0]
     assert sum(p.numel() for p in model.parameters()) < held
     assert float((rounded - exact).norm() / exact.norm()) < 0.05

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-
-from ..batches import build, ids, padded, pair
+from tests.batches import build, ids, padded, pair
 
 
 def _lstm(cell: Any, layer: int, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

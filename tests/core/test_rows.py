@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.rows import Rows
-from anyformer.tokens import Tokens, unseen
-from anyformer.train.looks import looking
+from anyformer.core.rows import RightPadded
+from anyformer.tokens import Tokens, no_host_sync
+from anyformer.training.looks import detect_host_syncs
 
 MASKS = {
     "right": [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]],
@@ -19,11 +19,11 @@ MASKS = {
 }
 
 
-def both(mask: list[list[int]]) -> tuple[Tensor, Tensor, Rows, Rows]:
+def both(mask: list[list[int]]) -> tuple[Tensor, Tensor, RightPadded, RightPadded]:
     real, x = torch.tensor(mask, dtype=torch.bool), torch.randn(3, 4, 5)
-    seen = Rows.of(Tokens(x, real))
-    with unseen(), looking(torch.device("cpu")) as found:
-        blind = Rows.of(Tokens(x, real))
+    seen = RightPadded.of(Tokens(x, real))
+    with no_host_sync(), detect_host_syncs(torch.device("cpu")) as found:
+        blind = RightPadded.of(Tokens(x, real))
     assert not found and not blind.full and not seen.full
     return real, x, seen, blind
 
@@ -55,7 +55,7 @@ def test_models_that_read_in_order_learn_the_same_without_looking(recipe: str, s
     for blind in (False, True):
         model.zero_grad()
         if blind:
-            with unseen():
+            with no_host_sync():
                 out = model(**given, decoder_input_ids=labels).logits
         else:
             out = model(**given, decoder_input_ids=labels).logits
@@ -71,7 +71,7 @@ def test_a_decoder_that_listens_step_by_step_can_be_recorded() -> None:
     model = af.build("show-attend-tell-tiny").train()
     pixels = torch.randn(2, 3, *model.config.to_json()["image_size"])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    with unseen(), looking(torch.device("cpu")) as found:
+    with no_host_sync(), detect_host_syncs(torch.device("cpu")) as found:
         out = model(pixel_values=pixels, decoder_input_ids=torch.randint(3, 9, (2, 3)), decoder_attention_mask=mask)
         out.logits.sum().backward()
     assert not found

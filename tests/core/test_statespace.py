@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core.state import State
-from anyformer.core.statespace import StateSpace, StateSpaceConfig, scan
+from anyformer.core.cache import Cache
+from anyformer.core.statespace import SelectiveStateSpace, SelectiveStateSpaceConfig, scan
 from anyformer.tokens import Tokens
-
-from ..batches import build
+from tests.batches import build
 
 
 def _loop(keep: Tensor, add: Tensor, before: Tensor | None) -> Tensor:
@@ -49,8 +48,8 @@ def test_scan_survives_what_forgets_at_once() -> None:
     assert torch.equal(scan(keep, add), add)
 
 
-def _mixer(bias: bool = True) -> StateSpace:
-    mixer = StateSpace(StateSpaceConfig(d_model=6, d_inner=8, d_state=3, rank=2, bias=bias)).double()
+def _mixer(bias: bool = True) -> SelectiveStateSpace:
+    mixer = SelectiveStateSpace(SelectiveStateSpaceConfig(d_model=6, d_inner=8, d_state=3, rank=2, bias=bias)).double()
     for parameter in mixer.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return mixer
@@ -99,7 +98,7 @@ def test_padding_does_not_move_the_state(mask: str, cut: int) -> None:
     x = torch.randn(1, 7, 6, dtype=torch.float64)
     real = torch.tensor([[flag == "1" for flag in mask]])
     alone = mixer(Tokens(x[:, real[0]]))[0]
-    state = State()
+    state = Cache()
     pieces = [
         mixer(Tokens(x[:, at], real[:, at]), None, state) for at in (slice(0, cut), slice(cut, 7)) if x[:, at].numel()
     ]

@@ -15,8 +15,7 @@ from anyformer.core import attention as attention_module
 from anyformer.core.attend import attend, attention_weights
 from anyformer.core.taps import is_watched
 from anyformer.errors import InputError
-
-from ..batches import BATCHES, build, cast
+from tests.batches import BATCHES, build, cast
 
 SELF = {"bert-tiny": "encoder", "gpt2-tiny": "decoder", "transformer-tiny": "encoder", "perceiver-tiny": "latents"}
 

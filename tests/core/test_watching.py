@@ -17,8 +17,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer import look
 from anyformer.core.taps import is_watched
-
-from ..batches import BATCHES, build
+from tests.batches import BATCHES, build
 
 BATCH = BATCHES["bert-tiny"]("right")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core.attend import BLOCK, KERNELS, Call, attend, choose
-from anyformer.core.masks import Blocks, Causal, Dilated, Mask, Padding, Window
+from anyformer.core.attend import BLOCK, KERNELS, AttentionCall, attend, choose_kernel
+from anyformer.core.masks import BlockLocal2D, Causal, Dilated, Mask, Padding, Window
 from anyformer.core.raster import Raster
 
 LENGTH = 4 * BLOCK + 77
@@ -20,11 +20,11 @@ CASES: dict[str, tuple[Mask, str]] = {
     "dilated, causal": (Dilated(7, 20) & Causal(), "regrouped"),
     "dilated, causal, padded": (Dilated(5, 30) & Causal() & Padding(REAL), "regrouped"),
     "dilated, padded": (Padding(REAL) & Dilated(3, 10), "regrouped"),
-    "blocks in a line": (Causal() & Blocks(Raster(1, 128), 0, 100), "tiled"),
-    "blocks": (Causal() & Blocks(Raster(4, 8, 3, 3), 4, 8), "tiled"),
-    "blocks, little memory": (Causal() & Blocks(Raster(4, 8, 3, 3), 1, 2), "tiled"),
-    "blocks, padded": (Causal() & Blocks(Raster(2, 16, 2, 3), 2, 5) & Padding(REAL), "tiled"),
-    "blocks, far memory": (Causal() & Blocks(Raster(1, 4, 8, 3), 2, 5), "blocked"),
+    "blocks in a line": (Causal() & BlockLocal2D(Raster(1, 128), 0, 100), "tiled"),
+    "blocks": (Causal() & BlockLocal2D(Raster(4, 8, 3, 3), 4, 8), "tiled"),
+    "blocks, little memory": (Causal() & BlockLocal2D(Raster(4, 8, 3, 3), 1, 2), "tiled"),
+    "blocks, padded": (Causal() & BlockLocal2D(Raster(2, 16, 2, 3), 2, 5) & Padding(REAL), "tiled"),
+    "blocks, far memory": (Causal() & BlockLocal2D(Raster(1, 4, 8, 3), 2, 5), "blocked"),
     "dilated by one": (Dilated(1, 40), "regrouped"),
 }
 
@@ -32,9 +32,9 @@ CASES: dict[str, tuple[Mask, str]] = {
 @pytest.mark.parametrize(("mask", "kernel"), CASES.values(), ids=CASES.keys())
 def test_equals_the_dense_reference(mask: Mask, kernel: str) -> None:
     query, key, value = (torch.randn(2, 2, LENGTH, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    assert choose(Call(query, key, value, mask, 0.3)).name == kernel
+    assert choose_kernel(AttentionCall(query, key, value, mask, 0.3)).name == kernel
     results = []
-    others = [name for name in KERNELS if KERNELS[name].can(Call(query, key, value, mask, 0.3))]
+    others = [name for name in KERNELS if KERNELS[name].can(AttentionCall(query, key, value, mask, 0.3))]
     assert {kernel, "reference"} < set(others)
     for name in (None, *others):
         out = attend(query, key, value, mask, scale=0.3, kernel=name)
@@ -44,7 +44,7 @@ def test_equals_the_dense_reference(mask: Mask, kernel: str) -> None:
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 
-BLOCKS = Causal() & Blocks(Raster(4, 8, 3, 3), 2, 4)
+BLOCKS = Causal() & BlockLocal2D(Raster(4, 8, 3, 3), 2, 4)
 
 
 @pytest.mark.parametrize("mask", [Window(64), Dilated(4, 16) & Causal(), BLOCKS], ids=["window", "dilated", "blocks"])
@@ -71,5 +71,5 @@ def test_no_table_of_the_whole_length_is_built(mask: Mask, monkeypatch: pytest.M
 
 def test_a_short_dilated_row_takes_one_call() -> None:
     query = torch.randn(1, 1, 32, 4)
-    assert choose(Call(query, query, query, Dilated(3, 2), 0.5)).name == "sdpa"
+    assert choose_kernel(AttentionCall(query, query, query, Dilated(3, 2), 0.5)).name == "sdpa"
     assert "regrouped" in KERNELS

@@ -12,7 +12,7 @@ import pytest
 import anyformer as af
 from anyformer.data import cache
 from anyformer.data.examples import prepare
-from anyformer.data.read import ListedRows, read
+from anyformer.data.rows import ListRows, read
 from anyformer.version import __version__
 
 DAY = 86400.0
@@ -92,7 +92,7 @@ def test_what_others_put_there_stays(tmp_path: Path, home: Path) -> None:
 
 def test_prepared_rows_are_kept_and_cleaned_too(home: Path) -> None:
     def prepared(words: str) -> Path:
-        rows = ListedRows([{"text": words}])
+        rows = ListRows([{"text": words}])
         prepare(rows, lambda some: [{"ids": [1, 2]} for _ in some], cache=cache.cache_folder())
         return max(cache.cache_folder().glob("*.examples"), key=lambda path: path.stat().st_mtime_ns)
 

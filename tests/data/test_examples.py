@@ -10,10 +10,10 @@ import pytest
 
 import anyformer as af
 from anyformer.data import examples as room
-from anyformer.data.examples import OnDemand, prepare
-from anyformer.data.read import ListedRows, read
+from anyformer.data.examples import LazyExamples, prepare
+from anyformer.data.rows import ListRows, read
 
-ROWS = ListedRows([{"text": "ab" * i, "label": i} for i in range(7)])
+ROWS = ListRows([{"text": "ab" * i, "label": i} for i in range(7)])
 
 
 class Counting:
@@ -93,7 +93,7 @@ def test_examples_on_demand() -> None:
         made.append(row["label"])
         return {"pixels": np.full(4, row["label"])}
 
-    found = OnDemand(ROWS, make)
+    found = LazyExamples(ROWS, make)
     assert len(found) == 7 and made == [] and found.row(5) == 5 and found.lengths.tolist() == [1] * 7
     assert found[2]["pixels"].tolist() == [2] * 4 and found[2] and made == [2, 2]
     with pytest.raises(af.InputError, match=r"row 4: three is no picture"):

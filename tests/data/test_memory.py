@@ -15,7 +15,7 @@ CODE = """
 import resource, sys
 from pathlib import Path
 from anyformer.data.examples import prepare
-from anyformer.data.read import read
+from anyformer.data.rows import read
 
 path, cache = Path(sys.argv[1]), Path(sys.argv[2])
 now = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) * 1024

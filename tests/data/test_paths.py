@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer.tasks.measure import measure
+from anyformer.tasks.evaluate import evaluate_task
 
 GIVEN: dict[str, tuple[Any, str]] = {
     "dicts": ([{"text": "fine", "label": "yes"}], "a list that holds a value of type dict"),
@@ -26,7 +26,7 @@ def test_rows_in_memory_are_refused(task: str, recipe: str, given: str, tmp_path
     with pytest.raises(af.Error, match=rf"^data is {said}; it must be the path of a file or a list of paths\."):
         af.train(task, recipe=recipe, data=data, out=tmp_path / "out")
     with pytest.raises(af.Error, match=rf"^data is {said}; .*\.jsonl"):
-        measure(task, None, data)
+        evaluate_task(task, None, data)
     if data is not None:
         (tmp_path / "rows.tsv").write_text("text\tlabel\nfine\tyes\n")
         with pytest.raises(af.Error, match=rf"^valid is {said}; "):

@@ -17,14 +17,14 @@ import pytest
 import anyformer as af
 from anyformer.data import unpack
 from anyformer.data.arrays import read_arrays
-from anyformer.data.read import read
-from anyformer.pictures.clips import read_clips
-from anyformer.pictures.read import read_pictures
-from anyformer.sounds.open import as_sound
-from anyformer.sounds.read import read_sounds
+from anyformer.data.audio.audio_file import as_audio
+from anyformer.data.audio.read import read_audio
+from anyformer.data.images.read import read_images
+from anyformer.data.rows import read
+from anyformer.data.video.clips import read_clips
 from anyformer.tasks.classify_set import read_sets
 from tests.fuzz import seeds
-from tests.train import picture_files, sound_files
+from tests.training import picture_files, sound_files
 
 ZEROS = 3 * 2**20
 
@@ -67,7 +67,7 @@ def every_row(rows: Any) -> None:
     for row in rows:
         for value in row.values():
             if hasattr(value, "open"):
-                value.open(8000) if type(value).__name__ == "Sound" else value.open()
+                value.open(8000) if type(value).__name__ == "Audio" else value.open()
             elif hasattr(value, "take"):
                 value.take(2)
 
@@ -92,7 +92,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 
 def use(path: Path) -> None:
-    reader = read_sounds if path.name.startswith("sounds") or path.suffix == ".flac" else read_pictures
+    reader = read_audio if path.name.startswith("sounds") or path.suffix == ".flac" else read_images
     every_row(read(path) if ".txt" in path.name else reader(path))
 
 
@@ -115,12 +115,12 @@ def test_a_picture_with_too_many_pixels(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "x.png").write_bytes(picture_files.encode(np.zeros((400, 400), dtype=np.uint8)))
     monkeypatch.setenv("ANYFORMER_MAX_UNPACKED", "100KB")
     with pytest.raises(af.DataError, match=r"x\.png has 400 x 400 pixels.*ANYFORMER_MAX_UNPACKED"):
-        every_row(read_pictures(tmp_path / "x.png"))
+        every_row(read_images(tmp_path / "x.png"))
     monkeypatch.setenv("ANYFORMER_MAX_UNPACKED", "0.5 MB")
-    every_row(read_pictures(tmp_path / "x.png"))
+    every_row(read_images(tmp_path / "x.png"))
     monkeypatch.setenv("ANYFORMER_MAX_UNPACKED", "much")
     with pytest.raises(af.ConfigError, match="20GB"):
-        every_row(read_pictures(tmp_path / "x.png"))
+        every_row(read_images(tmp_path / "x.png"))
 
 
 def test_xz_of_several_streams_with_zeros_between(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_encrypted(name: str, tmp_path: Path) -> None:
 
 READERS: dict[str, Callable[[Path], Any]] = {
     **dict.fromkeys("x.txt x.tsv x.csv x.json x.jsonl x.parquet x.conll x.txt.gz x.tsv.xz".split(), read),
-    **dict.fromkeys(("x.npz", "x.zip", "x.png", "y.json"), read_pictures),
+    **dict.fromkeys(("x.npz", "x.zip", "x.png", "y.json"), read_images),
     "c.npz": read_clips,
     "c.mp4": read_clips,
     "s.npz": read_sets,
-    "s.wav": read_sounds,
-    "s.zip": read_sounds,
+    "s.wav": read_audio,
+    "s.zip": read_audio,
 }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_links_that_lead_in_a_circle(tmp_path: Path) -> None:
         (tmp_path / "x" / name / "1.png").write_bytes(picture_files.encode(seeds.PICTURE))
         for i in range(6):
             (tmp_path / "x" / name / f"up{i}").symlink_to("..")
-    assert len(read_pictures(tmp_path / "x")) == 2
+    assert len(read_images(tmp_path / "x")) == 2
 
 
 def npz(**arrays: Any) -> bytes:
@@ -236,12 +236,12 @@ PIXELS = np.zeros((3, 4, 4, 3), dtype=np.uint8)
 def test_odd_arrays(arrays: dict[str, Any], said: str, tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(npz(**arrays))
     with pytest.raises(af.DataError, match=said):
-        every_row(read_pictures(tmp_path / "x.npz"))
+        every_row(read_images(tmp_path / "x.npz"))
 
 
 def test_labels_as_bytes_and_texts(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(npz(x=PIXELS, y=np.array([b"a", b"b", b"a"])))
-    assert [row["label"] for row in read_pictures(tmp_path / "x.npz")] == ["a", "b", "a"]
+    assert [row["label"] for row in read_images(tmp_path / "x.npz")] == ["a", "b", "a"]
 
 
 def test_a_header_that_promises_more_than_there_is() -> None:
@@ -285,7 +285,7 @@ def test_samples_of_a_sound_come_as_before() -> None:
     wave = np.sin(np.arange(300_000) / 7).astype(np.float32)
     stream = io.BytesIO()
     soundfile.write(stream, np.stack([wave, -wave], axis=1), 16_000, format="FLAC")
-    rate, samples = as_sound(stream.getvalue()).read()
+    rate, samples = as_audio(stream.getvalue()).read()
     whole, _ = soundfile.read(io.BytesIO(stream.getvalue()), dtype="float32", always_2d=True)
     assert rate == 16_000 and np.array_equal(samples.numpy(), whole.T)
-    assert as_sound(sound_files.tone(300)).read()[1].shape[0] == 1
+    assert as_audio(sound_files.tone(300)).read()[1].shape[0] == 1

@@ -7,9 +7,9 @@ import sys
 
 import torch
 
-from . import __doc__ as about
-from .campaign import Campaign, replay
-from .targets import every
+from tests.fuzz import __doc__ as about
+from tests.fuzz.campaign import Campaign, replay
+from tests.fuzz.targets import every
 
 
 def main() -> int:

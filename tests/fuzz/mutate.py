@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from .values import ODD_NUMBERS, ODD_TEXTS, mutate_json, odd_name
+from tests.fuzz.values import ODD_NUMBERS, ODD_TEXTS, mutate_json, odd_name
 
 BOMB = 64 * 2**20  # bytes of zeros, packed a thousandfold
 LARGE = 2**16  # bytes; larger than any seed, so it was blown up by a change before, and is not unpacked here

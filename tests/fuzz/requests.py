@@ -10,10 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.explore import models, things
-
-from . import seeds
-from .targets import Target
+from tests.explorer import models, things
+from tests.fuzz import seeds
+from tests.fuzz.targets import Target
 
 TEXT = {"text": models.TEXT, "new_tokens": 4, "beams": 2, "silence": [{"stage": "decoder", "layer": 0, "head": 1}]}
 SHOWN: dict[str, dict[str, Any]] = {
@@ -54,16 +53,16 @@ def file_of(name: str) -> bytes:
 def client(root: Path) -> Any:
     from fastapi.testclient import TestClient
 
-    from anyformer.explore.app import make_app
-    from anyformer.explore.shelf import Shelf
+    from anyformer.explorer.app import make_app
+    from anyformer.explorer.model_list import ModelList
 
-    found = TestClient(make_app(Shelf.of(sorted(root.iterdir())), seconds=4.0), base_url="http://localhost")
+    found = TestClient(make_app(ModelList.of(sorted(root.iterdir())), seconds=4.0), base_url="http://localhost")
     ids = {one["name"]: one["id"] for one in found.get("/api/models").json()["models"]}
     return found, ids
 
 
 def target(name: str) -> Target:
-    from anyformer.explore.views import VIEWS
+    from anyformer.explorer.views import VIEWS
 
     body = SHOWN[name]
     field = next((key for key in ("picture", "sound", "clip", "items") if key in body), None)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import anyformer as af
-from tests.train import clip_files, picture_files, sound_files
+from tests.training import clip_files, picture_files, sound_files
 
 Files = Mapping[str, bytes]
 WORDS = "cat dog cow bee ant hen fox owl".split()
@@ -137,31 +137,31 @@ def sentences(folder: Path) -> None:
 
 
 def adapter(folder: Path) -> None:
-    from anyformer.core.lora import adapt
-    from anyformer.weights.peft import save_adapter
+    from anyformer.checkpoints.peft import save_adapter
+    from anyformer.core.lora import add_lora
 
     model = _build("gpt2-tiny", {})
-    adapt(model, 2, 4.0, ["*.self.qkv"])
+    add_lora(model, 2, 4.0, ["*.self.qkv"])
     save_adapter(model, folder, "gpt2")
 
 
 def difference(folder: Path, base: Path) -> None:
     """A classifier as what differs from its base: thin matrices, one in steps, a head that is whole."""
-    from anyformer.core.lora import adapt, adapters, merge
+    from anyformer.checkpoints import delta as parts
+    from anyformer.checkpoints.files import write_tensors
+    from anyformer.checkpoints.folder import own_config
+    from anyformer.core.lora import add_lora, lora_layers, merge_lora
     from anyformer.tasks.build import with_head
-    from anyformer.weights import difference as parts
-    from anyformer.weights.files import write_tensors
-    from anyformer.weights.folder import own_config
 
     save_own("bert-tiny", head="base")(base)
     model = with_head(af.load(base), False, head="classify", n_labels=3)
-    adapt(model, 2, 4.0, ["*.self.*"])
+    add_lora(model, 2, 4.0, ["*.self.*"])
     with torch.no_grad():
-        for _, _, adapter in adapters(model):
+        for _, _, adapter in lora_layers(model):
             adapter.b.normal_()
-        merge(model)
+        merge_lora(model)
         parts.own_tensors(model)["encoder.blocks.1.feedforward.up.weight"].normal_()
-    found = parts.difference(model, af.load(base))
+    found = parts.compute_delta(model, af.load(base))
     write_tensors(folder, {name: tensor.contiguous().clone() for name, tensor in found.items()})
     write(folder, {"config.json": _json({**own_config(model), "base": str(base)})})
 

@@ -16,14 +16,13 @@ from typing import Any
 import torch
 
 import anyformer as af
-from anyformer.decode.options import SAMPLING
+from anyformer.generation.options import SAMPLING
 from anyformer.tasks import find
-from anyformer.text.parts import GPT4
+from anyformer.tokenizers.components import GPT4
+from tests.fuzz import seeds
+from tests.fuzz.seeds import TEXTS
 from tests.recipes.batches import training_batch
 from tests.tiny import tiny_recipes
-
-from . import seeds
-from .seeds import TEXTS
 
 FEW = 50  # rows of a damaged file that are answered; all are read
 SECRET = "the quick secret 8d1f"  # beside each damaged folder, and in nothing that is written
@@ -158,8 +157,8 @@ def folders() -> Iterator[Target]:
 
 
 def _has_hf(recipe: str) -> bool:
+    from anyformer.checkpoints.key_tables import TABLES
     from anyformer.registry import recipe as find_recipe
-    from anyformer.weights.tables import TABLES
 
     family = find_recipe(recipe).family.name
     return recipe != "resnet-tiny" and any(table.family == family for table in TABLES.values())
@@ -202,10 +201,10 @@ def train(task: str, recipe: str, data: Path, out: Path, settings: dict[str, Any
 def begin(task: str, recipe: str, rows: Any, settings: dict[str, Any]) -> None:
     """As training begins: what the data tells is read from it, and a batch goes through the model."""
     from anyformer.data.settings import TokenizerSettings
-    from anyformer.tasks.base import Setup
+    from anyformer.tasks.base import TaskSetup
 
     size = settings.get("tokenizer.vocab_size", 8000)
-    made = find(task).begin(recipe, rows, setup=Setup(tokenizer=TokenizerSettings(vocab_size=size)))
+    made = find(task).begin(recipe, rows, setup=TaskSetup(tokenizer=TokenizerSettings(vocab_size=size)))
     examples = made.prepare(rows)
     batch = next(iter(made.plan(examples, made.batch).whole(0)), None)
     if batch is not None:
@@ -305,7 +304,7 @@ def options() -> Iterator[Target]:
 
 
 def every() -> dict[str, Target]:
-    from .requests import explorer
+    from tests.fuzz.requests import explorer
 
     found = [*folders(), *data(), *options(), *explorer()]
     return {target.name: target for target in found}

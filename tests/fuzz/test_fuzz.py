@@ -12,10 +12,9 @@ from random import Random
 import pytest
 
 import anyformer as af
-
-from . import campaign as campaign_module
-from .campaign import Campaign, Report
-from .targets import Target
+from tests.fuzz import campaign as campaign_module
+from tests.fuzz.campaign import Campaign, Report
+from tests.fuzz.targets import Target
 
 ROOT = Path(__file__).parents[2]
 

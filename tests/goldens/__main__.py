@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .collect import SECTIONS
-from .committed import rewrite
+from tests.goldens.collect import SECTIONS
+from tests.goldens.committed import rewrite
 
 SHOWN = 12  # differences that are listed
 

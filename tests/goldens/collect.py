@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 import anyformer as af
+from tests.checkpoints.compare import flat
+from tests.goldens import folders
 from tests.recipes.batches import training_batch
-from tests.train.test_every_task import CASES
-from tests.weights.compare import flat
-
-from . import folders
+from tests.training.test_every_task import CASES
 
 Found = Iterator[tuple[str, Tensor | str]]
 STEPS = 3  # the loss of the third step depends on two updates
@@ -70,7 +69,7 @@ def ids(home: Path) -> Found:
 
 def shipped(home: Path) -> Found:
     """Answers of the models that come along, to the example of each."""
-    from anyformer import shipped as models
+    from anyformer import pretrained as models
     from anyformer.tasks import TASKS
 
     for model in models.models():

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import folders
-from .collect import generated, outputs
+from tests.goldens import folders
+from tests.goldens.collect import generated, outputs
 
 TABLE = Path(__file__).parent / "committed.json"
 SAMPLES = 6  # values that are kept of a tensor

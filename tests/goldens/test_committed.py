@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ..tiny import tiny_recipes
-from . import committed, folders
+from tests.goldens import committed, folders
+from tests.tiny import tiny_recipes
 
 
 def test_every_recipe_is_here() -> None:

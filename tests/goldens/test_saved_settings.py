@@ -16,8 +16,8 @@ import anyformer as af
 from anyformer import registry
 from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.tasks import find
-from anyformer.train.settings import TrainSettings
-from anyformer.train.state import State
+from anyformer.training.settings import TrainSettings
+from anyformer.training.state import TrainState
 
 SAVED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "saved_settings.json").read_text())
 
@@ -54,7 +54,7 @@ def test_settings_of_a_run(task: str) -> None:
 
 @pytest.mark.parametrize("task", [task for task in SAVED if "state" in SAVED[task]])
 def test_the_state_of_a_checkpoint(task: str) -> None:
-    assert values(State.from_json(SAVED[task]["state"]).to_json()) == values(SAVED[task]["state"])
+    assert values(TrainState.from_json(SAVED[task]["state"]).to_json()) == values(SAVED[task]["state"])
 
 
 def test_a_saved_key_that_the_task_does_not_know_is_an_error() -> None:

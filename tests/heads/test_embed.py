@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anyformer.heads.embed import POOLS, SentenceHead
-from anyformer.run import Run
+from anyformer.forward_context import ForwardContext
+from anyformer.heads.embed import POOLS, SentenceEmbeddingHead
 from anyformer.tokens import Tokens
 
 X = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)) - 5  # all below zero
@@ -30,8 +30,8 @@ def test_the_largest_of_the_real_tokens() -> None:
 
 
 def test_several_poolings_of_an_empty_row() -> None:
-    run = Run({}, None, training=False)
+    run = ForwardContext({}, None, training=False)
     run.tokens["encoder"] = Tokens(X, torch.tensor([[1] * 5, [0] * 5, [1] * 5]).bool())
     for normalise in (False, True):
-        vectors = SentenceHead("encoder", ("cls", "max", "mean"), normalise)(run)["sentence_embedding"]
+        vectors = SentenceEmbeddingHead("encoder", ("cls", "max", "mean"), normalise)(run)["sentence_embedding"]
         assert vectors.isfinite().all() and not vectors[1].any()

@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.heads.keypoints import bells, mirror
-from anyformer.heads.peaks import find_peaks
+from anyformer.checkpoints.key_table import named_tensors
+from anyformer.heads.heatmap_peaks import find_peaks
+from anyformer.heads.keypoints import flip_heatmaps_back, gaussian_heatmaps
 from anyformer.tokens import Tokens
-from anyformer.weights.table import addresses
 
 
 def smooth_maps(seed: int = 0, size: tuple[int, int] = (16, 12)) -> torch.Tensor:
     """Bells somewhere, and a little noise."""
     generator = torch.Generator().manual_seed(seed)
     places = torch.rand(3, 5, 2, generator=generator) * 0.9 + 0.05
-    return bells(places, size, 1.5) * 0.8 + torch.rand(3, 5, *size, generator=generator) * 0.02 + 0.01
+    return gaussian_heatmaps(places, size, 1.5) * 0.8 + torch.rand(3, 5, *size, generator=generator) * 0.02 + 0.01
 
 
 @pytest.mark.parametrize("kernel", [11, 3])
@@ -47,7 +47,7 @@ def test_peaks_are_those_of_the_processor(kernel: int) -> None:
 
 def test_peaks_find_the_middle_of_a_bell() -> None:
     places = torch.tensor([[[0.31, 0.62], [0.5, 0.5]]])
-    cells, scores = find_peaks(bells(places, (33, 33), 2.0))
+    cells, scores = find_peaks(gaussian_heatmaps(places, (33, 33), 2.0))
     torch.testing.assert_close(cells / 32, places, atol=2e-3, rtol=0)
     assert float(scores.min()) > 0.9
 
@@ -58,7 +58,7 @@ def test_a_flat_map_gives_a_finite_place() -> None:
 
 
 def test_bells_are_one_at_the_joint() -> None:
-    made = bells(torch.tensor([[[0.0, 1.0]]]), (5, 9), 2.0)
+    made = gaussian_heatmaps(torch.tensor([[[0.0, 1.0]]]), (5, 9), 2.0)
     assert float(made[0, 0, 4, 0]) == 1.0
     assert float(made[0, 0, 4, 2]) == pytest.approx(2.718281828 ** (-4 / 8))
     assert float(made[0, 0, 1, 0]) == pytest.approx(2.718281828 ** (-9 / 8))
@@ -68,14 +68,14 @@ def test_mirror_is_flip_back() -> None:
     from transformers.models.vitpose.modeling_vitpose import flip_back
 
     maps, pairs = torch.randn(2, 5, 4, 6), torch.tensor([[0, 1], [2, 4]])
-    assert torch.equal(mirror(maps, pairs), flip_back(maps, pairs))
+    assert torch.equal(flip_heatmaps_back(maps, pairs), flip_back(maps, pairs))
 
 
 def test_the_loss_of_heat_maps_is_the_energy_missed() -> None:
     """Nothing at all misses everything; the target itself nothing; a joint of weight 0 does not count."""
     head = af.build("vitpose-tiny").heads["pose"]
     labels = torch.tensor([[[0.5, 0.5, 1.0], [0.2, 0.7, 1.0], [0.1, 0.1, 0.0]]])
-    target = bells(labels[..., :2], (16, 16), 2.0)
+    target = gaussian_heatmaps(labels[..., :2], (16, 16), 2.0)
     assert float(head.loss(torch.zeros_like(target), labels)) == pytest.approx(1.0)
     assert float(head.loss(target, labels)) == 0.0
     wrong = target.clone()
@@ -106,7 +106,7 @@ def test_a_joint_points_at_the_mean_of_the_cells_that_fit() -> None:
     """Scaled dot products with the cells, as weights of the cells' middles; the step is nothing at first."""
     torch.manual_seed(0)
     head, x, cells = af.build("joints-tiny").heads["pose"], torch.randn(1, 5, 32), torch.randn(1, 6, 32)
-    p = addresses(head)
+    p = named_tensors(head)
     query = F.layer_norm(x, (32,)) @ p["query.weight"].T + p["query.bias"]
     weights = (query @ (cells @ p["key.weight"].T + p["key.bias"]).transpose(1, 2) / 32**0.5).softmax(-1)
     middles = torch.tensor([[x, y] for y in (0.25, 0.75) for x in (1 / 6, 3 / 6, 5 / 6)])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.weights.table import addresses
+from anyformer.checkpoints.key_table import named_tensors
 
 
 def test_linear_head_is_a_matrix_for_each_patch() -> None:
@@ -15,7 +15,7 @@ def test_linear_head_is_a_matrix_for_each_patch() -> None:
     model = af.build("segmenter-tiny", head="linear")
     with torch.no_grad():
         out = model(pixel_values=torch.randn(2, 3, 32, 40), output_hidden_states=True)
-    p = addresses(model)
+    p = named_tensors(model)
     last = F.layer_norm(
         out.hidden_states[-1], (64,), p["encoder.final_norm.weight"], p["encoder.final_norm.bias"], 1e-6
     )
@@ -29,7 +29,7 @@ def test_mask_head_compares_patches_with_class_queries() -> None:
     model = af.build("segmenter-tiny")
     with torch.no_grad(), af.look(model, "decoder.output", "decoder.input") as seen:
         logits = model(pixel_values=torch.randn(2, 3, 32, 32)).logits
-    p, x = addresses(model), seen["decoder.output"]
+    p, x = named_tensors(model), seen["decoder.output"]
     assert seen["decoder.input"].shape == (2, 16 + 5, 64)
     assert torch.equal(seen["decoder.input"][0, 16:], p["decoder.inputs.vectors.weight"])
     patches = F.normalize(x[:, :16] @ p["mask.patch.weight"].T, dim=-1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.inputs.backbone import Convolution
+from anyformer.inputs.backbone import ConvNormAct
 
 
 def build(name: str) -> af.Model:
@@ -23,7 +23,7 @@ def build(name: str) -> af.Model:
 
 
 def folded(model: af.Model) -> list[bool]:
-    return [module._folded is not None for module in model.modules() if isinstance(module, Convolution)]
+    return [module._folded is not None for module in model.modules() if isinstance(module, ConvNormAct)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
-from anyformer.run import Output
+from anyformer.forward_context import Output
 
 MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
 X = torch.arange(12.0).reshape(2, 3, 2)

@@ -8,8 +8,8 @@ import jiwer
 import pytest
 
 import anyformer as af
-from anyformer.metrics.captions import bleu, caption_scores, cider, rouge_l, words
-from anyformer.metrics.reading import distance, reading_scores
+from anyformer.metrics.captions import bleu, caption_scores, cider, normalize_words, rouge_l
+from anyformer.metrics.error_rates import cer_and_wer, edit_distance
 
 WORDS = "a the dog cat runs jumps on over green grass red ball two people are playing in water".split()
 
@@ -65,8 +65,11 @@ def test_cider_by_hand() -> None:
 
 
 def test_words() -> None:
-    assert words("A dog 's ball , wet .") == ["a", "dog", "'s", "ball", "wet"]
-    assert words("Two-year-old can't swim; it's 3.5 m (deep)!") == "two-year-old can't swim it's 3.5 m deep".split()
+    assert normalize_words("A dog 's ball , wet .") == ["a", "dog", "'s", "ball", "wet"]
+    assert (
+        normalize_words("Two-year-old can't swim; it's 3.5 m (deep)!")
+        == "two-year-old can't swim it's 3.5 m deep".split()
+    )
 
 
 def test_all_figures() -> None:
@@ -82,11 +85,11 @@ def test_all_figures() -> None:
 def test_reading_errors() -> None:
     said, references = corpus()
     wanted = [texts[0] for texts in references]
-    figures = reading_scores(said, wanted)
+    figures = cer_and_wer(said, wanted)
     assert figures["cer"] == pytest.approx(100 * jiwer.cer(wanted, said))
     assert figures["wer"] == pytest.approx(100 * jiwer.wer(wanted, said))
-    assert reading_scores(["ABC "], ["abc"], lowercase=True)["cer"] == 0
-    assert reading_scores(["ABC", "x"], ["abc", "x"])["exact"] == 50
-    assert distance("kitten", "sitting") == 3 and distance("", "ab") == 2
+    assert cer_and_wer(["ABC "], ["abc"], lowercase=True)["cer"] == 0
+    assert cer_and_wer(["ABC", "x"], ["abc", "x"])["exact"] == 50
+    assert edit_distance("kitten", "sitting") == 3 and edit_distance("", "ab") == 2
     with pytest.raises(af.InputError, match="empty"):
-        reading_scores(["a"], [""])
+        cer_and_wer(["a"], [""])

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import anyformer as af
-from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
-from anyformer.metrics.entities import entities, entity_scores, f1_of_types, iob2
+from anyformer.metrics.classification import accuracy, f1, matthews_corrcoef, pearson, spearman
+from anyformer.metrics.entities import entities, entity_scores, f1_by_type, iob2
 from anyformer.metrics.language import bits_per_character, perplexity
-from anyformer.metrics.squad import normalise, squad
-from anyformer.metrics.writing import bleu, by_length, rouge
+from anyformer.metrics.squad import normalize_answer, squad
+from anyformer.metrics.text_generation import bleu, by_length, rouge
 
 WORDS = "the a cat cats dog running ran over, The quick-brown U.S. end. of it's 42 naïve".split()
 
@@ -65,13 +65,13 @@ def test_classes_are_scikit_learns() -> None:
         wanted = chance.choices(names, k=200)
         found = [right if chance.random() < 0.6 else chance.choice(names) for right in wanted]
         assert accuracy(found, wanted) == pytest.approx(metrics.accuracy_score(wanted, found))
-        assert matthews(found, wanted) == pytest.approx(metrics.matthews_corrcoef(wanted, found))
+        assert matthews_corrcoef(found, wanted) == pytest.approx(metrics.matthews_corrcoef(wanted, found))
         for average in ("macro", "micro"):
             expected = metrics.f1_score(wanted, found, average=average)
             assert f1(found, wanted, average=average) == pytest.approx(expected)
         one = metrics.f1_score(wanted, found, labels=[names[1]], average="macro")
         assert f1(found, wanted, positive=names[1]) == pytest.approx(one)
-    assert matthews(["a", "a"], ["a", "b"]) == 0 == f1(["a"], ["a"], positive="b")
+    assert matthews_corrcoef(["a", "a"], ["a", "b"]) == 0 == f1(["a"], ["a"], positive="b")
     with pytest.raises(af.InputError, match="1 answers for 2 rows"):
         accuracy(["a"], ["a", "b"])
 
@@ -106,7 +106,7 @@ def test_entities_are_seqevals(marks: str) -> None:
     assert scores["precision"] == pytest.approx(seqeval.precision_score(wanted, found))
     assert scores["recall"] == pytest.approx(seqeval.recall_score(wanted, found))
     report = seqeval.classification_report(wanted, found, output_dict=True)
-    assert f1_of_types(found, wanted) == pytest.approx({kind: report[kind]["f1-score"] for kind in ("LOC", "PER")})
+    assert f1_by_type(found, wanted) == pytest.approx({kind: report[kind]["f1-score"] for kind in ("LOC", "PER")})
 
 
 def test_iob1_becomes_iob2() -> None:
@@ -147,7 +147,7 @@ def test_squad_is_the_official_script() -> None:
     ours, theirs, others = (sentences(80, seed) for seed in (9, 10, 11))
     rows = [row for row in zip(ours, theirs, others, strict=True) if all(official_normalize(text) for text in row)]
     assert len(rows) > 50
-    assert all(normalise(text) == official_normalize(text) for row in rows for text in row)
+    assert all(normalize_answer(text) == official_normalize(text) for row in rows for text in row)
     found = squad([row[0] for row in rows], [row[1:] for row in rows])
     best = [max(official_f1(said, wanted) for wanted in right) for said, *right in rows]
     assert found["f1"] == pytest.approx(100 * np.mean(best))

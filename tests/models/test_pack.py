@@ -11,11 +11,10 @@ import torch
 from safetensors import safe_open
 
 import anyformer as af
-from anyformer import shipped
+from anyformer import pretrained
 from anyformer.tasks import find
-from anyformer.tasks.measure import Measured
-
-from .. import shelf
+from anyformer.tasks.evaluate import EvalResult
+from tests import shelf
 
 pack = shelf.packer()
 
@@ -71,9 +70,9 @@ def test_the_card_says_where_it_comes_from(made: Path, home: Path) -> None:
     record = json.loads((made / "translator" / "train.json").read_text())
     assert pack.tidy(record["command"]) in card and "kWh (an estimate" in card and "4 steps" in card
     assert "it has learned next to nothing" in card and "eight animals, made up here" in card
-    figures: Any = pack.measure("translate", "en-de", str(made / "pairs.tsv"), device="cpu").figures
+    figures: Any = pack.evaluate_task("translate", "en-de", str(made / "pairs.tsv"), device="cpu").figures
     assert f"signature: {figures['signature']}" in card and f"{figures['bleu']:.4f}" in card
-    row = shipped.find("en-de")
+    row = pretrained.find("en-de")
     assert row is not None and row.score == f"bleu {figures['bleu']:.4g} on eight pairs"
     assert str(made) not in card and str(Path.home()) not in card
 
@@ -111,9 +110,9 @@ def test_packing_again_replaces(made: Path, home: Path) -> None:
     pack.pack(order(made, home, "small", "small", weights="float32"))
     pack.pack(order(made, home, "translator", "en-de"))
     pack.pack(order(made, home, "small", "small", weights="bf16"))
-    rows = json.loads((home / shipped.TABLE).read_text())["models"]
+    rows = json.loads((home / pretrained.TABLE).read_text())["models"]
     assert [row["name"] for row in rows] == ["en-de", "small"]
-    assert all(shipped.find(row["name"]).open().is_dir() for row in rows)  # type: ignore[union-attr]
+    assert all(pretrained.find(row["name"]).open().is_dir() for row in rows)  # type: ignore[union-attr]
     assert not [path for path in home.iterdir() if path.name.startswith(".")]
 
 
@@ -141,11 +140,11 @@ def test_what_may_not_ship_does_not(
 def test_a_figure_that_moves_is_refused(made: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 % of the figure that counts, no more."""
 
-    def fake(task: str, folder: Path, path: str, *, device: str) -> Measured:
+    def fake(task: str, folder: Path, path: str, *, device: str) -> EvalResult:
         assert device == "cpu"
-        return Measured(path, 8, "accuracy", {"accuracy": 0.9 if folder == made / "small" else 0.9 - moved})
+        return EvalResult(path, 8, "accuracy", {"accuracy": 0.9 if folder == made / "small" else 0.9 - moved})
 
-    monkeypatch.setattr(pack, "measure", fake)
+    monkeypatch.setattr(pack, "evaluate_task", fake)
     for moved in (0.008, 0.01):
         rows = order(made, home, "small", "small", evals=(("rows", "file"),), anyway=False)
         if moved < 0.009:
@@ -177,7 +176,7 @@ def test_every_note_is_whole() -> None:
         find(notes["task"])
         assert "example" in notes or (pack.NOTES / "inputs" / notes["example_file"]).is_file()
         assert "example" in notes or notes["example_from"]
-        card = pack.HOME / path.stem / shipped.CARD
+        card = pack.HOME / path.stem / pretrained.CARD
         said = card.read_text(encoding="utf-8") if card.is_file() else None
         assert said is None or all(f"- {one}\n" in said for one in notes["failures"]), "card and notes say the same"
     used = {pack.read_notes(pack.Order(Path(), path.stem)).get("example_file") for path in paths}

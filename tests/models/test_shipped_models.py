@@ -10,18 +10,18 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer import shipped
-from anyformer.pictures import draw
-from anyformer.pictures.open import Picture
+from anyformer import pretrained
+from anyformer.data.images import draw
+from anyformer.data.images.image_file import ImageFile
 
 INPUTS = Path(__file__).parents[2] / "models" / "notes" / "inputs"
 
 
 def ask(name: str, *things: Any, **options: Any) -> list[Any]:
-    found = shipped.find(name)
+    found = pretrained.find(name)
     if found is None or found.path is None:
         pytest.skip(f"{name} is not here")
-    if found.base is not None and (base := shipped.find(found.base)) is not None and base.path is None:
+    if found.base is not None and (base := pretrained.find(found.base)) is not None and base.path is None:
         pytest.skip(f"{found.base} is not installed")
     answers: list[Any] = af.task(found.task, name)(list(things), **options)
     return answers
@@ -94,7 +94,7 @@ def test_a_printed_line_is_read() -> None:
     (answer,) = ask("lines", INPUTS / "line.png")
     assert str(answer) == "Invoice 2031-07: 3 coffees, 12.50 EUR"
     read = af.task("read", "lines")
-    batch, _ = read.look_at([Picture.of(INPUTS / "line.png")])
+    batch, _ = read.look_at([ImageFile.of(INPUTS / "line.png")])
     looked = read.regions(batch, list(answer.ids))[:, 0].argmax(dim=1).double()  # a column for each letter
     places = torch.stack([looked, torch.arange(float(len(looked)))])
     assert float(torch.corrcoef(places)[0, 1]) > 0.98  # from left to right

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from .test_everyday import script
+from tests.models.test_everyday import script
 
 synthetic, data, pronouns = script("synthetic"), script("translate_data"), script("pronouns")
 

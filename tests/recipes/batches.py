@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..tiny import family_of
+from tests.tiny import family_of
 
 DECODERS = ("gpt1", "gpt2", "gpt3", "gptneox", "llama", "mistral", "qwen2", "qwen3", "gemma3")
 

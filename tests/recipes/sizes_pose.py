@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .sizes_vit import _basic, _convolution
+from tests.recipes.sizes_vit import _basic, _convolution
 
 _VITPOSE = {"vitpose-s": (12, 384, 12), "vitpose-b": (12, 768, 12), "vitpose-l": (24, 1024, 16)}
 _VITPOSE |= {"vitpose-h": (32, 1280, 16)}

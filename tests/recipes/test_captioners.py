@@ -11,10 +11,10 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer import registry
-from anyformer.core.recurrent import Look
-from anyformer.heads.caption import CaptionHead, LookConfig
+from anyformer.core.recurrent import AttentionStep
+from anyformer.heads.caption import AttentionLossConfig, CaptionHead
 from anyformer.heads.language import LanguageConfig
-from anyformer.recipes.captioners import CNNTransformer
+from anyformer.recipes.captioners import CNNTransformerConfig
 
 PIXELS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
 WORDS = torch.tensor([[0, 7, 9, 30], [0, 11, 5, 2]])
@@ -107,7 +107,8 @@ def test_reward() -> None:
     weights = torch.tensor([[[0.2, 0.8]], [[0.5, 0.5]]], requires_grad=True)
     taken = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     head = CaptionHead(
-        LanguageConfig(d_model=2, vocab_size=2, reads="decoder"), LookConfig(coverage=0.0, reward=1.0, entropy=0.0)
+        LanguageConfig(d_model=2, vocab_size=2, reads="decoder"),
+        AttentionLossConfig(coverage=0.0, reward=1.0, entropy=0.0),
     )
     head.reset(0.0)
     head.usual.fill_(-0.5)
@@ -115,7 +116,7 @@ def test_reward() -> None:
     labels = torch.tensor([[0], [0]])
     said = F.log_softmax(logits, dim=-1)[:, 0, 0]  # one above the usual -0.5, one below
     assert said[0] > -0.5 > said[1]
-    head.attention_loss(Look(weights, taken).note(None), logits, labels).backward()
+    head.attention_loss(AttentionStep(weights, taken).note(None), logits, labels).backward()
     expected = torch.zeros_like(weights)
     expected[0, 0, 0] = -(said[0] + 0.5) / 0.2 / 2
     expected[1, 0, 1] = -(said[1] + 0.5) / 0.5 / 2
@@ -124,7 +125,7 @@ def test_reward() -> None:
 
 def test_words_that_do_not_count_are_not_noted() -> None:
     weights = torch.tensor([[[0.25, 0.75], [1.0, 0.0]]])
-    note = Look(weights, weights).note(torch.tensor([[True, False]]))
+    note = AttentionStep(weights, weights).note(torch.tensor([[True, False]]))
     assert note.coverage.tolist() == [[0.25, 0.75]]
 
 
@@ -160,7 +161,7 @@ def test_a_picture_of_another_size() -> None:
 def test_the_grid_has_a_place_for_every_cell(net: dict[str, Any], side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions are those of the cells that the network makes, and none is interpolated."""
     settings = registry.recipe("cnn-transformer-tiny").config
-    assert isinstance(settings, CNNTransformer)
+    assert isinstance(settings, CNNTransformerConfig)
     model = built("cnn-transformer-tiny", net=settings.net.replace(**net), image_size=(side, side + 9))
 
     def refuse(*args: Any, **options: Any) -> Tensor:

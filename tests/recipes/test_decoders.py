@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import anyformer as af
-from anyformer.weights.table import addresses
-
-from ..batches import build
+from anyformer.checkpoints.key_table import named_tensors
+from tests.batches import build
 
 
 def gpt3_by_hand(model: af.Model, ids: Tensor, band: int) -> Tensor:
     """Brown et al. 2020, §2.1, with a dense mask for each layer."""
-    p = addresses(model)
+    p = named_tensors(model)
     length = ids.shape[1]
     x = p["decoder.inputs.words.weight"][ids] + p["decoder.inputs.positions.weight"][:length]
     i, j = torch.arange(length)[:, None], torch.arange(length)[None, :]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.positions import Sinusoidal2D
-from anyformer.inputs.anchors import sample, sines
-from anyformer.inputs.stem import Patches, Stem, StemConfig
+from anyformer.inputs.anchors import box_sinusoids, sample_grid
+from anyformer.inputs.stem import ConvStem, ConvStemConfig, PatchEmbed
 from anyformer.tokens import Tokens
 
-STEM = StemConfig(widths=(8, 16, 24), depths=(0, 1, 1))
+STEM = ConvStemConfig(widths=(8, 16, 24), depths=(0, 1, 1))
 ANCHORS: dict[str, Any] = {"stem": STEM, "anchors": True, "every_layer": True, "n_queries": 9}
 VARIANTS: dict[str, dict[str, Any]] = {
     "stem": {"stem": STEM},
@@ -110,23 +110,23 @@ def test_sampling_between_cells() -> None:
     """At the middle of a cell its token, between two their mean; with padding, shares of the real part."""
     grid = torch.arange(12.0).view(1, 12, 1)
     points = torch.tensor([[0.125, 1 / 6], [0.25, 1 / 6], [0.875, 5 / 6]])
-    assert sample(Tokens(grid, grid=(3, 4)), points).flatten().tolist() == pytest.approx([0, 0.5, 11], abs=1e-5)
+    assert sample_grid(Tokens(grid, grid=(3, 4)), points).flatten().tolist() == pytest.approx([0, 0.5, 11], abs=1e-5)
     mask = torch.zeros(1, 3, 4, dtype=torch.bool)
     mask[:, :2, :2] = True
-    found = sample(Tokens(grid, mask.flatten(1), grid=(3, 4)), torch.tensor([[0.25, 0.25], [0.75, 0.75]]))
+    found = sample_grid(Tokens(grid, mask.flatten(1), grid=(3, 4)), torch.tensor([[0.25, 0.25], [0.75, 0.75]]))
     assert found.flatten().tolist() == pytest.approx([0, 5], abs=1e-5)
 
 
 def test_places_are_told_as_cells_are() -> None:
     """A box's sines are those that the encoder's cells have: x and y of the last cell are 1."""
     code = Sinusoidal2D(16).embed(Tokens(torch.zeros(1, 12, 16), grid=(3, 4)))[0]
-    torch.testing.assert_close(sines(torch.tensor([1.0, 1.0]), 16), code[-1], rtol=0, atol=1e-4)
-    torch.testing.assert_close(sines(torch.tensor([1 / 3, 0.5]), 16), code[1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(box_sinusoids(torch.tensor([1.0, 1.0]), 16), code[-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(box_sinusoids(torch.tensor([1 / 3, 0.5]), 16), code[1], rtol=0, atol=1e-4)
 
 
 def test_grids_of_odd_pictures() -> None:
-    assert Stem(StemConfig())(torch.randn(1, 3, 100, 70)).shape == (1, 256, 7, 5)
-    assert Patches(3, 8, 16)(torch.randn(1, 3, 100, 70)).shape == (1, 8, 7, 5)
+    assert ConvStem(ConvStemConfig())(torch.randn(1, 3, 100, 70)).shape == (1, 256, 7, 5)
+    assert PatchEmbed(3, 8, 16)(torch.randn(1, 3, 100, 70)).shape == (1, 8, 7, 5)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.inputs.replaced import draw
-from anyformer.recipes.electra_joint import JointELECTRA, discriminator
-
-from .batches import training_batch
+from anyformer.inputs.replaced_tokens import gumbel_sample
+from anyformer.recipes.electra_joint import JointELECTRAConfig, discriminator
+from tests.recipes.batches import training_batch
 
 
 def alone(joint: af.Model, which: str) -> af.Model:
     """The generator or the discriminator as a model of the family electra, with the joint model's weights."""
-    assert isinstance(joint.config, JointELECTRA)
+    assert isinstance(joint.config, JointELECTRAConfig)
     settings = getattr(joint.config, which)
     model = af.build("electra-tiny", **settings.to_json())
     renamed = {}
@@ -83,7 +82,7 @@ def test_loss_is_the_sum_of_both() -> None:
         words = generator(**masked, labels=batch["labels"])
         chosen = batch["labels"] != -100
         filled = batch["input_ids"].clone()
-        filled[chosen] = draw(words.logits[chosen], batch["noise"][chosen])
+        filled[chosen] = gumbel_sample(words.logits[chosen], batch["noise"][chosen])
         wrong = chosen & (filled != batch["labels"])
         found = discriminator(input_ids=filled, attention_mask=batch["attention_mask"], labels=wrong.long())
     torch.testing.assert_close(out.generator_loss, words.loss)
@@ -133,7 +132,7 @@ def test_draws_follow_the_scores() -> None:
     """The Gumbel trick draws each word as often as its probability says."""
     torch.manual_seed(0)
     scores = torch.tensor([2.0, 0.0, -1.0, 1.0])
-    drawn: Tensor = draw(scores.expand(40_000, 4))
+    drawn: Tensor = gumbel_sample(scores.expand(40_000, 4))
     shares = torch.bincount(drawn, minlength=4) / 40_000
     expected = scores.exp() / scores.exp().sum()
     torch.testing.assert_close(shares, expected, rtol=0, atol=5 * 0.5 / 200)
@@ -151,6 +150,6 @@ def test_without_labels_the_discriminator_reads_the_text() -> None:
 def test_draws_among_many_words_in_half_precision() -> None:
     """Equal scores, equal chances: the middle word is met half-way, and none is favoured."""
     torch.manual_seed(0)
-    drawn = draw(torch.zeros(1, dtype=torch.bfloat16).expand(4000, 1000))
+    drawn = gumbel_sample(torch.zeros(1, dtype=torch.bfloat16).expand(4000, 1000))
     assert abs(float(drawn.float().mean()) - 499.5) < 5 * 1000 / 12**0.5 / 4000**0.5
     assert int(torch.bincount(drawn, minlength=1000).max()) < 20

@@ -10,12 +10,11 @@ import torch
 
 import anyformer as af
 from anyformer import registry
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.recipes import encoder
-from anyformer.recipes.bert import BERT, STYLE
-from anyformer.recipes.electra import ELECTRA
-
-from ..batches import text
+from anyformer.recipes.bert import STYLE, BERTConfig
+from anyformer.recipes.electra import ELECTRAConfig
+from tests.batches import text
 
 FIELDS = {
     "base": "last_hidden_state",
@@ -42,8 +41,8 @@ def test_every_use_of_every_encoder_runs(name: str, use: str) -> None:
 
 def test_a_family_of_ones_own_with_berts_settings() -> None:
     """The default head of BERT's settings is that of pre-training, as in BERT itself."""
-    config = BERT(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128)
-    inputs = encoder.text_input(config, Table(config.max_length, config.d_model), n_types=config.n_types)
+    config = BERTConfig(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128)
+    inputs = encoder.text_input(config, LearnedPositions(config.max_length, config.d_model), n_types=config.n_types)
     mine = encoder.model("mine", config, inputs, encoder.heads(config, STYLE, inputs))
     bert = af.build("bert-tiny")
     mine.load_state_dict(bert.state_dict())
@@ -53,6 +52,6 @@ def test_a_family_of_ones_own_with_berts_settings() -> None:
 
 
 def test_a_use_that_the_family_must_build_itself_is_refused() -> None:
-    config = ELECTRA(n_layers=1, d_model=32, n_heads=2, d_hidden=32, head="discriminate")
+    config = ELECTRAConfig(n_layers=1, d_model=32, n_heads=2, d_hidden=32, head="discriminate")
     with pytest.raises(af.Error, match='head "discriminate"'):
         encoder.heads(config, STYLE, encoder.text_input(config))

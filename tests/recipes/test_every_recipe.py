@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from tests.weights.compare import flat
-
-from ..tiny import family_of, tiny_recipes
-from .batches import training_batch
+from tests.checkpoints.compare import flat
+from tests.recipes.batches import training_batch
+from tests.tiny import family_of, tiny_recipes
 
 NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny", "show-tell-tiny")
 NO_DROPOUT = (

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core import attention
-from anyformer.core.attend import Call, choose
-from anyformer.core.state import KeyValues, State
+from anyformer.core.attend import AttentionCall, choose_kernel
+from anyformer.core.cache import Cache, SelfAttentionCache
 
 LINE: dict[str, Any] = {"image_size": (16, 8), "block": (1, 16), "memory": (0, 8)}
 PLANE: dict[str, Any] = {"image_size": (16, 8), "local": "2d", "block": (2, 4), "memory": (1, 2)}
@@ -37,11 +37,11 @@ def test_remembering_is_recomputing(way: dict[str, Any]) -> None:
     model, ids = model_of(way), picture(384)
     with torch.no_grad():
         whole = model(input_ids=ids).logits
-        state, pieces = State(), []
+        state, pieces = Cache(), []
         for piece in ids.split([7, 1, 90, *[1] * 286], dim=1):
             pieces.append(model(input_ids=piece, past_key_values=state).logits)
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=0, atol=1e-9)
-    held = [layer.held for layer in state.layers.values() if isinstance(layer, KeyValues)]
+    held = [layer.held for layer in state.layers.values() if isinstance(layer, SelfAttentionCache)]
     assert len(held) == 2 and max(held) < 240
 
 
@@ -66,8 +66,8 @@ def test_tiles_are_the_reference(way: dict[str, Any], monkeypatch: pytest.Monkey
     run = attention.attend
 
     def note(*args: Any, **options: Any) -> Tensor:
-        call = Call(*args[:4], 1.0)
-        chosen.append(choose(call).name)
+        call = AttentionCall(*args[:4], 1.0)
+        chosen.append(choose_kernel(call).name)
         return run(*args, **options)
 
     results = []

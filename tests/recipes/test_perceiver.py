@@ -11,17 +11,16 @@ import torch
 
 import anyformer as af
 from anyformer import registry
-from anyformer.data.batches import BatchSettings
-from anyformer.inputs.raw import RawPixels, waves
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture
-
-from ..tasks.learn import begin, learn, listed
+from anyformer.data.batch_sampler import BatchConfig
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile
+from anyformer.inputs.raw_pixels import RawPixelInput, fourier_features
+from tests.tasks.learn import begin, learn, listed
 
 
 def test_waves_by_hand() -> None:
     """Pixel (2, 1) of 3 x 5, two bands up to 8 / 2: its place is (1, -0.5)."""
-    found = waves(3, 5, 2, 8)[2 * 5 + 1]
+    found = fourier_features(3, 5, 2, 8)[2 * 5 + 1]
     angles = [math.pi * place * rate for place in (1.0, -0.5) for rate in (1.0, 4.0)]
     expected = [1.0, -0.5, *(math.sin(angle) for angle in angles), *(math.cos(angle) for angle in angles)]
     torch.testing.assert_close(found, torch.tensor(expected), atol=1e-5, rtol=0)
@@ -30,13 +29,13 @@ def test_waves_by_hand() -> None:
 def test_pixels_stand_beside_their_waves() -> None:
     model = af.build("perceiver-cifar", n_layers=1)
     inputs: Any = model.stages["inputs"].inputs
-    assert isinstance(inputs, RawPixels) and inputs.width == 133
+    assert isinstance(inputs, RawPixelInput) and inputs.width == 133
     pictures = torch.randn(2, 3, 4, 6)
     with af.look(model, "inputs.output") as seen:
         assert model(pixel_values=pictures).logits.shape == (2, 10)
     tokens = seen["inputs.output"]
     assert torch.equal(tokens[:, 9, :3], pictures[:, :, 1, 3])
-    assert torch.equal(tokens[0, :, 3:], waves(4, 6, 32, 32))
+    assert torch.equal(tokens[0, :, 3:], fourier_features(4, 6, 32, 32))
     with pytest.raises(af.InputError, match="pixel_values"):
         model(pixel_values=torch.randn(2, 1, 4, 6))
 
@@ -53,11 +52,11 @@ def spot(i: int) -> dict[str, Any]:
 def test_learns_where_something_is() -> None:
     """All pixels are alike but for their waves, so that only who reads those can tell the corners apart."""
     pytest.importorskip("PIL")
-    rows = listed(*({**spot(i), "image": Picture.of(spot(i)["image"])} for i in range(24)))
+    rows = listed(*({**spot(i), "image": ImageFile.of(spot(i)["image"])} for i in range(24)))
     config = registry.recipe("perceiver-cifar").config.replace(
         n_latents=8, d_latents=32, n_layers=2, n_heads=4, bands=4, attention_dropout=0.0
     )
     task = begin("classify-image", "perceiver-cifar", rows, {"augment": Augmentation()}, model=config)
-    learn(task, rows, 60, lr=3e-3, batch=BatchSettings(rows=24))
+    learn(task, rows, 60, lr=3e-3, batch=BatchConfig(rows=24))
     assert task.evaluate(rows)["accuracy"] == 1.0
-    assert task(Picture.of(spot(102)["image"])).label == "corner 2"
+    assert task(ImageFile.of(spot(102)["image"])).label == "corner 2"

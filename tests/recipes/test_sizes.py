@@ -9,11 +9,10 @@ import torch
 
 import anyformer as af
 from anyformer.registry import recipe
-
-from ..tiny import tiny_recipes
-from ..weights.oracles import hf_class
-from . import sizes_decoders as decoders
-from . import sizes_enc, sizes_pose, sizes_sound, sizes_vision, sizes_vit
+from tests.checkpoints.oracles import hf_class
+from tests.recipes import sizes_decoders as decoders
+from tests.recipes import sizes_enc, sizes_pose, sizes_sound, sizes_vision, sizes_vit
+from tests.tiny import tiny_recipes
 
 _BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _BASE = {

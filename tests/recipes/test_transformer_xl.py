@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import anyformer as af
-
-from ..batches import build
+from tests.batches import build
 
 SEGMENTS = (5, 3, 4, 6)
 SMALL = {"n_layers": 3, "d_model": 12, "n_heads": 2, "d_head": 4, "d_hidden": 10, "vocab_size": 40}

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anyformer as af
-from anyformer.heads.tubes import TubesHead
-from tests.weights.oracles import make_case, make_oracle, save_oracle
+from anyformer.heads.video_pixels import VideoPixelHead
+from tests.checkpoints.oracles import make_case, make_oracle, save_oracle
 
 
 def test_tubes_go_through_all_frames() -> None:
@@ -30,7 +30,7 @@ def test_tubes_go_through_all_frames() -> None:
 def test_a_perfect_prediction_is_the_clip(normalise: bool) -> None:
     """What the loss wants at the hidden tubelets, laid back, is the clip as it was before it was normalised."""
     torch.manual_seed(0)
-    head = TubesHead(8, (2, 8, 4), 3, normalise, "decoder")
+    head = VideoPixelHead(8, (2, 8, 4), 3, normalise, "decoder")
     plain = torch.rand(2, 4, 3, 16, 12)
     mean, std = (torch.tensor(one).view(1, 1, 3, 1, 1) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     pixels = (plain - mean) / std

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.positions import sinusoids, sinusoids_2d
+from anyformer.data.images.attention_maps import class_attention
 from anyformer.inputs.image import patchify
-from anyformer.pictures.attention import class_attention
 
 PLACES = ("learned", "learned-2d", "sine", "sine-2d", "none")
 

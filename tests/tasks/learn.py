@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from anyformer import registry
-from anyformer.data.batches import BatchSettings
-from anyformer.data.read import ListedRows, Rows
+from anyformer.data.batch_sampler import BatchConfig
+from anyformer.data.rows import ListRows, Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.tasks import find
-from anyformer.tasks.base import Setup, Task
+from anyformer.tasks.base import Task, TaskSetup
 from anyformer.tasks.job import Job
 
 
@@ -22,10 +22,10 @@ def begin(name: str, source: str | Path, rows: Rows, options: dict[str, Any] | N
     data = DataSettings(**{key: value for key, value in setup.items() if key in DataSettings.names()})
     words = TokenizerSettings(**{key: value for key, value in setup.items() if key in TokenizerSettings.names()})
     torch.manual_seed(0)
-    return kind.begin(source, rows, None, Setup(setup.get("model"), data, words, chosen))
+    return kind.begin(source, rows, None, TaskSetup(setup.get("model"), data, words, chosen))
 
 
-def learn(task: Task, rows: Rows, steps: int = 60, lr: float = 3e-3, batch: BatchSettings | None = None) -> list[float]:
+def learn(task: Task, rows: Rows, steps: int = 60, lr: float = 3e-3, batch: BatchConfig | None = None) -> list[float]:
     """The mean loss of every step."""
     job = Job(task, rows, batch=batch, data=DataSettings(cache=False))
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=lr)
@@ -58,4 +58,4 @@ def quiet(recipe: str) -> Any:
 
 
 def listed(*rows: dict[str, Any]) -> Rows:
-    return ListedRows(list(rows))
+    return ListRows(list(rows))

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.cli import main
+from anyformer.cli.main import main
 from anyformer.tasks import find
 from anyformer.tasks.answer import answers_of, best_spans
-
-from .learn import awake, begin, learn, listed, quiet
+from tests.tasks.learn import awake, begin, learn, listed, quiet
 
 CONTEXT = "Amanda baked cookies on Monday while Jerry slept in the garden of his aunt"
 

@@ -10,9 +10,9 @@ import torch
 
 import anyformer as af
 from anyformer import registry
-from anyformer.tasks.build import further, resettled, sketch, with_settings
-from anyformer.weights.difference import own_tensors
-from anyformer.weights.folder import outline
+from anyformer.checkpoints.delta import own_tensors
+from anyformer.checkpoints.folder import load_meta
+from anyformer.tasks.build import finetune_model, load_meta_for, with_config, with_settings
 
 DROPS = ("dropout", "drop_path", "layer_drop")  # what names of settings that only drop something hold
 
@@ -24,7 +24,7 @@ def anything(config: Any) -> bool:
 @pytest.mark.parametrize("form", ["anyformer", "hf"])
 def test_the_outline_of_a_folder_is_its_model_without_the_numbers(form: str, tmp_path: Path) -> None:
     af.build("bert-tiny", n_layers=1, dropout=0.3).save(tmp_path / "x", format=form)
-    made, model = outline(tmp_path / "x"), af.load(tmp_path / "x")
+    made, model = load_meta(tmp_path / "x"), af.load(tmp_path / "x")
     assert made.family == model.family == "bert" and made.config == model.config and made.device.type == "meta"
     assert made.config.to_json()["dropout"] == 0.3
     shapes = [{name: value.shape for name, value in own_tensors(one).items()} for one in (made, model)]
@@ -33,7 +33,7 @@ def test_the_outline_of_a_folder_is_its_model_without_the_numbers(form: str, tmp
 
 def test_what_is_no_folder_has_no_outline(tmp_path: Path) -> None:
     with pytest.raises(af.FolderError, match=r"has no config\.json"):
-        outline(tmp_path)
+        load_meta(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "transformer-tiny", "vit-tiny", "resnet-tiny"])
@@ -77,9 +77,9 @@ def test_what_needs_other_weights_is_refused(recipe: str, changes: dict[str, Any
     model = af.build(recipe)
     if "tied" in changes:  # the same names in a state_dict, and one tensor more
         changes = {"tied": not model.config.to_json()["tied"]}
-    for one in (model, registry.outline(registry.family(model.family), model.config)):
+    for one in (model, registry.build_meta(registry.family(model.family), model.config)):
         with pytest.raises(af.ConfigError, match=says) as error:
-            resettled(one, model.config.replace(**changes))
+            with_config(one, model.config.replace(**changes))
         assert str(error.value).count(". ") == 0 and str(error.value).endswith("only what changes no weight can be.")
 
 
@@ -91,9 +91,9 @@ def test_an_autoencoder_is_taken_further_as_its_encoder(tmp_path: Path) -> None:
     def classifies(config: Any) -> bool:
         return "n_labels" in config.names()
 
-    made, single = sketch(tmp_path, classifies), further(model, classifies)
+    made, single = load_meta_for(tmp_path, classifies), finetune_model(model, classifies)
     assert made.family == single.family == "vit" and made.config == single.config and made.device.type == "meta"
-    assert sketch(tmp_path, anything).config == model.config
+    assert load_meta_for(tmp_path, anything).config == model.config
     mine, theirs = own_tensors(single), own_tensors(model)
     encoder = [name for name in theirs if name.startswith("encoder.")]
     assert len(encoder) > 10 and all(torch.equal(mine[name], theirs[name]) for name in encoder)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.tasks.careful import best, clean, is_shouted, loops, lowered, mend, repeats
-from anyformer.text.sentences import clauses
-
-from .learn import begin, learn, listed
+from anyformer.tokenizers.sentence_split import clauses
+from tests.tasks.learn import begin, learn, listed
 
 PAIRS = {
     "It rains": "Es regnet",
@@ -29,7 +28,7 @@ ROWS = listed(*({"source": a, "target": b} for a, b in PAIRS.items()))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     task = begin("translate", "transformer-tiny", ROWS, vocab_size=300, options={"num_beams": 2})
-    learn(task, ROWS, 150, batch=BatchSettings(rows=5))
+    learn(task, ROWS, 150, batch=BatchConfig(rows=5))
     path = tmp_path_factory.mktemp("careful") / "x"
     task.save(path)
     return path

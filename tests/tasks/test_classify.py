@@ -12,14 +12,13 @@ import torch
 import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.cli import main
-from anyformer.data.batches import BatchSettings
+from anyformer.cli.main import main
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
-from anyformer.tasks.classify_pair import change_places
+from anyformer.tasks.classify_pair import swap_pair
 from anyformer.tasks.job import Job
-
-from .learn import begin, learn, listed
+from tests.tasks.learn import begin, learn, listed
 
 SAID = {
     "positive": ["lovely film", "a great joy", "warm and funny", "simply wonderful acting"],
@@ -62,7 +61,7 @@ def test_theirs_agree(trained: Any, tmp_path: Path) -> None:
 
 def test_the_loss_is_the_sum(trained: Any) -> None:
     """Equal to the model's own mean times the rows, whatever the padding; halves add up."""
-    job = Job(trained, ROWS, batch=BatchSettings(rows=8), data=said(cache=False))
+    job = Job(trained, ROWS, batch=BatchConfig(rows=8), data=said(cache=False))
     (numbers,) = job.batches(0)
     batch = job.collate(numbers, torch.Generator())
     loss = job.loss(batch)
@@ -79,7 +78,7 @@ def test_the_loss_is_the_sum(trained: Any) -> None:
 def test_two_passes_agree(trained: Any) -> None:
     """With `task.agree` the loss is the mean of two passes' and the weighed divergence between them: with dropout more
     than one pass alone, without it the same; evaluation and other tasks' losses are untouched."""
-    job = Job(trained, ROWS, batch=BatchSettings(rows=8), data=said(cache=False))
+    job = Job(trained, ROWS, batch=BatchConfig(rows=8), data=said(cache=False))
     batch = job.collate(job.batches(0)[0], torch.Generator())
     plain = trained.settings
     trained.settings = plain.replace(agree=3.0)
@@ -112,10 +111,10 @@ def test_pairs_change_places() -> None:
         pairs, [(b, a) for a, b in pairs]
     ))  # fmt: skip
     batch, other = (task.collate(some, torch.Generator()) for some in (examples, turned))
-    every = change_places(batch, torch.ones(3, dtype=torch.bool))
+    every = swap_pair(batch, torch.ones(3, dtype=torch.bool))
     for name in ("input_ids", "token_type_ids", "attention_mask"):
         assert torch.equal(every[name], other[name]), name
-    some = change_places(batch, torch.tensor([False, True, False]))
+    some = swap_pair(batch, torch.tensor([False, True, False]))
     assert torch.equal(some["input_ids"][1], other["input_ids"][1])
     assert torch.equal(some["input_ids"][[0, 2]], batch["input_ids"][[0, 2]])
     task.settings = task.settings.replace(either_way=True)

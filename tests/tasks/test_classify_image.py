@@ -14,12 +14,12 @@ import transformers
 from PIL import Image
 
 import anyformer as af
-from anyformer.cli import main
+from anyformer.cli.main import main
+from anyformer.data.images.image_file import ImageError
 from anyformer.errors import ConfigError, DataError, Error, FolderError, InputError
-from anyformer.pictures.open import PictureError
-from anyformer.tasks.base import Setup
+from anyformer.tasks.base import TaskSetup
 from anyformer.tasks.classify_image import ClassifyImage, mixed_loss
-from tests.train import picture_files as files
+from tests.training import picture_files as files
 
 QUICK = {"steps": 40, "batch_size": 12, "lr": 3e-3, "eval_every": 20, "device": "cpu", "warmup": 4}
 PLAIN = {f"task.augment.{name}": 0 for name in ("mixup", "cutmix", "erase", "operations")}
@@ -212,10 +212,10 @@ def test_mixed_labels_are_soft_targets() -> None:
 def test_sizes_that_models_take(tmp_path: Path) -> None:
     """The model's own size, unless another is asked for; a photograph that is larger or smaller fits all the same."""
     (tmp_path / "x.npz").write_bytes(files.npz(12))
-    task = ClassifyImage.begin("vit-tiny", ClassifyImage.read(tmp_path / "x.npz"), setup=Setup())
+    task = ClassifyImage.begin("vit-tiny", ClassifyImage.read(tmp_path / "x.npz"), setup=TaskSetup())
     for shape in ((1, 1, 3), (500, 20, 3), (40, 40)):
         assert task(np.full(shape, 90, dtype=np.uint8)).label in files.COLOURS
-    assert issubclass(PictureError, Error)
+    assert issubclass(ImageError, Error)
 
 
 def test_what_fits_sees_pictures(tmp_path: Path) -> None:

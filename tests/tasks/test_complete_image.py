@@ -13,14 +13,13 @@ import torch
 
 import anyformer as af
 from anyformer import registry
-from anyformer.data.batches import BatchSettings
-from anyformer.data.read import Rows
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture
+from anyformer.data.batch_sampler import BatchConfig
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.rows import Rows
 from anyformer.tasks import find
-
-from ..weights.oracles import make_oracle, save_oracle
-from .learn import begin, learn, listed
+from tests.checkpoints.oracles import make_oracle, save_oracle
+from tests.tasks.learn import begin, learn, listed
 
 pytest.importorskip("PIL")
 PLANE: dict[str, Any] = {"image_size": (8, 8), "local": "2d", "block": (4, 4), "memory": (4, 4)}
@@ -32,11 +31,11 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 COLOURS = np.array([[10, 10, 10], [250, 240, 230], [200, 30, 30], [20, 60, 220]], dtype=np.uint8)
 
 
-def stripes(i: int) -> Picture:
+def stripes(i: int) -> ImageFile:
     """8 x 8 pixels in one of two colours by column, the lower half in two others."""
     upper = COLOURS[[i % 2 * 2, i % 2 * 2 + 1]]
     picture = np.stack([upper[np.arange(8) // 2 % 2]] * 4 + [upper[1 - np.arange(8) // 4 % 2]] * 4)
-    return Picture.of(picture, f"stripes {i}")
+    return ImageFile.of(picture, f"stripes {i}")
 
 
 ROWS: Rows = listed(*({"image": stripes(i)} for i in range(4)))
@@ -53,7 +52,7 @@ def test_learned_by_heart_and_completed(way: str, tmp_path: Path) -> None:
     """Few bits after training, the lower half as it was, from the folder too."""
     task = task_of(way)
     before = task.evaluate(ROWS)[task.metric]
-    learn(task, ROWS, 60, lr=3e-3, batch=BatchSettings(rows=4))
+    learn(task, ROWS, 60, lr=3e-3, batch=BatchConfig(rows=4))
     figures = task.evaluate(ROWS)
     assert figures[task.metric] < 0.1 < before
     assert figures[task.metric] == pytest.approx(figures["loss"] / math.log(2))
@@ -117,7 +116,7 @@ def test_a_text_says_which_picture(tmp_path: Path) -> None:
         **{"n_codes": 4, "vocab_size": 261, "dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
     )
     task = begin("complete-image", "dalle-tiny", rows, {"augment": Augmentation()}, model=config)
-    learn(task, rows, 120, lr=3e-3, batch=BatchSettings(rows=4))  # until every single code is sure
+    learn(task, rows, 120, lr=3e-3, batch=BatchConfig(rows=4))  # until every single code is sure
     assert task.evaluate(rows)["bits_per_code"] < 0.02
     task.save(tmp_path / "x")
     again = af.task("complete-image", tmp_path / "x", samples=2, top_k=1)

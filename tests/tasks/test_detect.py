@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.cli import main
+from anyformer.cli.main import main
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
-from anyformer.tasks.measure import measure
-from tests.train import picture_files as pictures
-from tests.weights.oracles import make_oracle, save_oracle
+from anyformer.tasks.evaluate import evaluate_task
+from tests.checkpoints.oracles import make_oracle, save_oracle
+from tests.training import picture_files as pictures
 
 SMALL = {
     "model.stem.widths": [16, 24, 32],
@@ -266,4 +266,4 @@ def test_recipes_and_folders_that_find_nothing(folder: Path, tmp_path: Path) -> 
     with pytest.raises(af.FolderError, match="detect wants a detector"):
         af.task("detect", tmp_path / "vit")
     with pytest.raises(af.InputError, match="nothing to draw"):
-        measure("classify-image", tmp_path / "vit", folder / "x.json", draw=True)
+        evaluate_task("classify-image", tmp_path / "vit", folder / "x.json", draw=True)

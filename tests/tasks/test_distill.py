@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.pictures.processor import FILE, Processor
-from anyformer.tasks.base import Setup
+from anyformer.data.images.processor import FILE, ImageProcessor
+from anyformer.tasks.base import TaskSetup
 from anyformer.tasks.classify_image import ClassifyImage, ClassifyImageOptions
 from anyformer.tasks.distill import Teacher
-from tests.train import picture_files as pictures
+from tests.training import picture_files as pictures
 
 LABELS = ("red", "green", "blue")
 SETTINGS = {"steps": 4, "batch_size": 8, "lr": 1e-3, "eval_every": 0, "save_every": 0, "device": "cpu"}
@@ -31,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         teacher.heads["classify"].classes.weight.mul_(50)  # type: ignore[union-attr, operator]
     teacher.origin.settings["task"] = {"name": "classify-image", "labels": ["blue", "red", "green"]}
-    own = Processor(size=(16, 16), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7))
+    own = ImageProcessor(size=(16, 16), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7))
     teacher.origin.files[FILE] = own.write()
     teacher.save(home / "teacher")
     return home
@@ -41,12 +41,12 @@ def begin(home: Path, recipe: str, **options: Any) -> ClassifyImage:
     rows = ClassifyImage.read(home / "x.npz")
     torch.manual_seed(1)
     chosen = ClassifyImageOptions(teacher=str(home / "teacher"), **options)
-    return ClassifyImage.begin(recipe, rows, setup=Setup(task=chosen))
+    return ClassifyImage.begin(recipe, rows, setup=TaskSetup(task=chosen))
 
 
 def test_the_teacher_sees_what_its_own_processor_would_give(home: Path) -> None:
     options = ClassifyImageOptions(teacher=str(home / "teacher"))
-    student = Processor(size=(32, 32))
+    student = ImageProcessor(size=(32, 32))
     teacher = Teacher(options, student, LABELS)
     bright = torch.randint(0, 256, (2, 3, 32, 32))
     small = F.interpolate(bright.float(), size=(16, 16), mode="bilinear", antialias=True)
@@ -91,7 +91,7 @@ def test_a_teacher_that_does_not_know_the_labels(home: Path, tmp_path: Path) -> 
     teacher.origin.settings["task"]["labels"] = ["cat", "dog", "cow"]
     teacher.save(tmp_path / "other")
     with pytest.raises(af.ConfigError, match="does not know the label"):
-        Teacher(ClassifyImageOptions(teacher=str(tmp_path / "other")), Processor(), LABELS)
+        Teacher(ClassifyImageOptions(teacher=str(tmp_path / "other")), ImageProcessor(), LABELS)
 
 
 def test_taken_further_with_larger_pictures(home: Path) -> None:

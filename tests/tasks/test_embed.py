@@ -15,8 +15,7 @@ import torch
 import anyformer as af
 from anyformer.tasks import find
 from anyformer.tasks.embed import batches
-
-from .learn import begin, learn, listed
+from tests.tasks.learn import begin, learn, listed
 
 TEXTS = [
     "A man rides a bicycle.",

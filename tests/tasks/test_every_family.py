@@ -9,12 +9,11 @@ import torch
 
 import anyformer as af
 from anyformer import registry
-from anyformer.data.batches import BatchSettings
-from anyformer.data.read import Rows
+from anyformer.data.batch_sampler import BatchConfig
+from anyformer.data.rows import Rows
 from anyformer.tasks import find
-
-from ..tiny import tiny_recipes
-from .learn import begin, learn, listed
+from tests.tasks.learn import begin, learn, listed
+from tests.tiny import tiny_recipes
 
 
 def tiny(task: str) -> list[str]:
@@ -54,7 +53,7 @@ def test_encoders(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", tiny("translate"))
 def test_encoder_decoders(recipe: str, tmp_path: Path) -> None:
     task = begin("translate", recipe, PAIRS, {"num_beams": 2, "max_target": 12}, vocab_size=290)
-    losses = learn(task, PAIRS, 30, lr=1e-3, batch=BatchSettings(rows=4))
+    losses = learn(task, PAIRS, 30, lr=1e-3, batch=BatchConfig(rows=4))
     assert losses[-1] < losses[0]
     task.save(tmp_path / "x")
     texts = [row["source"] for row in PAIRS]
@@ -64,7 +63,7 @@ def test_encoder_decoders(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", tiny("generate"))
 def test_decoders(recipe: str, text: Rows, tmp_path: Path) -> None:
     task = begin("generate", recipe, text, kind="char", max_length=24)
-    losses = learn(task, text, 20, lr=1e-3, batch=BatchSettings(rows=8))
+    losses = learn(task, text, 20, lr=1e-3, batch=BatchConfig(rows=8))
     assert losses[-1] < losses[0]
     task.save(tmp_path / "x")
     again = af.task("generate", tmp_path / "x", max_new_tokens=5)

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.tasks.generate import Answer, Generate
-
-from ..weights.gguf_files import real_file
+from anyformer.tasks.generate import GeneratedText, TextGenerator
+from tests.checkpoints.gguf_files import real_file
 
 TEXTS = ["the cat sat on the mat", "a dog", "birds sing in the old tree by the river"]
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
@@ -40,7 +39,7 @@ def test_continues_a_text(folder: Path) -> None:
     for text, answer in zip(TEXTS, alone, strict=True):
         ids = torch.tensor([tokenizer.encode(text)])
         expected = model.generate(input_ids=ids, **OPTIONS)[0, ids.shape[1] :].tolist()
-        assert isinstance(answer, Answer) and answer.prompt == text and list(answer.ids) == expected
+        assert isinstance(answer, GeneratedText) and answer.prompt == text and list(answer.ids) == expected
         assert str(answer) == answer.text == tokenizer.decode(expected)
     assert write(TEXTS) == alone
     assert write([]) == []
@@ -258,7 +257,7 @@ def test_an_answer_fits_the_model_where_nobody_says_how_long() -> None:
     """A model of 32 places says at most as many tokens as it has places for; asking for more is a mistake."""
     tokenizer = af.Tokenizer.train(iter(["the cat sat on the mat"] * 5), kind="byte")
     torch.manual_seed(0)
-    write = Generate(af.build("gpt2-tiny", vocab_size=len(tokenizer), max_length=32), tokenizer)
+    write = TextGenerator(af.build("gpt2-tiny", vocab_size=len(tokenizer), max_length=32), tokenizer)
     answer = write("the cat", eos_token_id=None)
     assert len(answer.ids) == 33 - len(tokenizer.encode("the cat"))
     assert "".join(write.stream("the cat", eos_token_id=None)) == answer.text

@@ -11,10 +11,9 @@ import torch
 import anyformer as af
 from anyformer.core.taps import look
 from anyformer.tasks.generated import generated
-from tests.train import picture_files as files
-from tests.train.sound_files import tone
-
-from .learn import begin, listed
+from tests.tasks.learn import begin, listed
+from tests.training import picture_files as files
+from tests.training.sound_files import tone
 
 PAIRS = listed({"source": "a cat sleeps here", "target": "hier schläft"}, {"source": "it rains", "target": "es regnet"})
 TEXT = "a cat sleeps"
@@ -123,7 +122,7 @@ def test_of_pictures(name: str, recipe: str, tmp_path: Path) -> None:
         (tmp_path / file).write_bytes(content)
     data = next(path for path in tmp_path.iterdir() if path.suffix == ".json")
     kind: Any = af.tasks.find(name)
-    data_settings = af.tasks.base.AS_USUAL.data.replace(columns="text=captions" if name == "read" else "")
+    data_settings = af.tasks.base.DEFAULT_SETUP.data.replace(columns="text=captions" if name == "read" else "")
     task = begin(name, recipe, kind.read(data, data_settings), vocab_size=290, options={"max_target": 5})
     task.model.eval()
     picture = files.square((200, 10, 10), 2)

@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer import shipped
-from anyformer.heads.geometry import not_suppressed, to_sizes
-from anyformer.run import Output
+from anyformer import pretrained
+from anyformer.forward_context import Output
+from anyformer.heads.box_ops import not_suppressed, to_xywh
 from anyformer.tasks.detect import Detect
-from tests.train import picture_files as pictures
-from tests.weights.oracles import make_oracle, save_oracle
-
-from .learn import begin, listed
+from tests.checkpoints.oracles import make_oracle, save_oracle
+from tests.tasks.learn import begin, listed
+from tests.training import picture_files as pictures
 
 ROWS = listed(
     *(
-        {"image": af.tasks.picture.Picture.of(pixels), "boxes": np.array([[2.0, 2, 9, 9]]), "classes": [label]}
+        {"image": af.tasks.picture.ImageFile.of(pixels), "boxes": np.array([[2.0, 2, 9, 9]]), "classes": [label]}
         for label, pixels in pictures.labelled(6)
     )
 )
@@ -40,7 +39,7 @@ def detector(folder: Path | None = None, **settings: Any) -> Any:
 def overlaps(boxes: Tensor) -> Any:
     """IoU of each with each, by pycocotools."""
     mask = pytest.importorskip("pycocotools.mask")
-    sizes = to_sizes(boxes).double().numpy()
+    sizes = to_xywh(boxes).double().numpy()
     return mask.iou(sizes, sizes, [0] * len(sizes))
 
 
@@ -94,7 +93,7 @@ def test_metrics_are_of_what_is_answered(monkeypatch: pytest.MonkeyPatch) -> Non
         boxes=torch.tensor([[2.0, 2, 9, 9], [2, 2, 9, 9], [20, 20, 45, 60]]),
         queries=torch.arange(3),
     )
-    monkeypatch.setattr("anyformer.tasks.detect.read", lambda head, out, least, sizes: [said] * len(sizes))
+    monkeypatch.setattr("anyformer.tasks.detect.postprocess", lambda head, out, least, sizes: [said] * len(sizes))
     boxes = np.array([[2.0, 2, 9, 9], [20, 20, 32, 32]])
     rows = listed(*({**row, "boxes": boxes, "classes": [task.labels[0]] * 2} for row in ROWS))
     assert task.evaluate(rows)["ap"] == pytest.approx(1)
@@ -123,7 +122,7 @@ def test_off_for_the_papers_model(tmp_path: Path) -> None:
 
 
 def test_cells_are_found_once() -> None:
-    found = shipped.find("cells")
+    found = pretrained.find("cells")
     if found is None or found.path is None:
         pytest.skip("cells is not here")
     work: Any = af.task("detect", "cells")

@@ -38,7 +38,7 @@ def likely(count: int, n: int, share: float) -> bool:
 def test_masked_words() -> None:
     """15% of what may be chosen; of those 80% masked, 10% another word (sometimes, by chance, the same), 10% as is."""
     ids, special = text()
-    out = objectives.masked_words(ids, special, MASKING, seeded())
+    out = objectives.mask_tokens(ids, special, MASKING, seeded())
     chosen = out["labels"] != -100
     n, k = int((~special).sum()), int(chosen.sum())
     assert likely(k, n, 0.15)
@@ -56,7 +56,7 @@ def test_whole_words() -> None:
     """The tokens of a word are chosen together, words 15% of the time, and neighbours independently."""
     ids, special = text()
     words = (torch.rand(ids.shape, generator=seeded(2)) < 0.6).long().cumsum(dim=1)
-    out = objectives.masked_words(ids, special, MASKING, seeded(), words)
+    out = objectives.mask_tokens(ids, special, MASKING, seeded(), words)
     chosen = (out["labels"] != -100).long()
     inner = (words[:, 1:] == words[:, :-1]) & ~special[:, 1:] & ~special[:, :-1]
     assert bool(inner.any()) and torch.equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
@@ -231,8 +231,8 @@ DOCUMENTS = [[str(10 * d + s) for s in range(6)] for d in range(6)]
 @pytest.mark.parametrize(
     "make",
     [
-        lambda g: objectives.masked_words(IDS, SPECIAL, MASKING, g),
-        lambda g: objectives.masked_words(IDS, SPECIAL, MASKING, g, IDS // 2),
+        lambda g: objectives.mask_tokens(IDS, SPECIAL, MASKING, g),
+        lambda g: objectives.mask_tokens(IDS, SPECIAL, MASKING, g, IDS // 2),
         lambda g: objectives.replaced_tokens(IDS, SPECIAL, MASKING, g),
         lambda g: objectives.sentence_pairs(DOCUMENTS, g),
         lambda g: objectives.span_corruption(IDS[0], range(2000, 2050), 1, g),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer import shipped
+from anyformer import pretrained
 from anyformer.tasks import TASKS, WRITING, find
 
 SILENT = sorted(set(TASKS) - WRITING)
@@ -23,9 +23,9 @@ def test_no_task_ignores_an_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(WRITING))
 def test_no_writing_task_ignores_an_option(name: str, tmp_path: Any) -> None:
-    if not any(model.task == name and model.trouble is None for model in shipped.models()):
+    if not any(model.task == name and model.trouble is None for model in pretrained.models()):
         pytest.skip(f"no model for {name} is here")
-    model = shipped.default(name)
+    model = pretrained.default(name)
     with pytest.raises(af.Error, match=r'no (field )?"max_new_token"\. Did you mean "max_new_tokens"'):
         af.task(name)(model.input(), max_new_token=3)
 
@@ -41,7 +41,7 @@ def test_an_option_of_the_task_itself_says_where_it_goes() -> None:
 
 
 def test_as_a_user_types_it() -> None:
-    if find("embed") and shipped.default("embed").trouble is not None:
+    if find("embed") and pretrained.default("embed").trouble is not None:
         pytest.skip("minilm is not here")
     embed = af.task("embed")
     assert embed("x").shape == (384,)

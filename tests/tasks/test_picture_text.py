@@ -13,20 +13,20 @@ import torch
 from PIL import Image
 
 import anyformer as af
-from anyformer.cli import main
+from anyformer.cli.main import main
+from anyformer.cli.run import run
+from anyformer.data.images.image_file import ImageFile
 from anyformer.errors import DataError
-from anyformer.pictures.open import Picture
 from anyformer.tasks.ask_image import AskImage, split
-from anyformer.tasks.base import Setup
+from anyformer.tasks.base import TaskSetup
 from anyformer.tasks.caption import Caption
-from anyformer.tasks.console import run
 from anyformer.tasks.match import recalls
 from anyformer.tasks.picture_text import as_grid
-from anyformer.tasks.read import Read, ReadOptions
-from anyformer.text.tokenizer import Tokenizer
-from tests.train import picture_files as files
-from tests.weights.oracles import make_oracle
-from tests.weights.oracles_vision import TROCR
+from anyformer.tasks.read import OcrOptions, Read
+from anyformer.tokenizers.tokenizer import Tokenizer
+from tests.checkpoints.oracles import make_oracle
+from tests.checkpoints.oracles_vision import TROCR
+from tests.training import picture_files as files
 
 FAST = {"device": "cpu", "eval_every": 0, "save_every": 0, "batch_size": 12}
 PLAIN = {"task.augment.flip": 0, "task.augment.jitter": 0, "task.augment.crop": None, "train.label_smoothing": 0}
@@ -149,7 +149,7 @@ def test_pictures_and_questions() -> None:
 def reader(tmp_path: Path, **options: Any) -> Read:
     data = put(tmp_path, files.lines())
     made = Read.begin("line-reader-tiny", Read.read(data))
-    made.settings = ReadOptions(max_target=8, **options)
+    made.settings = OcrOptions(max_target=8, **options)
     return made
 
 
@@ -162,8 +162,8 @@ def test_lines_keep_their_shape(tmp_path: Path) -> None:
     assert batch["pixel_mask"][0].sum() == 16 * 20 and batch["pixel_mask"][1].sum() == 16 * 48
 
 
-def task_picture(pixels: Any) -> Picture:
-    return Picture.of(pixels)
+def task_picture(pixels: Any) -> ImageFile:
+    return ImageFile.of(pixels)
 
 
 def test_a_line_that_is_too_wide(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_lines_of_every_height_are_as_high_as_the_model(beyond: int, tmp_path: P
         image = Image.new("L", (4 * height + beyond, height))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert task.example({"image": Picture.of(image)})["image"].shape[:2] == (1, 16)
+            assert task.example({"image": ImageFile.of(image)})["image"].shape[:2] == (1, 16)
 
 
 def test_a_huge_line_is_squeezed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened at half its size, it is as wide for its height as before."""
-    monkeypatch.setattr("anyformer.pictures.open.LARGEST", 64 * 800 // 4)
+    monkeypatch.setattr("anyformer.data.images.image_file.LARGEST", 64 * 800 // 4)
     line = task_picture(files.encode(np.full((64, 800), 200, dtype=np.uint8), "JPEG"))
     with pytest.warns(UserWarning, match="squeezed"):
         assert reader(tmp_path).look_at([line])[0]["pixel_values"].shape == (1, 1, 16, 64)
@@ -211,7 +211,7 @@ def test_captions_of_large_pictures_are_drawn_small(tmp_path: Path) -> None:
 def test_lines_are_answered_in_the_order_they_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever widths they have, and however many are sorted at a time."""
     task, widths = reader(tmp_path), [40, 8, 64, 24, 16, 56, 32]
-    lines = [Picture.of(np.full((16, width), 200, dtype=np.uint8)) for width in widths]
+    lines = [ImageFile.of(np.full((16, width), 200, dtype=np.uint8)) for width in widths]
     monkeypatch.setattr(task, "_said", lambda picture, ids: picture.open("L").width)
     for size in (1024, 3):
         monkeypatch.setattr("anyformer.tasks.read.SORTED", size)
@@ -262,7 +262,7 @@ def test_evaluation_sees_the_data_alone(tmp_path: Path) -> None:
     """Lines that are drawn are for training; evaluating twice gives the same figures."""
     data = put(tmp_path, files.lines())
     rows = Read.read(data)
-    task = Read.begin("line-reader-tiny", rows, setup=Setup(task=ReadOptions(synthetic=3.0, max_target=8)))
+    task = Read.begin("line-reader-tiny", rows, setup=TaskSetup(task=OcrOptions(synthetic=3.0, max_target=8)))
     examples = task.prepare(rows)
     chance = torch.Generator().manual_seed(0)
     some = task.gather(examples, range(24))
@@ -309,12 +309,12 @@ def test_lines_are_drawn_of_prose(tmp_path: Path) -> None:
     """A file of text gives the drawn lines their words and their case; the tokenizer knows every sign of ASCII."""
     data = put(tmp_path, files.lines())
     (tmp_path / "prose.txt").write_text("The Cat sat there.\nna\u00efve\nIt was Tom's.\n", encoding="utf-8")
-    options = ReadOptions(synthetic=1.0, max_target=24, texts=str(tmp_path / "prose.txt"))
-    task = Read.begin("line-reader-tiny", Read.read(data), setup=Setup(task=options))
+    options = OcrOptions(synthetic=1.0, max_target=24, texts=str(tmp_path / "prose.txt"))
+    task = Read.begin("line-reader-tiny", Read.read(data), setup=TaskSetup(task=options))
     assert task.press is not None and task.press.lines.texts == ["The Cat sat there.", "It was Tom's."]
     assert task.tokenizer.decode(task.encode("Tom's 7% zZ")).strip() == "Tom's 7% zZ"
     (tmp_path / "none.txt").write_text("\u00e9\u00e9\n", encoding="utf-8")
     with pytest.raises(DataError, match="ASCII"):
         Read.begin(
-            "line-reader-tiny", Read.read(data), setup=Setup(task=options.replace(texts=str(tmp_path / "none.txt")))
+            "line-reader-tiny", Read.read(data), setup=TaskSetup(task=options.replace(texts=str(tmp_path / "none.txt")))
         )

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.data.images.augment import Augmentation
 from anyformer.data.settings import DataSettings
-from anyformer.pictures.augment import Augmentation
 from anyformer.tasks import find
-from anyformer.tasks.base import Setup
+from anyformer.tasks.base import TaskSetup
 from anyformer.tasks.pose import PoseOptions
-from tests.train import picture_files as pictures
-from tests.weights.oracles import make_oracle
+from tests.checkpoints.oracles import make_oracle
+from tests.training import picture_files as pictures
 
 PoseTask = find("pose")
 
@@ -32,7 +32,9 @@ def squares(tmp_path: Path) -> Path:
 
 def begin(data: Path, recipe: str = "joints-tiny", **options: Any) -> Any:
     torch.manual_seed(0)
-    return PoseTask.begin(recipe, PoseTask.read(data), None, Setup(None, DataSettings(), task=PoseOptions(**options)))
+    return PoseTask.begin(
+        recipe, PoseTask.read(data), None, TaskSetup(None, DataSettings(), task=PoseOptions(**options))
+    )
 
 
 def change(path: Path, edit: Any) -> Path:
@@ -110,7 +112,7 @@ def test_figures_of_what_is_said(squares: Path) -> None:
 
 def test_the_torso_and_the_eyes_are_the_reference() -> None:
     task = object.__new__(PoseTask)
-    from anyformer.pictures.skeleton import Skeleton, face
+    from anyformer.data.images.skeleton import Skeleton, face
 
     truth = np.zeros((1, 68, 3))
     truth[0, 45] = [30.0, 40.0, 1.0]
@@ -128,7 +130,7 @@ def test_a_picture_too_large_to_be_decoded_whole(see: str, squares: Path, monkey
     task = begin(squares, see=see)
     content = pictures.encode(np.kron(pictures.square((200, 40, 40), 5), np.ones((20, 20, 1), dtype=np.uint8)), "JPEG")
     wanted = task(content).people
-    monkeypatch.setattr("anyformer.pictures.open.LARGEST", 640 * 640 // 4)
+    monkeypatch.setattr("anyformer.data.images.image_file.LARGEST", 640 * 640 // 4)
     found = task(content)
     np.testing.assert_allclose(found.people, wanted, atol=20)
     assert found.draw().size == (320, 320)
@@ -167,7 +169,7 @@ def test_a_vitpose_folder_answers_as_transformers_does(tmp_path: Path) -> None:
     """Boxes in, joints in pixels of the picture out; without boxes the whole picture is one."""
     from transformers.models.vitpose.image_processing_pil_vitpose import VitPoseImageProcessorPil
 
-    from tests.pictures.test_people import photo
+    from tests.data.images.test_person_crop import photo
 
     oracle = make_oracle("VitPoseForPoseEstimation", id2label={0: "nose", 1: "l_eye", 2: "r_eye", 3: "neck", 4: "hip"})
     with torch.no_grad():

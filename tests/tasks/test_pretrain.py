@@ -10,15 +10,14 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.data.batches import BatchSettings
-from anyformer.data.read import Rows, read
+from anyformer.data.batch_sampler import BatchConfig
+from anyformer.data.rows import Rows, read
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
-from anyformer.tasks.build import sketch
+from anyformer.tasks.build import load_meta_for
 from anyformer.tasks.job import Job
-from anyformer.tasks.stream import Windows
-
-from .learn import awake, begin, learn, quiet
+from anyformer.tasks.stream import TokenWindows
+from tests.tasks.learn import awake, begin, learn, quiet
 
 TEXT = "".join(f"the cat number {i} sat on mat {i % 7}\n" for i in range(40))
 
@@ -32,16 +31,16 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 def test_windows_cover_the_text_once() -> None:
     """Each epoch other windows of one length, none overlapping, hardly anything left out."""
-    plan = Windows(1000, 64, 0, BatchSettings(rows=4), seed=1)
+    plan = TokenWindows(1000, 64, 0, BatchConfig(rows=4), seed=1)
     for epoch in range(4):
         starts = np.sort(np.concatenate(plan.whole(epoch)))
         assert (np.diff(starts) == 64).all() and starts[0] >= 0 and starts[-1] + 64 <= 1000 and len(starts) >= 14
         assert np.array_equal(np.concatenate(plan.whole(epoch)), np.concatenate(plan.whole(epoch)))
     assert len({int(np.min(np.concatenate(plan.whole(epoch)))) for epoch in range(4)}) > 1
-    plain = Windows(1000, 64, 0, BatchSettings(rows=4, shuffle=False), seed=1)
+    plain = TokenWindows(1000, 64, 0, BatchConfig(rows=4, shuffle=False), seed=1)
     assert np.concatenate(plain.whole(3)).tolist() == list(range(0, 960, 64))
     with pytest.raises(af.DataError, match="50 tokens, fewer than one window of 64"):
-        Windows(50, 64, 0, BatchSettings(), 0)
+        TokenWindows(50, 64, 0, BatchConfig(), 0)
 
 
 def test_characters_of_a_text(rows: Rows) -> None:
@@ -50,7 +49,7 @@ def test_characters_of_a_text(rows: Rows) -> None:
     examples = task.prepare(rows)
     flat = task.flat(examples)
     assert task.tokenizer.decode(flat.tolist()) == TEXT and len(task.tokenizer) == len(set(TEXT)) + 3
-    job = Job(task, rows, batch=BatchSettings(rows=2), data=DataSettings(cache=False))
+    job = Job(task, rows, batch=BatchConfig(rows=2), data=DataSettings(cache=False))
     batch = job.collate([0, 30], torch.Generator())
     assert batch["input_ids"].shape == batch["labels"].shape == (2, 16)
     assert task.tokenizer.decode(batch["labels"][1]) == TEXT[31:47]
@@ -67,7 +66,7 @@ def test_a_language_model_learns_and_writes(rows: Rows, tmp_path: Path) -> None:
     task = begin("generate", "gpt2-tiny", rows, kind="char", max_length=32)
     before = task.evaluate(rows)
     assert before["loss"] == pytest.approx(math.log(len(task.tokenizer)), rel=0.1)
-    learn(task, rows, 150, batch=BatchSettings(rows=8))
+    learn(task, rows, 150, batch=BatchConfig(rows=8))
     after = task.evaluate(rows)
     assert after["loss"] < 0.5 and after["perplexity"] == pytest.approx(math.exp(float(after["loss"])))
     assert after["bits_per_character"] == pytest.approx(float(after["loss"]) / math.log(2), rel=0.02)
@@ -106,7 +105,7 @@ def test_pieces_and_documents(tmp_path: Path) -> None:
 def test_memory_is_read_before_the_window(recipe: str, rows: Rows) -> None:
     """The loss with memory is that of the same tokens after their context; no gradient goes into the context."""
     task = begin("generate", recipe, rows, {"memory": 24}, kind="char", max_length=16)
-    job = Job(task, rows, batch=BatchSettings(rows=2), data=DataSettings(cache=False))
+    job = Job(task, rows, batch=BatchConfig(rows=2), data=DataSettings(cache=False))
     batch = job.collate([24, 100], torch.Generator())
     assert batch["context_ids"].shape == (2, 24) and batch["input_ids"].shape == (2, 16)
     flat = task.flat(job.examples)
@@ -128,7 +127,7 @@ def test_masked_words(tmp_path: Path) -> None:
     model = quiet("roformer-tiny")
     task = awake(begin("fill-mask", "roformer-tiny", rows, vocab_size=200, max_length=18, model=model))
     assert task.model.config.head == "masked"
-    job = Job(task, rows, batch=BatchSettings(rows=8), data=DataSettings(cache=False))
+    job = Job(task, rows, batch=BatchConfig(rows=8), data=DataSettings(cache=False))
     batch = job.collate(job.batches(0)[0], torch.Generator().manual_seed(0))
     assert batch["input_ids"].shape == (8, 18)
     assert (batch["input_ids"][:, 0] == task.tokenizer.start_id).all()
@@ -138,7 +137,7 @@ def test_masked_words(tmp_path: Path) -> None:
     assert int(job.loss(batch).count) == int(chosen.sum())
     other = job.collate(job.batches(0)[0], torch.Generator().manual_seed(1))
     assert not torch.equal(other["labels"], batch["labels"])
-    learn(task, rows, 250, lr=1e-3, batch=BatchSettings(rows=16))
+    learn(task, rows, 250, lr=1e-3, batch=BatchConfig(rows=16))
     figures = task.evaluate(rows)
     assert figures["accuracy"] > 0.9 and figures == task.evaluate(rows)
     task.save(tmp_path / "x")
@@ -162,7 +161,7 @@ def test_next_sentences(tmp_path: Path) -> None:
     options = {"next_sentence": True, "rate": 0.01}
     model = quiet("bert-tiny")
     task = awake(begin("fill-mask", "bert-tiny", rows, options, vocab_size=200, max_length=32, model=model))
-    job = Job(task, rows, batch=BatchSettings(rows=50), data=DataSettings(cache=False))
+    job = Job(task, rows, batch=BatchConfig(rows=50), data=DataSettings(cache=False))
     (numbers,) = job.batches(0)
     labels, seen = [], 0
     for seed in range(20):
@@ -198,8 +197,8 @@ def test_next_sentences_are_learned(tmp_path: Path) -> None:
             max_length=32,
         )
     )
-    learn(task, rows, 200, lr=1e-3, batch=BatchSettings(rows=50))
-    job = Job(task, rows, batch=BatchSettings(rows=50), data=DataSettings(cache=False))
+    learn(task, rows, 200, lr=1e-3, batch=BatchConfig(rows=50))
+    job = Job(task, rows, batch=BatchConfig(rows=50), data=DataSettings(cache=False))
     losses = [job.loss(job.collate(job.batches(0)[0], torch.Generator().manual_seed(seed))) for seed in range(10)]
     assert sum(float(loss.parts["pairs"] / loss.count) for loss in losses) / 10 < 0.3 < math.log(2)
 
@@ -215,7 +214,7 @@ def test_documents_that_are_too_few(tmp_path: Path) -> None:
 def test_electra(rows: Rows, tmp_path: Path) -> None:
     """Both models learn; the loss adds up over batches; the discriminator is what is taken further."""
     task = begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32)
-    losses = learn(task, rows, 60, batch=BatchSettings(rows=8))
+    losses = learn(task, rows, 60, batch=BatchConfig(rows=8))
     assert np.mean(losses[-5:]) < 0.7 * losses[0]
     figures = task.evaluate(rows)
     assert figures["generator_loss"] < 4 and figures["accuracy"] > 0.8 and figures == task.evaluate(rows)
@@ -223,7 +222,9 @@ def test_electra(rows: Rows, tmp_path: Path) -> None:
     doubts = af.task("electra", tmp_path / "x")("the cat number 3 sat on mat 3")
     assert len(doubts.pieces) == len(doubts.scores) >= 8 and "cat" in str(doubts)
     labelled = find("classify-text").fit(read_table(tmp_path))
-    sketched = sketch(tmp_path / "x", find("classify-text").fits)  # what `anyformer train` looks at before it loads
+    sketched = load_meta_for(
+        tmp_path / "x", find("classify-text").fits
+    )  # what `anyformer train` looks at before it loads
     assert sketched.family == "electra" and sketched.device.type == "meta"
     fine = begin("classify-text", tmp_path / "x", labelled)
     ours, theirs = task.model.state_dict(), fine.model.state_dict()
@@ -244,7 +245,7 @@ def test_a_discriminator_that_begins_as_the_generator(rows: Rows, tmp_path: Path
     tiny = af.build("electra-joint-tiny").config
     model = tiny.replace(generator=tiny.discriminator.replace(head="masked"), weight=0.0)
     task = begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32, model=model)
-    learn(task, rows, 5, batch=BatchSettings(rows=8))
+    learn(task, rows, 5, batch=BatchConfig(rows=8))
     task.save(tmp_path / "x")
     further = begin(
         "electra", tmp_path / "x", rows, {"from_generator": True}, model=task.model.config.replace(weight=50.0)
@@ -257,7 +258,7 @@ def test_a_discriminator_that_begins_as_the_generator(rows: Rows, tmp_path: Path
     names = [name for name in held if name.startswith("stages.generator.")]
     theirs = [next(name.replace(old, new) for old, new in moved.items() if old in name) for name in names]
     assert len(names) > 25 and all(torch.equal(held[a], held[b]) for a, b in zip(names, theirs, strict=True))
-    learn(further, rows, 5, batch=BatchSettings(rows=8))
+    learn(further, rows, 5, batch=BatchConfig(rows=8))
     name, after = "stack.blocks.0.sublayers.self.part.qkv.weight", further.model.state_dict()
     assert not torch.equal(after[f"stages.generator.{name}"], after[f"stages.discriminator.{name}"])
     begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32).save(tmp_path / "y")

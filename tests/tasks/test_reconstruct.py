@@ -11,7 +11,7 @@ import torch
 
 import anyformer as af
 from anyformer.inputs.image import patchify, unpatchify
-from tests.train import picture_files as pictures
+from tests.training import picture_files as pictures
 
 SETTINGS = {"steps": 30, "batch_size": 8, "lr": 3e-3, "eval_every": 30, "save_every": 0, "device": "cpu"}
 
@@ -70,10 +70,10 @@ def test_pixels_normalised_by_patch_come_back() -> None:
 def test_its_encoder_goes_on_as_a_classifier(folder: Path) -> None:
     """The same numbers as the autoencoder's encoder with nothing hidden, before a step is taken; then probing moves
     the head alone."""
-    from anyformer.tasks.build import single
+    from anyformer.tasks.build import unwrap_pretrained
 
     mae = af.load(folder / "mae")
-    model = single(mae)
+    model = unwrap_pretrained(mae)
     assert model.family == "vit"
     whole = af.build("mae-tiny", mask_ratio=0.01)  # a hundredth of 16 patches: the last one in order is hidden
     whole.load_state_dict(mae.state_dict())

@@ -12,14 +12,14 @@ import torch
 from PIL import Image
 
 import anyformer as af
-from anyformer.data.read import ListedRows
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.rows import ListRows
 from anyformer.data.settings import DataSettings
-from anyformer.pictures.augment import Augmentation
 from anyformer.tasks import find
-from anyformer.tasks.base import Setup
+from anyformer.tasks.base import TaskSetup
 from anyformer.tasks.segment import SegmentOptions
-from tests.train import picture_files as pictures
-from tests.weights.oracles import make_oracle
+from tests.checkpoints.oracles import make_oracle
+from tests.training import picture_files as pictures
 
 Segment = find("segment")
 CLASSES = {"0": "unlabeled", "1": "ground", "4": "red", "7": "green", "9": "blue"}
@@ -50,7 +50,7 @@ def with_masks(folder: Path, n: int = 12, encode: Any = pictures.encode) -> Path
 
 def begin(data: Path, recipe: str = "segmenter-tiny", labels: str = "", **options: Any) -> Any:
     torch.manual_seed(0)
-    setup = Setup(None, DataSettings(labels=labels), task=SegmentOptions(**options))
+    setup = TaskSetup(None, DataSettings(labels=labels), task=SegmentOptions(**options))
     return Segment.begin(recipe, Segment.read(data), None, setup)
 
 
@@ -73,7 +73,7 @@ def test_a_class_that_is_held_back_is_known(tmp_path: Path) -> None:
     (tmp_path / "classes.json").unlink()
     rows = Segment.read(data)
     without = rows.take([i for i in range(len(rows)) if 9 not in np.unique(np.asarray(rows[i]["mask"].open()))])
-    task = Segment.begin("segmenter-tiny", without, None, Setup(whole=rows))
+    task = Segment.begin("segmenter-tiny", without, None, TaskSetup(whole=rows))
     assert len(without) < len(rows) and 9 in task.ids
 
 
@@ -159,7 +159,7 @@ def test_a_beit_folder_answers_as_transformers_does(tmp_path: Path) -> None:
     """Resized, cropped, normalised, run, enlarged, and the best class of each pixel."""
     from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
 
-    from tests.pictures.test_people import photo
+    from tests.data.images.test_person_crop import photo
 
     oracle = make_oracle("BeitForSemanticSegmentation", id2label={0: "road", 1: "sky", 2: "car"})
     oracle.save_pretrained(tmp_path)
@@ -199,15 +199,15 @@ def test_bad_masks_are_named(tmp_path: Path) -> None:
 def test_figures_need_masks(tmp_path: Path) -> None:
     data = with_masks(tmp_path)
     task = begin(data)
-    bare = ListedRows([{"image": row["image"]} for row in Segment.read(data)], "bare")
+    bare = ListRows([{"image": row["image"]} for row in Segment.read(data)], "bare")
     with pytest.raises(af.DataError, match="bare has neither masks nor outlines"):
         task.evaluate(bare)
 
 
 def af_picture(mask: Any) -> Any:
-    from anyformer.pictures.open import Picture
+    from anyformer.data.images.image_file import ImageFile
 
-    return Picture.of(pictures.encode(mask), "mask.png")
+    return ImageFile.of(pictures.encode(mask), "mask.png")
 
 
 def test_names_by_settings_and_by_number(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 import anyformer as af
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
-from anyformer.tasks.base import Setup
+from anyformer.tasks.base import TaskSetup
 from anyformer.tasks.classify_set import ClassifySet, TableReader
 from tests.tasks.test_sounds import learn
 
@@ -78,7 +78,7 @@ def test_sets_learned_by_heart(recipe: str, tmp_path: Path) -> None:
     small = {"n_latents": 8, "d_latents": 64, "n_layers": 2, "attention_dropout": 0.0}
     config = af.registry.recipe(recipe).config
     config = config.replace(**small) if recipe == "perceiver-set" else config
-    task: Any = kind.begin(recipe, rows, setup=Setup(model=config))
+    task: Any = kind.begin(recipe, rows, setup=TaskSetup(model=config))
     assert task.labels == ("cloud", "line", "ring") and task.model.config.d_item == 2
     learn(task, rows, 120, 3e-3)
     assert task.evaluate(rows)["accuracy"] == 1.0

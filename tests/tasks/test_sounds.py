@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.sounds.extractor import Extractor
+from anyformer.data.audio.feature_extractor import AudioFeatureExtractor
 from anyformer.tasks import find
-from anyformer.tasks.base import Setup
-from anyformer.tasks.classify_audio import Changes, ClassifyAudioOptions, change
+from anyformer.tasks.base import TaskSetup
+from anyformer.tasks.classify_audio import ClassifyAudioOptions, SpecAugmentSettings, spec_augment
 from anyformer.tasks.transcribe import TranscribeOptions
-from tests.train.sound_files import spoken, tone
+from tests.training.sound_files import spoken, tone
 
-STILL = Changes(time_mask=0, mel_mask=0, shift=0, noise=0)
+STILL = SpecAugmentSettings(time_mask=0, mel_mask=0, shift=0, noise=0)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_classes_learned_by_heart(recipe: str, data: Path, tmp_path: Path) -> No
     torch.manual_seed(0)
     kind = find("classify-audio")
     rows = kind.read(data)
-    task: Any = kind.begin(recipe, rows, setup=Setup(task=ClassifyAudioOptions(augment=STILL)))
+    task: Any = kind.begin(recipe, rows, setup=TaskSetup(task=ClassifyAudioOptions(augment=STILL)))
     assert task.labels == ("high", "low")
     learn(task, rows, 30, 1e-3)
     assert task.evaluate(rows)["accuracy"] == 1.0
@@ -74,10 +74,10 @@ def test_features_lie_around_zero(data: Path) -> None:
 
 def test_changes_leave_shape_and_seed() -> None:
     x = torch.randn(4, 50, 20)
-    made = change(x, Changes(), torch.Generator().manual_seed(1))
+    made = spec_augment(x, SpecAugmentSettings(), torch.Generator().manual_seed(1))
     assert made.shape == x.shape and not torch.equal(made, x)
-    assert torch.equal(made, change(x, Changes(), torch.Generator().manual_seed(1)))
-    assert torch.equal(change(x, STILL, torch.Generator()), x)
+    assert torch.equal(made, spec_augment(x, SpecAugmentSettings(), torch.Generator().manual_seed(1)))
+    assert torch.equal(spec_augment(x, STILL, torch.Generator()), x)
 
 
 def test_speech_learned_by_heart(data: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_speech_learned_by_heart(data: Path, tmp_path: Path) -> None:
     rows = kind.read(data)
     config = af.registry.recipe("whisper-toy").config
     options = TranscribeOptions(augment=STILL, seconds=0.4)
-    task: Any = kind.begin("whisper-toy", rows, setup=Setup(model=config, task=options))
+    task: Any = kind.begin("whisper-toy", rows, setup=TaskSetup(model=config, task=options))
     assert task.extractor.seconds == pytest.approx(0.4)
     learn(task, rows, 60)
     figures = task.evaluate(rows)
@@ -112,9 +112,8 @@ def test_too_short_names_the_file(data: Path, tmp_path: Path) -> None:
 
 def test_whisper_folder(tmp_path: Path) -> None:
     """A published folder: its feature extractor, its tokenizer with times, its own ids for the words."""
+    from tests.generation import test_speech as speech
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    from tests.decode import test_speech as speech
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     engine = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet[: speech.END])}, merges=[]))
@@ -125,7 +124,7 @@ def test_whisper_folder(tmp_path: Path) -> None:
     engine.add_tokens([AddedToken(f"<|{i * 0.02:.2f}|>", special=False) for i in range(speech.STAMPS)])
     speech.models()[0].float().save_pretrained(tmp_path)
     engine.save(str(tmp_path / "tokenizer.json"))
-    extractor = Extractor(kind="whisper", n_mels=8, n_frames=2 * speech.TOKENS)
+    extractor = AudioFeatureExtractor(kind="whisper", n_mels=8, n_frames=2 * speech.TOKENS)
     files = json.loads(extractor.write()["preprocessor_config.json"]) | {"chunk_length": 1, "hop_length": 400}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(files))
     transcribe: Any = af.task("transcribe", tmp_path)
@@ -149,7 +148,7 @@ def test_ast_folder(tmp_path: Path) -> None:
         feature_extraction_audio_spectrogram_transformer as extraction,
     )
 
-    from tests.weights.oracles import make_oracle
+    from tests.checkpoints.oracles import make_oracle
 
     labels = dict(enumerate(("cat", "dog", "cow")))
     oracle = make_oracle("ASTForAudioClassification", id2label=labels, label2id={v: k for k, v in labels.items()})

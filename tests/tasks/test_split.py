@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anyformer as af
-from anyformer.data.read import ListedRows, Rows
+from anyformer.data.rows import ListRows, Rows
 from anyformer.tasks import find
 from anyformer.tasks.split import hold_out
 
 
 def table(labels: Sequence[object]) -> Rows:
-    return ListedRows([{"n": i, "label": label} for i, label in enumerate(labels)])
+    return ListRows([{"n": i, "label": label} for i, label in enumerate(labels)])
 
 
 def counts(labels: Sequence[str], share: float | None = None) -> Counter[str]:

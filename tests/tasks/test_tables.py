@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer.cli import main
+from anyformer.cli.main import main
 from tests.shelf import FEW, train_classifier
-
-from .learn import begin, listed
+from tests.tasks.learn import begin, listed
 
 
 def run(*arguments: object) -> int:

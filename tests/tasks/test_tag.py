@@ -11,9 +11,8 @@ import pytest
 import anyformer as af
 from anyformer.heads.base import IGNORED
 from anyformer.tasks import find
-from anyformer.tasks.tag import Tagged, joined, word_spans
-
-from .learn import begin, learn, listed
+from anyformer.tasks.tag import TaggedText, joined, word_spans
+from tests.tasks.learn import begin, learn, listed
 
 CONLL = """Peter NNP I-PER
 Blackburn NNP I-PER
@@ -150,4 +149,4 @@ def test_answers_have_the_characters_that_were_given(trained: Any) -> None:
     assert re.sub(r"\[([^\[\]:]*): [A-Z]+\]", r"\1", str(answer)) == TEXT
     words = trained(("Peter", "Blackburn"))
     assert words.text == "Peter Blackburn" and str(words) == "[Peter Blackburn: PER]"
-    assert str(trained("")) == "" and str(Tagged((), (), ())) == ""
+    assert str(trained("")) == "" and str(TaggedText((), (), ())) == ""

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 
 import anyformer as af
-from anyformer.cli import main
-from anyformer.data.read import ListedRows, Rows
+from anyformer.cli.main import main
+from anyformer.data.audio.audio_file import Audio
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.rows import ListRows, Rows
 from anyformer.data.settings import TokenizerSettings
-from anyformer.pictures.clips import Clip
-from anyformer.pictures.open import Picture
-from anyformer.sounds.open import Sound
+from anyformer.data.video.clips import Clip
 from anyformer.tasks import TASKS, find
-from anyformer.tasks.base import Setup
-from tests.train import picture_files as files
-from tests.train.test_every_task import CASES
+from anyformer.tasks.base import TaskSetup
+from tests.training import picture_files as files
+from tests.training.test_every_task import CASES
 
 BAD = (0, 3, 5)  # the first, the last, and one in between
 FILES = {
-    "image": Picture.of(b"no picture at all", "bad.png"),
-    "mask": Picture.of(b"no picture at all", "bad.png"),
-    "sound": Sound("bad.wav", lambda: b"RIFFxxxx"),
+    "image": ImageFile.of(b"no picture at all", "bad.png"),
+    "mask": ImageFile.of(b"no picture at all", "bad.png"),
+    "sound": Audio("bad.wav", lambda: b"RIFFxxxx"),
     "clip": Clip.array(np.zeros((0, 4, 4, 3), dtype=np.uint8), "bad.npz"),
 }
 OF_FILES = [name for name in TASKS if find(name).reads == "files"]
@@ -44,7 +44,7 @@ class Case:
         made = [dict(self.rows[i]) for i in chosen]
         for i in bad:
             made[i][column or next(name for name in FILES if name in made[i])] = FILES[column or self.column]
-        rows = ListedRows(made)
+        rows = ListRows(made)
         rows.about = self.about
         return rows
 
@@ -61,7 +61,7 @@ def make(name: str, folder: Path) -> Case:
     rows = kind.read(folder / file)
     words = TokenizerSettings(vocab_size=290, kind="char" if name == "transcribe" else None)
     own = {key.removeprefix("task."): value for key, value in more.items() if key.startswith("task.")}
-    task: Any = kind.begin(recipe, rows, None, Setup(tokenizer=words, task=kind.options_class(**own)))
+    task: Any = kind.begin(recipe, rows, None, TaskSetup(tokenizer=words, task=kind.options_class(**own)))
     task.model.eval()
     return Case(task, [rows[i] for i in range(6)], rows.about)
 
@@ -84,14 +84,14 @@ def test_a_mask_that_cannot_be_read(tmp_path: Path) -> None:
     case = make("segment", tmp_path)
     shape = (32, 32)
     for i, row in enumerate(case.rows):
-        row["mask"] = Picture.of(files.encode(np.full(shape, i % 3 + 1, dtype=np.uint8)), f"{i}.png")
+        row["mask"] = ImageFile.of(files.encode(np.full(shape, i % 3 + 1, dtype=np.uint8)), f"{i}.png")
         del row["segments"], row["classes"]
     case.task.ids = (1, 2, 3, 4)[: len(case.task.labels)]
     expected = case.task.evaluate(case.listed((1, 2, 4)))
     figures = case.task.evaluate(case.listed(range(6), BAD, "mask"))
     assert figures == {**expected, "skipped": 3.0}
     rows = case.listed(range(6), BAD, "mask")
-    assert find("segment").find_labels(rows, None, Setup()) == ("2", "3")
+    assert find("segment").find_labels(rows, None, TaskSetup()) == ("2", "3")
 
 
 def test_training_goes_on_with_the_rows_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

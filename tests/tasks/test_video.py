@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.pictures.clips import Clip, decode, read_clips, spread
+from anyformer.data.video.clips import Clip, decode, evenly_spaced, read_clips
 from anyformer.tasks import TASKS, find
-from anyformer.tasks.base import Setup
-from anyformer.tasks.classify_video import ClassifyVideoOptions, ClipAugmentation, move
-from anyformer.train.keys import flatten
+from anyformer.tasks.base import TaskSetup
+from anyformer.tasks.classify_video import ClassifyVideoOptions, ClipAugmentation, augment_clips
+from anyformer.training.dotted_keys import flatten
 from tests.tasks.test_sounds import learn
-from tests.train.clip_files import clip, npz
+from tests.training.clip_files import clip, npz
 
 STILL = ClassifyVideoOptions(augment=ClipAugmentation(flip=0.0, shift=0.0))
 
@@ -28,7 +28,7 @@ def test_learned_by_heart(recipe: str, tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(npz(8))
     kind = find("classify-video")
     rows = kind.read(tmp_path / "x.npz")
-    task: Any = kind.begin(recipe, rows, setup=Setup(task=STILL))
+    task: Any = kind.begin(recipe, rows, setup=TaskSetup(task=STILL))
     assert task.labels == ("down", "right")
     learn(task, rows, 80, 1e-3)
     assert task.evaluate(rows)["accuracy"] == 1.0
@@ -72,7 +72,9 @@ def test_video_file(tmp_path: Path) -> None:
 
 
 def test_spread() -> None:
-    assert spread(8, 4) == [1, 3, 5, 7] and spread(2, 4) == [0, 0, 1, 1] and spread(1, 3) == [0, 0, 0]
+    assert (
+        evenly_spaced(8, 4) == [1, 3, 5, 7] and evenly_spaced(2, 4) == [0, 0, 1, 1] and evenly_spaced(1, 3) == [0, 0, 0]
+    )
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -97,9 +99,9 @@ def test_mistakes(tmp_path: Path) -> None:
 def test_moved_alike() -> None:
     """Every frame of a clip goes the same way."""
     clips = torch.arange(2 * 3 * 1 * 8 * 8).view(2, 3, 1, 8, 8).to(torch.uint8)
-    made = move(clips, ClipAugmentation(flip=1.0, shift=0.0), torch.Generator())
+    made = augment_clips(clips, ClipAugmentation(flip=1.0, shift=0.0), torch.Generator())
     assert torch.equal(made, clips.flip(-1))
-    made = move(clips, ClipAugmentation(flip=0.0, shift=0.3), torch.Generator().manual_seed(1))
+    made = augment_clips(clips, ClipAugmentation(flip=0.0, shift=0.3), torch.Generator().manual_seed(1))
     for one, before in zip(made, clips, strict=True):
         ways = [(d, a) for d in range(-2, 3) for a in range(-2, 3) if torch.equal(before.roll((d, a), (-2, -1)), one)]
         assert len(ways) == 1
@@ -112,7 +114,7 @@ def test_left_stays_left(tmp_path: Path) -> None:
     rows = kind.read(tmp_path / "x.npz")
     asked: Any = {"augment": ClipAugmentation(flip=1.0, shift=0.0)}
     plain, mirrored = (
-        kind.begin("timesformer-tiny", rows, setup=Setup(task=ClassifyVideoOptions(**options)))
+        kind.begin("timesformer-tiny", rows, setup=TaskSetup(task=ClassifyVideoOptions(**options)))
         for options in ({"augment": ClipAugmentation(shift=0.0)}, asked)
     )
     batch = plain.collate([plain.example(row) for row in rows], torch.Generator())
@@ -136,14 +138,14 @@ def test_one_name_for_the_flip() -> None:
 def test_videomae_folder(tmp_path: Path) -> None:
     """A published folder: frames as its own processor prepares them, scores as its own class gives them."""
     processing = pytest.importorskip("transformers.models.videomae.image_processing_pil_videomae")
-    from tests.weights.oracles import make_oracle
+    from tests.checkpoints.oracles import make_oracle
 
     oracle = make_oracle("VideoMAEForVideoClassification", id2label={0: "down", 1: "right"})
     size = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
     processor = processing.VideoMAEImageProcessorPil(**size)
     oracle.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
-    frames = [clip("right")[i] for i in spread(6, 4)]
+    frames = [clip("right")[i] for i in evenly_spaced(6, 4)]
     with torch.no_grad():
         pixels = processor(frames, return_tensors="pt")["pixel_values"]
         theirs = oracle(pixel_values=pixels).logits.softmax(dim=-1)[0].tolist()

@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 
 import anyformer as af
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
+from anyformer.tasks.evaluate import evaluate_task
 from anyformer.tasks.job import Job
-from anyformer.tasks.measure import measure
-from anyformer.tasks.translate import some_pieces
-
-from .learn import begin, learn, listed
+from anyformer.tasks.translate import training_chunks
+from tests.tasks.learn import begin, learn, listed
 
 PAIRS = {
     "the cat sleeps": "die Katze schläft",
@@ -26,7 +25,7 @@ PAIRS = {
     "it rains": "es regnet",
 }
 ROWS = listed(*({"source": a, "target": b} for a, b in PAIRS.items()))
-BATCH = BatchSettings(rows=4)
+BATCH = BatchConfig(rows=4)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +63,10 @@ def test_measured_by_length(trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert "by_length" not in trained.evaluate(ROWS)
     trained.save(tmp_path / "x")
     (tmp_path / "x.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS.items()))
-    said = str(measure("translate", tmp_path / "x", tmp_path / "x.tsv").figures["by_length"])
+    said = str(evaluate_task("translate", tmp_path / "x", tmp_path / "x.tsv").figures["by_length"])
     assert [part.split(":")[0] for part in said.split(", ")] == ["2 words", "3", "4-6"]
     monkeypatch.setattr("anyformer.tasks.translate.ENOUGH", 5)
-    assert "by_length" not in measure("translate", tmp_path / "x", tmp_path / "x.tsv").figures
+    assert "by_length" not in evaluate_task("translate", tmp_path / "x", tmp_path / "x.tsv").figures
 
 
 def test_blank_texts_have_blank_answers(trained: Any) -> None:
@@ -260,8 +259,12 @@ def test_texts_with_gaps_come_in_pieces() -> None:
     text = "One two. Three four five! Six?\nSeven eight nine ten eleven. " * 30
     rows = listed({"source": "it rains", "target": "es regnet"}, {"source": text, "target": text})
     task = begin("translate", "transformer-tiny", rows, {"gaps": 0.3}, vocab_size=300)
-    pieces = some_pieces(text)
-    assert " ".join(pieces).split() == text.split() and "Six?\nSeven" in "".join(pieces) and pieces == some_pieces(text)
+    pieces = training_chunks(text)
+    assert (
+        " ".join(pieces).split() == text.split()
+        and "Six?\nSeven" in "".join(pieces)
+        and pieces == training_chunks(text)
+    )
     sizes = sorted({len(piece.split()) for piece in pieces})
     assert sizes[0] <= 5 and 32 < sizes[-1] <= 64 and len(pieces) > 5
     examples = task.prepare(rows)
@@ -316,7 +319,7 @@ def test_rows_without_a_piece(tmp_path: Path) -> None:
 
 def test_a_long_sentence_is_cut_at_words() -> None:
     text = " ".join(str(n) for n in range(500))
-    pieces = some_pieces(text)
+    pieces = training_chunks(text)
     assert " ".join(pieces) == text and max(len(piece.split()) for piece in pieces) <= 64
 
 

@@ -20,7 +20,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from anyformer.core.masks import EVERYTHING, Blocks, Causal, Dense, Dilated, Filled, Mask, Packed, Padding, Window
+from anyformer.core.masks import (
+    NO_MASK,
+    BlockLocal2D,
+    Causal,
+    Dense,
+    Dilated,
+    Mask,
+    PackedMask,
+    Padding,
+    StaticCacheMask,
+    Window,
+)
 from anyformer.tokens import Packing
 
 BLOCK = 256  # queries a step in the blocked kernel
@@ -29,7 +40,7 @@ NOT_CUDNN = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBack
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """One question put to a kernel."""
 
     query: Tensor
@@ -43,15 +54,15 @@ class Call:
     score: nn.Module | None = None
 
     @property
-    def packed(self) -> Packed | None:
-        return next((part for part in self.mask.parts if isinstance(part, Packed)), None)
+    def packed(self) -> PackedMask | None:
+        return next((part for part in self.mask.parts if isinstance(part, PackedMask)), None)
 
     @property
     def rest(self) -> Mask:
         """The mask without its packing."""
-        result: Mask = EVERYTHING
+        result: Mask = NO_MASK
         for part in self.mask.parts:
-            result = result if isinstance(part, Packed) else result & part
+            result = result if isinstance(part, PackedMask) else result & part
         return result
 
     def allowed(self) -> Tensor:
@@ -63,16 +74,16 @@ class Kernel:
     """`can`: the answer would be right. `pays`: and it is worth choosing over those further down the list."""
 
     name: str
-    can: Callable[[Call], bool]
-    pays: Callable[[Call], bool]
-    run: Callable[[Call], Tensor]
+    can: Callable[[AttentionCall], bool]
+    pays: Callable[[AttentionCall], bool]
+    run: Callable[[AttentionCall], Tensor]
 
 
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Mask = EVERYTHING,
+    mask: Mask = NO_MASK,
     *,
     scale: float | None = None,
     bias: Tensor | None = None,
@@ -83,21 +94,21 @@ def attend(
 ) -> Tensor:
     """softmax(QKᵀ · scale + bias, where allowed) V.  `score` replaces the scaled dot product (see score.py)."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    call = Call(query, key, value, mask, scale, bias, dropout, offset, score)
-    return (choose(call) if kernel is None else KERNELS[kernel]).run(call)
+    call = AttentionCall(query, key, value, mask, scale, bias, dropout, offset, score)
+    return (choose_kernel(call) if kernel is None else KERNELS[kernel]).run(call)
 
 
-def choose(call: Call) -> Kernel:
+def choose_kernel(call: AttentionCall) -> Kernel:
     """The first that can and pays. On a CPU, short keys leave no choice, so decoding need not ask around."""
     if call.key.shape[2] < 2 * BLOCK and call.key.is_cpu and call.packed is None:
-        return KERNELS["reference" if call.score is not None else "batched" if _few_of_many(call) else "sdpa"]
+        return KERNELS["reference" if call.score is not None else "batched" if _few_queries(call) else "sdpa"]
     return next(kernel for kernel in KERNELS.values() if kernel.can(call) and kernel.pays(call))
 
 
 def attention_weights(
     query: Tensor,
     key: Tensor,
-    mask: Mask = EVERYTHING,
+    mask: Mask = NO_MASK,
     *,
     scale: float | None = None,
     bias: Tensor | None = None,
@@ -106,12 +117,12 @@ def attention_weights(
 ) -> Tensor:
     """The weights [B, H, Q, K], differentiable, exactly zero where forbidden. Packed rows come back padded."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    call = Call(query, key, key, mask, scale, bias, 0.0, offset, score)
+    call = AttentionCall(query, key, key, mask, scale, bias, 0.0, offset, score)
     packed = call.packed
-    return _weights(call) if packed is None else _spread_rows(_weights(_padded(call, packed)), packed)
+    return _weights(call) if packed is None else _unpack_weights(_weights(_padded(call, packed)), packed)
 
 
-def _spread_rows(weights: Tensor, packed: Packed) -> Tensor:
+def _unpack_weights(weights: Tensor, packed: PackedMask) -> Tensor:
     """Weights of flush rows [B, H, q, k] at the slots that queries and keys had before packing [B, H, Q, K]."""
     query, key = packed.query, packed.key
     spread = query.unpack(query.flush.pack(weights.transpose(1, 2)))  # [B, Q, H, k]
@@ -119,8 +130,8 @@ def _spread_rows(weights: Tensor, packed: Packed) -> Tensor:
     return spread.permute(0, 3, 2, 1)
 
 
-def _weights(call: Call) -> Tensor:
-    key = _spread(call.key, call.query.shape[1])
+def _weights(call: AttentionCall) -> Tensor:
+    key = _repeat_kv(call.key, call.query.shape[1])
     if call.score is None:
         scores = call.query @ key.transpose(-1, -2) * call.scale
     else:
@@ -129,7 +140,7 @@ def _weights(call: Call) -> Tensor:
         scores = scores + call.bias
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
-    if call.mask is EVERYTHING:
+    if call.mask is NO_MASK:
         return scores.softmax(-1).to(call.query.dtype)
     # The lowest finite number instead of -inf, so that a row with nothing allowed has no NaN in its gradient either.
     forbidden = ~call.allowed()
@@ -138,12 +149,12 @@ def _weights(call: Call) -> Tensor:
     return fill(scores.softmax(-1), forbidden, 0.0).to(call.query.dtype)
 
 
-def _spread(x: Tensor, n_heads: int) -> Tensor:
+def _repeat_kv(x: Tensor, n_heads: int) -> Tensor:
     """Repeat each key/value head for the query heads of its group."""
     return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 
-def _padded(call: Call, packed: Packed) -> Call:
+def _padded(call: AttentionCall, packed: PackedMask) -> AttentionCall:
     """The same question with the rows padded again, flush left, so that masks count within the row."""
     queries, keys = packed.query.flush, packed.key.flush
 
@@ -159,27 +170,27 @@ def _padded(call: Call, packed: Packed) -> Call:
     )
 
 
-def _reference(call: Call) -> Tensor:
+def _reference(call: AttentionCall) -> Tensor:
     weights = F.dropout(_weights(call), call.dropout, training=call.dropout > 0)
-    return weights @ _spread(call.value, call.query.shape[1])
+    return weights @ _repeat_kv(call.value, call.query.shape[1])
 
 
-def _batched(call: Call) -> Tensor:
+def _batched(call: AttentionCall) -> Tensor:
     """The reference, spared a mask that forbids nothing: for few queries of many heads, which the fused kernel of a CPU
     takes one by one."""
     last = call.query.shape[2] == 1 and call.offset + 1 >= call.key.shape[2]
     if last and all(isinstance(part, Causal) for part in call.mask.parts):
-        call = replace(call, mask=EVERYTHING)
+        call = replace(call, mask=NO_MASK)
     return _reference(call)
 
 
-def _few_of_many(call: Call) -> bool:
+def _few_queries(call: AttentionCall) -> bool:
     batch, heads, queries, _ = call.query.shape
     few = queries <= 4 and call.key.shape[2] <= BLOCK and batch * heads >= 64
     return few and call.key.is_cpu and call.key.shape[1] == heads and not torch.is_grad_enabled()
 
 
-def _sdpa(call: Call) -> Tensor:
+def _sdpa(call: AttentionCall) -> Tensor:
     """PyTorch's fused attention; a mask it has no flag for is built as a tensor."""
     causal = False
     allowed: Tensor | None = None
@@ -188,15 +199,15 @@ def _sdpa(call: Call) -> Tensor:
         causal = q_len == k_len and call.offset == 0
         if not causal and call.offset + 1 < k_len:
             allowed = call.allowed()
-    elif call.mask is not EVERYTHING:
+    elif call.mask is not NO_MASK:
         allowed = call.allowed()
     sees = None
     if allowed is not None and call.query.is_cuda:
-        allowed, sees = _opened(allowed)
+        allowed, sees = _open_empty_rows(allowed)
     if call.bias is not None:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
-    with nullcontext() if _fills_tiles(call) else sdpa_kernel(_but_cudnn()):
+    with nullcontext() if _fills_tiles(call) else sdpa_kernel(_backends_without_cudnn()):
         out = F.scaled_dot_product_attention(
             call.query,
             call.key,
@@ -210,7 +221,7 @@ def _sdpa(call: Call) -> Tensor:
     return out if sees is None else out.masked_fill(~sees, 0.0)
 
 
-def _fills_tiles(call: Call) -> bool:
+def _fills_tiles(call: AttentionCall) -> bool:
     """Whether cuDNN may be asked. Where lengths leave a part of its tiles empty and scores are far below zero, its
     gradients may be no numbers (PyTorch 2.11 to 2.13; its issue 196678 tells of half a tile and a mask, a ViT of 64
     patches met it without one, so any part counts here)."""
@@ -219,7 +230,7 @@ def _fills_tiles(call: Call) -> bool:
     return call.query.shape[2] % TILE == 0 and call.key.shape[2] % TILE == 0
 
 
-def _but_cudnn() -> list[SDPBackend]:
+def _backends_without_cudnn() -> list[SDPBackend]:
     """What PyTorch may use by its own switches, without cuDNN; those cannot be asked while it compiles."""
     if torch.compiler.is_compiling():
         return list(NOT_CUDNN)
@@ -228,14 +239,14 @@ def _but_cudnn() -> list[SDPBackend]:
     return [one for one, on in zip(NOT_CUDNN, may, strict=True) if on] or [SDPBackend.MATH]
 
 
-def _opened(allowed: Tensor) -> tuple[Tensor, Tensor]:
+def _open_empty_rows(allowed: Tensor) -> tuple[Tensor, Tensor]:
     """And which queries see anything. The CPU's kernel gives zeros for one that does not; CUDA's each have their own
     answer, which need be no number: there it sees everything, and its answer and gradient are thrown away."""
     sees = allowed.any(dim=-1, keepdim=True)
     return allowed | ~sees, sees
 
 
-def _bounded(call: Call) -> bool:
+def _bounded(call: AttentionCall) -> bool:
     """Do a block of queries in the middle see only a part of the keys, so that blocks pay?"""
     n_keys = call.key.shape[2]
     middle = n_keys // 2
@@ -243,7 +254,7 @@ def _bounded(call: Call) -> bool:
     return n_keys >= 4 * BLOCK and high - low <= n_keys // 4
 
 
-def _blocked(call: Call) -> Tensor:
+def _blocked(call: AttentionCall) -> Tensor:
     """A few queries at a time against the keys they can reach: time and memory linear in the length for windows."""
     n_query, n_key = call.query.shape[2], call.key.shape[2]
     outputs = []
@@ -268,7 +279,7 @@ def _blocked(call: Call) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-def _banded(call: Call) -> Tensor:
+def _banded(call: AttentionCall) -> Tensor:
     """The blocks of `_blocked` as one batch: each block's keys are copied out, and one call answers them all.
 
     A GPU is done with a block sooner than with being told about it. And the gradient of a slice is a tensor of the
@@ -292,7 +303,7 @@ def _banded(call: Call) -> Tensor:
     return torch.cat(outputs, dim=1).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
-def _bands(call: Call, n: int, left: int, right: int) -> list[tuple[int, int, Tensor]]:
+def _bands(call: AttentionCall, n: int, left: int, right: int) -> list[tuple[int, int, Tensor]]:
     """Runs of blocks with the mask of each [1 or B·blocks, 1, BLOCK, width]. Inside a row without padding all blocks
     share one; those whose keys would lie outside the row, or may be padding, have their own.
     """
@@ -317,7 +328,7 @@ def _bands(call: Call, n: int, left: int, right: int) -> list[tuple[int, int, Te
     return [*runs, own(outer, n)] if outer < n else runs
 
 
-def _span(call: Call) -> tuple[int, int]:
+def _span(call: AttentionCall) -> tuple[int, int]:
     """How far a window lets queries see to either side."""
     windows = [part for part in call.mask.parts if isinstance(part, Window)]
     causal = any(isinstance(part, Causal) for part in call.mask.parts)
@@ -326,18 +337,18 @@ def _span(call: Call) -> tuple[int, int]:
     return min(left, length), 0 if causal else min(right, length)
 
 
-def _can_band(call: Call) -> bool:
+def _can_band(call: AttentionCall) -> bool:
     parts = call.mask.parts
     known = all(isinstance(part, (Window, Causal, Padding)) for part in parts)
     whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
     return known and whole and any(isinstance(part, Window) for part in parts) and _plain(call)
 
 
-def _tiled(call: Call) -> Tensor:
+def _tiled(call: AttentionCall) -> Tensor:
     """Blocks of a picture, each with its memory, as so many heads of one call: what is forbidden is the same for all
     pictures, and its table is of the size of a block times its memory.
     """
-    blocks = next(part for part in call.mask.parts if isinstance(part, Blocks))
+    blocks = next(part for part in call.mask.parts if isinstance(part, BlockLocal2D))
     around, n_heads, length = blocks.surroundings, call.query.shape[1], call.query.shape[2]
     assert around is not None
     q, k = around.indices(length, call.query.device)
@@ -350,20 +361,20 @@ def _tiled(call: Call) -> Tensor:
         if isinstance(part, Padding):
             real = part.real[:, k.clamp(min=0)].repeat_interleave(n_heads, dim=1)  # [B, blocks · H, width]
             allowed = allowed & real[:, :, None, :]
-    key, value = (around.memories(_spread(x, n_heads)) for x in (call.key, call.value))
+    key, value = (around.memories(_repeat_kv(x, n_heads)) for x in (call.key, call.value))
     tiles = replace(call, query=around.tiles(call.query), key=key, value=value, mask=Dense(allowed))
     return around.whole(_sdpa(tiles), n_heads, length)
 
 
-def _can_tile(call: Call) -> bool:
+def _can_tile(call: AttentionCall) -> bool:
     parts = call.mask.parts
-    blocks = [part for part in parts if isinstance(part, Blocks)]
-    known = all(isinstance(part, (Blocks, Causal, Padding)) for part in parts) and Causal() in parts
+    blocks = [part for part in parts if isinstance(part, BlockLocal2D)]
+    known = all(isinstance(part, (BlockLocal2D, Causal, Padding)) for part in parts) and Causal() in parts
     whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
     return known and whole and len(blocks) == 1 and blocks[0].surroundings is not None and _plain(call)
 
 
-def _regrouped(call: Call) -> Tensor:
+def _regrouped(call: AttentionCall) -> Tensor:
     """Dilation as a window: tokens of one remainder modulo the step see only each other, and there are neighbours."""
     dilated = next(part for part in call.mask.parts if isinstance(part, Dilated))
     step, length = dilated.step, call.query.shape[2]
@@ -389,22 +400,22 @@ def _regrouped(call: Call) -> Tensor:
     return out[:, :, :length]
 
 
-def _can_regroup(call: Call) -> bool:
+def _can_regroup(call: AttentionCall) -> bool:
     parts = call.mask.parts
     known = all(isinstance(part, (Dilated, Causal, Padding)) for part in parts)
     whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
     return known and whole and sum(isinstance(part, Dilated) for part in parts) == 1 and _plain(call)
 
 
-def _plain(call: Call) -> bool:
+def _plain(call: AttentionCall) -> bool:
     return call.bias is None and call.score is None
 
 
-def _long(call: Call) -> bool:
+def _long(call: AttentionCall) -> bool:
     return call.key.shape[2] >= 2 * BLOCK
 
 
-def _each(call: Call) -> Tensor:
+def _per_row(call: AttentionCall) -> Tensor:
     """Packed rows one by one: no work at the padding, no mask for it. Best where a call is cheap (CPU)."""
     packed = call.packed
     assert packed is not None
@@ -428,7 +439,7 @@ def _each(call: Call) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-def _repad(call: Call) -> Tensor:
+def _repad(call: AttentionCall) -> Tensor:
     """Packed rows padded for attention alone: the projections around it still skip the padding."""
     packed = call.packed
     assert packed is not None
@@ -436,7 +447,7 @@ def _repad(call: Call) -> Tensor:
     return packed.query.flush.pack(out.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
 
 
-def _varlen(call: Call) -> Tensor:
+def _varlen(call: AttentionCall) -> Tensor:
     """Packed rows in one launch of the flash kernel (CUDA, half precision)."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -444,7 +455,7 @@ def _varlen(call: Call) -> Tensor:
     assert packed is not None
     n_heads = call.query.shape[1]
     query, key, value = (
-        x[0].transpose(0, 1) for x in (call.query, _spread(call.key, n_heads), _spread(call.value, n_heads))
+        x[0].transpose(0, 1) for x in (call.query, _repeat_kv(call.key, n_heads), _repeat_kv(call.value, n_heads))
     )
     lengths = (packed.query.starts, packed.key.starts, max(packed.query.sizes), max(packed.key.sizes))
     window = (-1, 0) if call.rest.parts else (-1, -1)  # (-1, 0): all of the past, nothing of the future
@@ -453,7 +464,7 @@ def _varlen(call: Call) -> Tensor:
     return out.transpose(0, 1).unsqueeze(0)
 
 
-def _can_varlen(call: Call) -> bool:
+def _can_varlen(call: AttentionCall) -> bool:
     half = call.query.is_cuda and call.query.dtype in (torch.float16, torch.bfloat16)
     plain = call.packed is not None and _plain(call) and call.dropout == 0
     width = call.query.shape[-1]
@@ -461,7 +472,7 @@ def _can_varlen(call: Call) -> bool:
     return _HAS_VARLEN and half and plain and fits and _flash_causal(call)
 
 
-def _flash_causal(call: Call) -> bool:
+def _flash_causal(call: AttentionCall) -> bool:
     """Flash attention lines causal rows up at their ends, we at their beginnings: the same where lengths are."""
     packed = call.packed
     same = packed is not None and packed.query.sizes == packed.key.sizes
@@ -479,34 +490,34 @@ def _has_varlen() -> bool:
 _HAS_VARLEN = torch.cuda.is_available() and _has_varlen()
 
 
-def _single(call: Call) -> Tensor:
+def _single(call: AttentionCall) -> Tensor:
     """One query a row over a cache of fixed size, of which only the filled columns are read (CUDA; see steady.py)."""
     from anyformer.core.gpu import single_query
 
     mask = call.mask
-    assert isinstance(mask, Filled) and mask.fresh is not None
+    assert isinstance(mask, StaticCacheMask) and mask.fresh is not None
     return single_query(
         call.query, *mask.fresh, call.key, call.value, mask.first, mask.column, mask.span, mask.table, call.scale
     )
 
 
-def _can_single(call: Call) -> bool:
-    return isinstance(call.mask, Filled) and call.mask.fresh is not None
+def _can_single(call: AttentionCall) -> bool:
+    return isinstance(call.mask, StaticCacheMask) and call.mask.fresh is not None
 
 
-def _can_unpack(call: Call) -> bool:
+def _can_unpack(call: AttentionCall) -> bool:
     return call.packed is not None and _plain(call)
 
 
-def _can_fuse(call: Call) -> bool:
+def _can_fuse(call: AttentionCall) -> bool:
     return call.packed is None and call.score is None
 
 
-def _always(call: Call) -> bool:
+def _always(call: AttentionCall) -> bool:
     return True
 
 
-def _long_rows_on_cpu(call: Call) -> bool:
+def _long_rows_on_cpu(call: AttentionCall) -> bool:
     """Below about 16 tokens a row, calling once a row costs more than padding does."""
     rows = call.packed.query.batch if call.packed is not None else 1
     return not call.query.is_cuda and call.query.shape[2] >= 16 * rows
@@ -517,13 +528,13 @@ KERNELS: dict[str, Kernel] = {
     for kernel in (
         Kernel("single", _can_single, _always, _single),
         Kernel("varlen", _can_varlen, _always, _varlen),
-        Kernel("each", _can_unpack, _long_rows_on_cpu, _each),
+        Kernel("each", _can_unpack, _long_rows_on_cpu, _per_row),
         Kernel("repad", _can_unpack, _always, _repad),
         Kernel("regrouped", _can_regroup, _long, _regrouped),
         Kernel("tiled", _can_tile, _always, _tiled),
         Kernel("banded", _can_band, _bounded, _banded),
         Kernel("blocked", _can_fuse, _bounded, _blocked),
-        Kernel("batched", _can_fuse, _few_of_many, _batched),
+        Kernel("batched", _can_fuse, _few_queries, _batched),
         Kernel("sdpa", _can_fuse, _always, _sdpa),
         Kernel("reference", _always, _always, _reference),
     )

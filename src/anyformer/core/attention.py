@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attend import attend, attention_weights
-from anyformer.core.linear import Fused, Linear
-from anyformer.core.masks import EVERYTHING, Causal, Documents, Mask, Packed, Padding, Placed, together
+from anyformer.core.cache import PAST, Cache
+from anyformer.core.linear import FusedLinear, Linear
+from anyformer.core.masks import NO_MASK, Causal, DocumentMask, Mask, PackedMask, Padding, PositionMask, together
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
-from anyformer.core.state import PAST, State
 from anyformer.core.taps import NO_TAPS
 from anyformer.tokens import Tokens
 
@@ -35,7 +35,7 @@ class AttentionConfig(Settings):
     qk_norm: NormConfig | None = None  # of each head's queries and keys, before they turn
     dropout: float = 0.0
     recall: int | None = None  # remember the inputs of this many past tokens, without gradient, instead of their keys
-    mask: Mask = EVERYTHING  # what the family forbids by itself: the future, what lies outside a window
+    mask: Mask = NO_MASK  # what the family forbids by itself: the future, what lies outside a window
 
     def check(self) -> None:
         self.require(self.n_heads > 0, f"n_heads is {self.n_heads}; it must be 1 or more.")
@@ -80,10 +80,12 @@ class Attention(nn.Module):
         keys = config.d_head * config.kv_heads
         values = config.width_value // config.n_heads * config.kv_heads
         if config.d_context is None:
-            self.qkv = Fused(config.d_query, {"query": config.width_qk, "key": keys, "value": values}, config.bias)
+            self.qkv = FusedLinear(
+                config.d_query, {"query": config.width_qk, "key": keys, "value": values}, config.bias
+            )
         else:
             self.query = Linear(config.d_query, config.width_qk, config.bias)
-            self.kv = Fused(config.d_context, {"key": keys, "value": values}, config.bias)
+            self.kv = FusedLinear(config.d_context, {"key": keys, "value": values}, config.bias)
         d_out = config.d_out if config.d_out is not None else config.d_query
         self.out = Linear(config.width_value, d_out, config.out_bias, residual=True)
         self.query_norm = self.key_norm = None
@@ -95,7 +97,7 @@ class Attention(nn.Module):
         self,
         tokens: Tokens,
         context: Tokens | None = None,
-        state: State | None = None,
+        state: Cache | None = None,
         norm: nn.Module | None = None,
         add: Tensor | None = None,
         first: int | None = None,
@@ -113,26 +115,26 @@ class Attention(nn.Module):
             query, key, value, offset = self._self(tokens, state, norm)
         mask = self.mask_for(tokens, context, state, key.shape[2])
         beams = max(query.shape[0] // max(key.shape[0], 1), 1)  # that share the keys of one source
-        query = _gather_beams(query, beams)
+        query = _merge_beams(query, beams)
         scale = self.scale
         bias = self.positions.bias(query, key, offset, scale, tokens.grid) if self.positions else None
         if self.taps.watched:
-            self._show(tokens, context, _part_beams(query, beams), key, value)
+            self._show(tokens, context, _split_beams(query, beams), key, value)
             if self.taps.wants("weights"):
                 weights = attention_weights(query, key, mask, scale=scale, bias=bias, offset=offset, score=self.score)
-                self.taps.see("weights", _part_beams(weights, beams))
+                self.taps.see("weights", _split_beams(weights, beams))
         dropout = self.config.dropout if self.training else 0.0
         heads = attend(
             query, key, value, mask, scale=scale, bias=bias, dropout=dropout, offset=offset, score=self.score
         )
-        out = self.out(_join(_part_beams(heads, beams), tokens.packed), add=add)
+        out = self.out(_merge_heads(_split_beams(heads, beams), tokens.packed), add=add)
         return self.taps.see("output", out, tokens.packing)
 
     @property
     def scale(self) -> float:
         return self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
 
-    def mask_for(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
+    def mask_for(self, tokens: Tokens, context: Tokens | None, state: Cache | None, n_keys: int) -> Mask:
         """What the family allows, which keys are real, and which tokens see each other whatever else holds."""
         mask = self._own_mask(tokens, context, state, n_keys)
         if context is not None or tokens.spans is None:
@@ -141,26 +143,26 @@ class Attention(nn.Module):
             tokens.memo["together"] = together(tokens.spans, n_keys)
         return mask | tokens.memo["together"]
 
-    def _own_mask(self, tokens: Tokens, context: Tokens | None, state: State | None, n_keys: int) -> Mask:
+    def _own_mask(self, tokens: Tokens, context: Tokens | None, state: Cache | None, n_keys: int) -> Mask:
         own, keys = self.config.mask, tokens if context is None else context
         if tokens.packing is not None and keys.packing is not None:
-            return own & Packed(tokens.packing, keys.packing)
+            return own & PackedMask(tokens.packing, keys.packing)
         if context is None and state is not None:
             return state.mask(own, tokens.x.shape[1], n_keys, tokens.memo)
         if keys.mask is None:
             return own if context is not None else self._apart(own, tokens)
         real = Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
-        return Placed(own, keys.mask.cumsum(dim=1) - 1) & real if own.numbered else own & real
+        return PositionMask(own, keys.mask.cumsum(dim=1) - 1) & real if own.numbered else own & real
 
     @staticmethod
     def _apart(own: Mask, tokens: Tokens) -> Mask:
         """Causal attention does not cross from one text of a row to the next."""
         if tokens.documents is None or not any(isinstance(part, Causal) for part in own.parts):
             return own
-        return own & Documents(tokens.documents, tokens.documents)
+        return own & DocumentMask(tokens.documents, tokens.documents)
 
     def _self(
-        self, tokens: Tokens, state: State | None, norm: nn.Module | None = None
+        self, tokens: Tokens, state: Cache | None, norm: nn.Module | None = None
     ) -> tuple[Tensor, Tensor, Tensor, int]:
         if state is not None and self.config.recall is not None:
             return self._recall(tokens, state)
@@ -187,7 +189,7 @@ class Attention(nn.Module):
         key, value = self.qkv.apart("key", tokens.x), self.qkv.apart("value", tokens.x)
         return *self._heads(query, key, value, packed=False), 0
 
-    def _recall(self, tokens: Tokens, state: State) -> tuple[Tensor, Tensor, Tensor, int]:
+    def _recall(self, tokens: Tokens, state: Cache) -> tuple[Tensor, Tensor, Tensor, int]:
         """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""
         memory = state.held(self.memory_name)
         past = memory.get(PAST, tokens.x[:, :0])
@@ -198,7 +200,7 @@ class Attention(nn.Module):
         key, value = self.qkv.apart("key", everything), self.qkv.apart("value", everything)
         return *self._heads(query, key, value, packed=False), past.shape[1]
 
-    def _cross(self, tokens: Tokens, context: Tokens, state: State | None) -> tuple[Tensor, Tensor, Tensor, int]:
+    def _cross(self, tokens: Tokens, context: Tokens, state: Cache | None) -> tuple[Tensor, Tensor, Tensor, int]:
         query = self.query(tokens.x if tokens.code is None else tokens.x + tokens.code)
         memory = state.fixed(self.memory_name) if state is not None else None
         if memory is not None and memory.key is not None and memory.value is not None:
@@ -240,12 +242,12 @@ class Attention(nn.Module):
                 self.taps.see(point, value)
 
 
-def _gather_beams(query: Tensor, beams: int) -> Tensor:
+def _merge_beams(query: Tensor, beams: int) -> Tensor:
     """[B·beams, H, Q, d] -> [B, H, beams·Q, d]: to keys that all of them see, beams are just more queries."""
     return query if beams == 1 else query.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
 
 
-def _part_beams(x: Tensor, beams: int) -> Tensor:
+def _split_beams(x: Tensor, beams: int) -> Tensor:
     """[B, H, beams·Q, d] -> [B·beams, H, Q, d]"""
     return x if beams == 1 else x.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
 
@@ -256,7 +258,7 @@ def _positions(tokens: Tokens) -> Tensor:
     return tokens.positions.unsqueeze(0) if tokens.packed else tokens.positions
 
 
-def _join(heads: Tensor, packed: bool) -> Tensor:
+def _merge_heads(heads: Tensor, packed: bool) -> Tensor:
     """[B, H, T, d] -> [B, T, H·d]; packed back to [N, H·d]"""
     joined = heads.transpose(1, 2).flatten(2)
     return joined.squeeze(0) if packed else joined

@@ -20,40 +20,42 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.axial import AttentionAxis, merge_axis, split_axis
+from anyformer.core.cache import Cache
 from anyformer.core.convolution import (
-    Align,
-    AlignConfig,
-    Bottleneck,
-    BottleneckConfig,
+    DilatedConvBlock,
+    DilatedConvBlockConfig,
+    DotAttention,
+    DotAttentionConfig,
     GatedConvolution,
     GatedConvolutionConfig,
-    Lookup,
-    LookupConfig,
-    PositionMix,
-    PositionMixConfig,
+    PositionalCrossInput,
+    PositionalCrossInputConfig,
+    TokenMixing,
+    TokenMixingConfig,
 )
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
-from anyformer.core.grouping import Grouping, group, ungroup
 from anyformer.core.linear import Linear
-from anyformer.core.masks import EVERYTHING
-from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise, summed_and_normed
+from anyformer.core.masks import NO_MASK
+from anyformer.core.norms import MaskedBatchNorm1d, NormConfig, add_and_norm, apply_norm, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.recurrent import (
-    AttentiveConfig,
-    AttentiveDecoder,
-    Recurrent,
-    RecurrentConfig,
-    RecurrentDecoder,
-    RecurrentDecoderConfig,
+    AttentionRNNDecoder,
+    AttentionRNNDecoderConfig,
+    RNNDecoder,
+    RNNDecoderConfig,
+    RNNEncoder,
+    RNNEncoderConfig,
 )
-from anyformer.core.state import State
-from anyformer.core.statespace import StateSpace, StateSpaceConfig
+from anyformer.core.statespace import SelectiveStateSpace, SelectiveStateSpaceConfig
 from anyformer.core.taps import NO_TAPS
 from anyformer.tokens import Tokens
 
-Crossing = AttentionConfig | RecurrentDecoderConfig | AttentiveConfig | LookupConfig | AlignConfig
-Convolving = GatedConvolutionConfig | BottleneckConfig | PositionMixConfig
-PartConfig = Crossing | Convolving | FeedForwardConfig | StateSpaceConfig | RecurrentConfig
+CrossAttendingConfig = (
+    AttentionConfig | RNNDecoderConfig | AttentionRNNDecoderConfig | DotAttentionConfig | PositionalCrossInputConfig
+)
+ConvolutionConfig = GatedConvolutionConfig | DilatedConvBlockConfig | TokenMixingConfig
+PartConfig = CrossAttendingConfig | ConvolutionConfig | FeedForwardConfig | SelectiveStateSpaceConfig | RNNEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class SublayerConfig(Settings):
     scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
     gain: float | None = None  # each feature of the part times a learned number that starts here (layer scale)
     dropout: float = 0.0
-    grouping: Grouping = "all"  # of a clip: attention along the time of each cell, or over the cells of each frame
+    grouping: AttentionAxis = "all"  # of a clip: attention along the time of each cell, or over the cells of each frame
     project: bool = False  # one more linear map of what the part made (divided attention)
 
     @property
@@ -77,7 +79,7 @@ class SublayerConfig(Settings):
     @property
     def d_context(self) -> int | None:
         """The width of what the part looks at besides its own tokens, where it does."""
-        return self.part.d_context if isinstance(self.part, Crossing) else None
+        return self.part.d_context if isinstance(self.part, CrossAttendingConfig) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,19 +105,19 @@ def make_part(config: PartConfig, positions: Positions | None) -> nn.Module:
 # Attention aside, which shares positions with its stack.
 PARTS: dict[type[Settings], Callable[[Any], nn.Module]] = {
     FeedForwardConfig: FeedForward,
-    StateSpaceConfig: StateSpace,
-    RecurrentConfig: Recurrent,
-    RecurrentDecoderConfig: RecurrentDecoder,
-    AttentiveConfig: AttentiveDecoder,
+    SelectiveStateSpaceConfig: SelectiveStateSpace,
+    RNNEncoderConfig: RNNEncoder,
+    RNNDecoderConfig: RNNDecoder,
+    AttentionRNNDecoderConfig: AttentionRNNDecoder,
     GatedConvolutionConfig: GatedConvolution,
-    BottleneckConfig: Bottleneck,
-    LookupConfig: Lookup,
-    AlignConfig: Align,
-    PositionMixConfig: PositionMix,
+    DilatedConvBlockConfig: DilatedConvBlock,
+    DotAttentionConfig: DotAttention,
+    PositionalCrossInputConfig: PositionalCrossInput,
+    TokenMixingConfig: TokenMixing,
 }
 
 
-class Gain(nn.Module):
+class LayerScale(nn.Module):
     """Layer scale (Touvron et al. 2021): small at first, so that a deep stack begins close to doing nothing."""
 
     def __init__(self, width: int, start: float) -> None:
@@ -145,17 +147,17 @@ class Sublayer(nn.Module):
             self.context_norm = make_norm(norm, config.d_context)
         self.part = make_part(config.part, positions)
         self.project = Linear(config.width, config.width, residual=True) if config.project else None
-        self.gain = Gain(config.width, config.gain) if config.gain is not None else None
+        self.gain = LayerScale(config.width, config.gain) if config.gain is not None else None
         self.crosses = config.d_context is not None
 
     def read(self, tokens: Tokens) -> tuple[Tokens, Tensor]:
         """The residual stream, and what the part reads of it."""
         if self.config.order == "post" or self.norm is None:
             return tokens, tokens.x
-        return summed_and_normed(tokens, self.norm)
+        return add_and_norm(tokens, self.norm)
 
     def branch(
-        self, tokens: Tokens, x: Tensor, memory: Tokens | None, state: State | None, first: int | None = None
+        self, tokens: Tokens, x: Tensor, memory: Tokens | None, state: Cache | None, first: int | None = None
     ) -> Tokens:
         """What the sublayer adds to the residual stream, where its part reads `x`."""
         if isinstance(self.part, FeedForward):
@@ -169,16 +171,16 @@ class Sublayer(nn.Module):
             made = result if isinstance(result, Tokens) else tokens.replace(result)  # Tokens: with a summary
         x = made.x
         if self.after is not None:
-            x = normalise(self.after, x, tokens.mask)
+            x = apply_norm(self.after, x, tokens.mask)
         x = F.dropout(x, self.config.dropout) if self.training else x
         x = x if self.gain is None else self.gain(x)
         x = self._skip_rows(x, tokens) if self.training and self.drop_path else x
         return made if x is made.x else made.replace(x)
 
     def _grouped(self, tokens: Tokens) -> Tensor:
-        x = self.part(group(tokens, self.config.grouping))
+        x = self.part(split_axis(tokens, self.config.grouping))
         x = x if self.project is None else self.project(x)
-        return ungroup(x, tokens, self.config.grouping)
+        return merge_axis(x, tokens, self.config.grouping)
 
     def context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:
@@ -186,16 +188,16 @@ class Sublayer(nn.Module):
         assert memory is not None
         if self.context_norm is None:
             return memory
-        return memory.replace(normalise(self.context_norm, memory.x, memory.mask))
+        return memory.replace(apply_norm(self.context_norm, memory.x, memory.mask))
 
-    def forward(self, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None = None) -> Tokens:
+    def forward(self, tokens: Tokens, memory: Tokens | None, state: Cache | None, first: int | None = None) -> Tokens:
         tokens, read = self.read(tokens)
         made = self.branch(tokens, read, memory, state, first)
         before = tokens.x if first is None else tokens.x[:, :first]
         after = made.with_sum(before, made.x) if self.config.residual else made
         after = after if self.config.scale == 1.0 else after.replace(after.x * self.config.scale)
         if self.config.order == "post" and self.norm is not None:
-            return after.replace(normalise(self.norm, after.x, after.mask))
+            return after.replace(apply_norm(self.norm, after.x, after.mask))
         return after
 
     @property
@@ -204,15 +206,15 @@ class Sublayer(nn.Module):
         part = self.config.part
         if not isinstance(self.part, Attention) or not isinstance(part, AttentionConfig):
             return False
-        if self.config.grouping != "all" or isinstance(self.norm, BatchNorm):
+        if self.config.grouping != "all" or isinstance(self.norm, MaskedBatchNorm1d):
             return False
-        plain = self.part.positions is None and part.mask is EVERYTHING and part.recall is None and not self.crosses
+        plain = self.part.positions is None and part.mask is NO_MASK and part.recall is None and not self.crosses
         return plain and not (self.training and (part.dropout or self.config.dropout))
 
     @property
     def each(self) -> bool:
         """Whether a token does not depend on the others, nor on what is drawn for them."""
-        if not isinstance(self.part, FeedForward) or isinstance(self.norm, BatchNorm):
+        if not isinstance(self.part, FeedForward) or isinstance(self.norm, MaskedBatchNorm1d):
             return False
         return not (self.training and (self.part.config.dropout or self.config.dropout))
 
@@ -242,7 +244,7 @@ class Block(nn.Module):
         return plain and attention.narrows and all(sublayer.each for sublayer in others)
 
     def forward(
-        self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None, first: int | None = None
+        self, tokens: Tokens, memory: Tokens | None = None, state: Cache | None = None, first: int | None = None
     ) -> Tokens:
         """Only the `first` tokens come out, where that is said: nobody wants the others."""
         # Without anything to attend to, a decoder's cross-attention stands aside (GPT-2 with add_cross_attention).

@@ -1,7 +1,7 @@
 """PyTorch's own LSTM and GRU over rows that end at different tokens.
 
-`run_cell` tells PyTorch how long each row is, which the host must know. `run_held` needs no number on the host, so that
-a step can be recorded: it goes over all slots, and where none is real the gates hold the state as it is.
+`run_cell` tells PyTorch how long each row is, which the host must know. `run_cell_static` needs no number on the host,
+so that a step can be recorded: it goes over all slots, and where none is real the gates hold the state as it is.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from anyformer.core.rows import take
-from anyformer.tokens import on_host
+from anyformer.core.rows import gather_tokens
+from anyformer.tokens import host_copy
 
-Kind = Literal["lstm", "gru"]
-Carry = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]
+CellType = Literal["lstm", "gru"]
+RNNState = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]
 
-SHUT = 1e4  # what opens or shuts a gate whatever else it is given: its sigmoid is 1 or 0 in every precision
+CLOSED_GATE = 1e4  # what opens or shuts a gate whatever else it is given: its sigmoid is 1 or 0 in every precision
 
 
 class CellConfig(Protocol):
     @property
-    def cell(self) -> Kind: ...
+    def cell(self) -> CellType: ...
     @property
     def d_hidden(self) -> int: ...
     @property
@@ -40,18 +40,18 @@ def make_cell(config: CellConfig, d_in: int, *, both_ways: bool = False) -> nn.R
     return kind(d_in, config.d_hidden, config.n_layers, batch_first=True, dropout=dropout, bidirectional=both_ways)
 
 
-def run_cell(cell: nn.RNNBase, x: Tensor, carry: Carry, sizes: Tensor | None = None) -> tuple[Tensor, Carry]:
+def run_cell(cell: nn.RNNBase, x: Tensor, carry: RNNState, sizes: Tensor | None = None) -> tuple[Tensor, RNNState]:
     """All of x [B, T, d] from `carry` on; rows have `sizes` real tokens, and end with the state after the last one."""
     names = _names(cell)
     before = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
     if sizes is None:
         y, after = _layers(cell, x, before) if cell.training and cell.dropout else _whole(cell, x, before)
     else:
-        whole = on_host(sizes).clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
+        whole = host_copy(sizes).clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
         y, after = _whole(cell, pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
         y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
     new = {name: part.transpose(0, 1) for name, part in zip(names, after, strict=True)}
-    return y, new if sizes is None else keep_rows(sizes > 0, new, carry)
+    return y, new if sizes is None else update_moved_rows(sizes > 0, new, carry)
 
 
 def _names(cell: nn.RNNBase) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def _dropped(cell: nn.RNNBase, x: Tensor, layer: int) -> Tensor:
     return x if layer == 0 else F.dropout(x, cell.dropout, cell.training)
 
 
-def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:
+def update_moved_rows(moved: Tensor, new: RNNState, old: RNNState) -> RNNState:
     """The new values where a row moved [B], the old ones (or zeros) elsewhere."""
     kept = {}
     for name, value in new.items():
@@ -98,7 +98,7 @@ def keep_rows(moved: Tensor, new: Carry, old: Carry) -> Carry:
     return kept
 
 
-def run_held(cell: nn.RNNBase, x: Tensor, real: Tensor) -> tuple[Tensor, Carry]:
+def run_cell_static(cell: nn.RNNBase, x: Tensor, real: Tensor) -> tuple[Tensor, RNNState]:
     """As `run_cell` from nothing, with the rows' real tokens, which stand first, told by `real` [B, T].
 
     Layer by layer: a further input is 1 where no token is real, and its weights shut every gate that would change what
@@ -112,11 +112,11 @@ def run_held(cell: nn.RNNBase, x: Tensor, real: Tensor) -> tuple[Tensor, Carry]:
         given = torch.cat([_dropped(cell, x, layer), empty], dim=-1)
         weights = [one for way in range(ways) for one in _weights(cell, layer, way)]
         x, hidden, *inside = _layer(cell, given, nothing, weights)
-        carry["hidden"] += [take(x, last)[..., :d].transpose(0, 1), hidden[1:]]
+        carry["hidden"] += [gather_tokens(x, last)[..., :d].transpose(0, 1), hidden[1:]]
         if inside:
             carry["cell"] += inside
     new = {name: torch.cat(parts).transpose(0, 1) for name, parts in carry.items()}
-    return x, keep_rows(real.any(dim=1), new, {})
+    return x, update_moved_rows(real.any(dim=1), new, {})
 
 
 def _weights(cell: nn.RNNBase, layer: int, way: int) -> list[Tensor]:
@@ -127,5 +127,9 @@ def _weights(cell: nn.RNNBase, layer: int, way: int) -> list[Tensor]:
     )
     part = torch.zeros(cell.hidden_size, 1, dtype=into.dtype, device=into.device)
     # LSTM: what comes in, what stays, the candidate, the output. GRU: what is read, what stays, the candidate.
-    column = [part - SHUT, part + SHUT, part, part] if isinstance(cell, nn.LSTM) else [part, part + SHUT, part]
+    column = (
+        [part - CLOSED_GATE, part + CLOSED_GATE, part, part]
+        if isinstance(cell, nn.LSTM)
+        else [part, part + CLOSED_GATE, part]
+    )
     return [torch.cat([into, torch.cat(column)], dim=1), again, into_bias, again_bias]

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.attend import attend, attention_weights
+from anyformer.core.cache import Cache
 from anyformer.core.linear import Linear
-from anyformer.core.masks import EVERYTHING, Mask, Padding
-from anyformer.core.rows import Rows
-from anyformer.core.state import State
+from anyformer.core.masks import NO_MASK, Mask, Padding
+from anyformer.core.rows import RightPadded
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
 from anyformer.tokens import Tokens
 
 
-class RowConvolution(nn.Module):
+class Conv1d(nn.Module):
     """A convolution along rows. Causal: `kernel` taps end at the token itself; else the token is in their middle."""
 
     def __init__(self, d_in: int, d_out: int, kernel: int, dilation: int = 1, causal: bool = True) -> None:
@@ -37,7 +37,7 @@ class RowConvolution(nn.Module):
         nn.init.normal_(self.weight, std=self.weight[0].numel() ** -0.5)
         nn.init.zeros_(self.bias)
 
-    def forward(self, rows: Rows, past: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, rows: RightPadded, past: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The result [B, T, d_out] and, where causal, the inputs that the next one still needs."""
         reach = (self.weight.shape[2] - 1) * self.dilation
         if not self.causal:
@@ -50,10 +50,12 @@ class RowConvolution(nn.Module):
         return y.transpose(1, 2), window
 
 
-def _blank(rows: Rows, x: Tensor) -> Rows:
+def _blank(rows: RightPadded, x: Tensor) -> RightPadded:
     """Other values in the same rows, zeros where nothing real stands."""
     real = rows.real
-    return Rows(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0), rows.packing, rows.packed, rows.mask)
+    return RightPadded(
+        x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0), rows.packing, rows.packed, rows.mask
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +77,10 @@ class GatedConvolution(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.conv = RowConvolution(config.d_model, 2 * config.d_model, config.kernel, causal=config.causal)
+        self.conv = Conv1d(config.d_model, 2 * config.d_model, config.kernel, causal=config.causal)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
-        rows = Rows.of(tokens)
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+        rows = RightPadded.of(tokens)
         rows = _blank(rows, F.dropout(rows.x, self.config.dropout, self.training))
         memory = state.held(self.taps.name(self)) if state is not None else {}
         y, window = self.conv(rows, memory.get("window"))
@@ -88,7 +90,7 @@ class GatedConvolution(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BottleneckConfig(Settings):
+class DilatedConvBlockConfig(Settings):
     """ByteNet's residual block (Kalchbrenner et al. 2016, figure 3); the first of its norms is the sublayer's."""
 
     d_model: int
@@ -102,21 +104,21 @@ class BottleneckConfig(Settings):
         return self.causal
 
 
-class Bottleneck(nn.Module):
+class DilatedConvBlock(nn.Module):
     """ReLU, narrow, norm, ReLU, dilated convolution, norm, ReLU, widen."""
 
-    def __init__(self, config: BottleneckConfig) -> None:
+    def __init__(self, config: DilatedConvBlockConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
         inner = config.d_inner
         self.narrow = Linear(config.d_model, inner)
         self.norm_before, self.norm_after = nn.LayerNorm(inner), nn.LayerNorm(inner)
-        self.conv = RowConvolution(inner, inner, config.kernel, config.dilation, config.causal)
+        self.conv = Conv1d(inner, inner, config.kernel, config.dilation, config.causal)
         self.widen = Linear(inner, config.d_model, residual=True)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
-        rows = Rows.of(tokens)
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+        rows = RightPadded.of(tokens)
         memory = state.held(self.taps.name(self)) if state is not None else {}
         x = F.relu(self.norm_before(self.narrow(F.relu(rows.x))))
         x, window = self.conv(_blank(rows, x), memory.get("window"))
@@ -127,33 +129,33 @@ class Bottleneck(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookupConfig(Settings):
+class DotAttentionConfig(Settings):
     d_model: int
     d_context: int
 
     steps: ClassVar[bool] = False  # whether it can go on token by token
 
 
-class Lookup(nn.Module):
+class DotAttention(nn.Module):
     """ConvS2S's attention (Gehring et al. 2017, §3.3): one head, unscaled dot products, no maps of keys and values.
 
     Queries are W h + b + g, values z + e, where g and e are the `code` of target and source: their words as they came
     in. The answer of m source words is scaled by √m (§3.5).
     """
 
-    def __init__(self, config: LookupConfig) -> None:
+    def __init__(self, config: DotAttentionConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
         self.query = Linear(config.d_model, config.d_context)
         self.out = Linear(config.d_context, config.d_model, residual=True)
 
-    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
         here, source = tokens.pad(), context.pad()
         assert here.code is not None and source.code is not None
         query = (self.query(here.x) + here.code).unsqueeze(1)
         key, value = source.x.unsqueeze(1), (source.x + source.code).unsqueeze(1)
-        mask: Mask = EVERYTHING if source.mask is None else Padding(source.mask)
+        mask: Mask = NO_MASK if source.mask is None else Padding(source.mask)
         if self.taps.wants("weights"):
             self.taps.see("weights", attention_weights(query, key, mask, scale=1.0))
         found = attend(query, key, value, mask, scale=1.0).squeeze(1)
@@ -166,26 +168,26 @@ class Lookup(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignConfig(Settings):
+class PositionalCrossInputConfig(Settings):
     d_model: int
     d_context: int
 
     steps: ClassVar[bool] = False  # whether it can go on token by token
 
 
-class Align(nn.Module):
+class PositionalCrossInput(nn.Module):
     """What the source says at the same place (ByteNet stacks its decoder on its encoder); nothing past its end."""
 
-    def __init__(self, config: AlignConfig) -> None:
+    def __init__(self, config: PositionalCrossInputConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
         self.out = Linear(config.d_context, config.d_model, bias=False)
 
-    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
-        rows, source = Rows.of(tokens), Rows.of(context)
+    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
+        rows, source = RightPadded.of(tokens), RightPadded.of(context)
         memory = state.held(self.taps.name(self)) if state is not None else {}
-        places, count = count_places(rows, memory.get("count"))
+        places, count = positions_in_row(rows, memory.get("count"))
         memory["count"] = count
         beyond = places >= source.sizes[:, None]
         at = places.clamp(max=source.x.shape[1] - 1).unsqueeze(-1).expand(-1, -1, source.x.shape[2])
@@ -193,7 +195,7 @@ class Align(nn.Module):
         return self.taps.see("output", rows.back(self.out(found)), tokens.packing)
 
 
-def count_places(rows: Rows, before: Tensor | None) -> tuple[Tensor, Tensor]:
+def positions_in_row(rows: RightPadded, before: Tensor | None) -> tuple[Tensor, Tensor]:
     """Where in its row each token stands [B, T], after `before` [B] earlier ones; and how many there are now."""
     sizes = rows.sizes
     start = torch.zeros_like(sizes) if before is None else before
@@ -201,7 +203,7 @@ def count_places(rows: Rows, before: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PositionMixConfig(Settings):
+class TokenMixingConfig(Settings):
     d_model: int
     length: int  # the one length that the weights are made for; shorter rows use a corner of them
     activation: str = "gelu"
@@ -212,12 +214,12 @@ class PositionMixConfig(Settings):
         return self.causal
 
 
-class PositionMix(nn.Module):
+class TokenMixing(nn.Module):
     """A fully connected network over positions, the same for every feature (Tolstikhin et al. 2021): any two positions
     are one layer apart, for one fixed length. Causal: each matrix keeps what lies on and below its diagonal.
     """
 
-    def __init__(self, config: PositionMixConfig) -> None:
+    def __init__(self, config: TokenMixingConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
@@ -231,10 +233,10 @@ class PositionMix(nn.Module):
         for bias in (self.first_bias, self.second_bias):
             nn.init.zeros_(bias)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
-        rows = Rows.of(tokens)
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+        rows = RightPadded.of(tokens)
         memory = state.held(self.taps.name(self)) if state is not None else {}
-        places, count = count_places(rows, memory.get("count"))
+        places, count = positions_in_row(rows, memory.get("count"))
         longest, length = int(count.max()), self.config.length
         if longest > length:
             raise InputError(f"A row has {longest} tokens, but the model was made for {length}.")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
-from anyformer.core.linear import Fused, Linear
+from anyformer.core.linear import FusedLinear, Linear
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import nearest
 from anyformer.tokens import Packing
@@ -37,7 +37,7 @@ class FeedForward(nn.Module):
         self.config = config
         self.taps = NO_TAPS
         if config.gated:  # "up" names the second half of the matrix, so the whole needs another name
-            self.gate_up = Fused(config.d_model, {"gate": config.d_hidden, "up": config.d_hidden}, config.bias)
+            self.gate_up = FusedLinear(config.d_model, {"gate": config.d_hidden, "up": config.d_hidden}, config.bias)
         else:
             self.up = Linear(config.d_model, config.d_hidden, config.bias)
         self.down = Linear(config.d_hidden, config.d_model, config.bias, residual=True)

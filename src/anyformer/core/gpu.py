@@ -25,7 +25,7 @@ WIDEST = 4096  # numbers of a row that a program holds at a time
 
 
 @cache
-def early(device: torch.device) -> bool:
+def supports_early_launch(device: torch.device) -> bool:
     """May a kernel start before the one ahead of it has ended? (From Hopper on.)"""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
@@ -150,13 +150,13 @@ def vector_linear(
     _vector_linear[(triton.cdiv(n, rows),)](
         x, weight, bias if bias is not None else x, gain, shift, add if add is not None else x, out, n, eps, K=width,
         NORM=kind, SHIFT=shifted, BIAS=bias is not None, ACT=ACTIVATIONS[activation], ADD=add is not None, BN=rows,
-        BK=block, EARLY=early(x.device), num_warps=4, **_launch(x.device),
+        BK=block, EARLY=supports_early_launch(x.device), num_warps=4, **_launch(x.device),
     )  # fmt: skip
     return out
 
 
 def _launch(device: torch.device) -> dict[str, bool]:
-    return {"launch_pdl": True} if early(device) else {}
+    return {"launch_pdl": True} if supports_early_launch(device) else {}
 
 
 @triton.jit
@@ -199,7 +199,7 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.Module, keep: bool = True) -> tuple[
     block = triton.next_power_of_2(width)
     _add_norm[(x.numel() // width,)](
         x, y, total, out, gain, shift, eps, K=width, NORM=kind, SHIFT=shifted, KEEP=keep, BK=block,
-        EARLY=early(x.device), num_warps=4 if block <= 2048 else 8, **_launch(x.device),
+        EARLY=supports_early_launch(x.device), num_warps=4 if block <= 2048 else 8, **_launch(x.device),
     )  # fmt: skip
     return total, out
 
@@ -266,13 +266,13 @@ def single_query(
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         columns, heads, groups, SPAN=-1 if span is None else span, TABLE=table is not None, D=width, V=deep,
         DP=triton.next_power_of_2(width), VP=triton.next_power_of_2(deep), BC=block,
-        EARLY=early(query.device), num_warps=8 if few else 1, **_launch(query.device),
+        EARLY=supports_early_launch(query.device), num_warps=8 if few else 1, **_launch(query.device),
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _say(scores, ids, said, column, stride, C, N, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def _argmax_tokens(scores, ids, said, column, stride, C, N, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
     _follow(EARLY)
@@ -289,17 +289,17 @@ def _say(scores, ids, said, column, stride, C, N, BLOCK: tl.constexpr, EARLY: tl
     tl.store(said + row * C + tl.load(column), likeliest)
 
 
-def say(scores: Tensor, ids: Tensor, said: Tensor, column: Tensor) -> None:
+def argmax_tokens(scores: Tensor, ids: Tensor, said: Tensor, column: Tensor) -> None:
     """The likeliest token of each row of scores [R, V], to ids [R, 1] and to a column of said [R, C]."""
     rows, n = scores.shape
-    _say[(rows,)](
-        scores, ids, said, column, scores.stride(0), said.shape[1], n, BLOCK=8192, EARLY=early(ids.device),
-        num_warps=16, **_launch(ids.device),
+    _argmax_tokens[(rows,)](
+        scores, ids, said, column, scores.stride(0), said.shape[1], n, BLOCK=8192,
+        EARLY=supports_early_launch(ids.device), num_warps=16, **_launch(ids.device),
     )  # fmt: skip
 
 
 @triton.jit
-def _best(scores, values, places, sums, stride, N, K: tl.constexpr, BLOCK: tl.constexpr):
+def _topk_logsumexp(scores, values, places, sums, stride, N, K: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, BLOCK)
     x = tl.load(scores + row * stride + n, mask=n < N, other=-float("inf")).to(tl.float32)
@@ -312,12 +312,12 @@ def _best(scores, values, places, sums, stride, N, K: tl.constexpr, BLOCK: tl.co
         x = tl.where(n == place, -float("inf"), x)
 
 
-def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def topk_logsumexp(scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of scores [R, V]: the k largest of each row, where they stand, and the log of the sum of all exponentials."""
     rows, n = scores.shape
     values = torch.empty(rows, k, device=scores.device)
     places = torch.empty(rows, k, device=scores.device, dtype=torch.long)
     sums = torch.empty(rows, device=scores.device)
     block = triton.next_power_of_2(n)
-    _best[(rows,)](scores, values, places, sums, scores.stride(0), n, K=k, BLOCK=block, num_warps=8)
+    _topk_logsumexp[(rows,)](scores, values, places, sums, scores.stride(0), n, K=k, BLOCK=block, num_warps=8)
     return values, places, sums

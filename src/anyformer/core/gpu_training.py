@@ -175,7 +175,7 @@ def _below(x):
 
 
 @triton.jit
-def _bend(given, bent, N, TANH: tl.constexpr, BLOCK: tl.constexpr):
+def _gelu_forward(given, bent, N, TANH: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(given + at, mask=at < N, other=0.0).to(tl.float32)
     if TANH:
@@ -187,7 +187,7 @@ def _bend(given, bent, N, TANH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _unbend(given, above, gradient, sums, R, N, TANH: tl.constexpr, EACH: tl.constexpr, BN: tl.constexpr):
+def _gelu_backward(given, above, gradient, sums, R, N, TANH: tl.constexpr, EACH: tl.constexpr, BN: tl.constexpr):
     """The gradient of what was bent, BN columns of some rows for each program, and its sum along them. A row at a time
     leaves every thread its own columns, so that nothing is passed between them."""
     n = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -215,7 +215,7 @@ def bend(given: Tensor, tanh: bool) -> Tensor:
     """GELU of a contiguous tensor, exact or with tanh."""
     bent = torch.empty_like(given)
     n = given.numel()
-    _launcher(_bend)[(triton.cdiv(n, 1024),)](given, bent, n, TANH=tanh, BLOCK=1024, num_warps=4)
+    _launcher(_gelu_forward)[(triton.cdiv(n, 1024),)](given, bent, n, TANH=tanh, BLOCK=1024, num_warps=4)
     return bent
 
 
@@ -226,7 +226,7 @@ def unbend(given: Tensor, above: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     block, some = min(1024, triton.next_power_of_2(n)), triton.cdiv(rows, ROWS)
     gradient = torch.empty_like(given)
     sums = torch.empty(some, n, device=given.device, dtype=torch.float32)
-    _launcher(_unbend)[(some, triton.cdiv(n, block))](
+    _launcher(_gelu_backward)[(some, triton.cdiv(n, block))](
         given, above, gradient, sums, rows, n, TANH=tanh, EACH=ROWS, BN=block, num_warps=max(1, block // 256)
     )
     return gradient, sums

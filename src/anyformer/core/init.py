@@ -21,7 +21,7 @@ class InitConfig(Settings):
     residual_depth: int = 0  # divide the std of what writes into the residual stream by √(this) (GPT-2: 2 a layer)
 
 
-def initialise(model: nn.Module, config: InitConfig) -> None:
+def initialize(model: nn.Module, config: InitConfig) -> None:
     """Draw every parameter of `model` anew; a tied one where it stands first, which is the input table."""
     drawn: dict[int, Tensor] = {}
     for module in model.modules():
@@ -59,7 +59,7 @@ def _linear(module: Linear, config: InitConfig) -> None:
         nn.init.zeros_(module.bias)
 
 
-def materialise(model: nn.Module, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> None:
+def materialize(model: nn.Module, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> None:
     """Give a model that was built on the meta device real memory, not yet filled; tied parameters stay tied."""
     made: dict[int, Tensor] = {}
     for module in model.modules():

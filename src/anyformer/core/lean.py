@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 from torch import Tensor
 
 from anyformer.core.block import Block, Sublayer
+from anyformer.core.cache import Cache
 from anyformer.core.feedforward import FeedForward
 from anyformer.core.gpu import add_norm, can_add_norm
-from anyformer.core.state import State
 from anyformer.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Stream:
         return self.tokens
 
 
-def step(stack: Stack, tokens: Tokens, memory: Tokens | None, state: State) -> Tokens:
+def step(stack: Stack, tokens: Tokens, memory: Tokens | None, state: Cache) -> Tokens:
     """What `stack` makes of the newest tokens."""
     stream = Stream(tokens)
     for index in stack.order:
@@ -53,7 +53,7 @@ def step(stack: Stack, tokens: Tokens, memory: Tokens | None, state: State) -> T
     return last if norm is None else last.replace(norm(last.x))
 
 
-def _pass(stream: Stream, sublayer: Sublayer, memory: Tokens | None, state: State) -> None:
+def _pass(stream: Stream, sublayer: Sublayer, memory: Tokens | None, state: Cache) -> None:
     norm, config, tokens = sublayer.norm, sublayer.config, stream.tokens
     plain = config.residual and config.scale == 1.0 and norm is not None and can_add_norm(tokens.x, norm)
     if not plain or config.order == "sandwich" or config.gain is not None or norm is None:
@@ -72,13 +72,13 @@ def _pass(stream: Stream, sublayer: Sublayer, memory: Tokens | None, state: Stat
         stream.pending = _part(sublayer, tokens.replace(normed), memory, state)
 
 
-def _part(sublayer: Sublayer, tokens: Tokens, memory: Tokens | None, state: State) -> Tensor:
+def _part(sublayer: Sublayer, tokens: Tokens, memory: Tokens | None, state: Cache) -> Tensor:
     if isinstance(sublayer.part, FeedForward):
         return cast("Tensor", sublayer.part(tokens.x))
     return cast("Tensor", sublayer.part(tokens, sublayer.context(memory), state))
 
 
-def _whole(sublayer: Sublayer, tokens: Tokens, memory: Tokens | None, state: State) -> Tensor:
+def _whole(sublayer: Sublayer, tokens: Tokens, memory: Tokens | None, state: Cache) -> Tensor:
     """Norm, part and sum at once."""
     if isinstance(sublayer.part, FeedForward):
         return cast("Tensor", sublayer.part(tokens.x, None, sublayer.norm, tokens.x))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.core import products
 from anyformer.core.activations import ACTIVATIONS
-from anyformer.core.products import Int8, Packed
+from anyformer.core.products import Int8Weight, PackedWeight
 from anyformer.errors import InputError
 
 ALIGNED = 8  # half-precision numbers in the 16 bytes that the fast products of a GPU begin rows at
@@ -33,8 +33,8 @@ class Linear(nn.Module):
         self.d_in, self.d_out, self.residual = d_in, d_out, residual
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
         self.bias = nn.Parameter(torch.empty(d_out)) if bias else None
-        self._packed: Packed | None = None  # beside the weights
-        self._int8: Int8 | None = None  # instead of them
+        self._packed: PackedWeight | None = None  # beside the weights
+        self._int8: Int8Weight | None = None  # instead of them
 
     def forward(
         self, x: Tensor, norm: nn.Module | None = None, activation: str | None = None, add: Tensor | None = None
@@ -55,7 +55,7 @@ class Linear(nn.Module):
     def _bent(self, x: Tensor, activation: str | None) -> Tensor | None:
         """Product and activation together, where there are kernels for that."""
         if self.packed and activation in products.EPILOGUES and self._takes_packed(x):
-            return cast("Packed", self._packed)(x, self.bias, activation)
+            return cast("PackedWeight", self._packed)(x, self.bias, activation)
         if self.bias is not None and activation in GELUS and self._learns_compiled(x):
             from anyformer.core.gpu_training import linear_gelu
 
@@ -98,7 +98,9 @@ class Linear(nn.Module):
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the matrix laid out for oneDNN, for products with about so many rows without gradients."""
-        self._packed = Packed(self.weight, rows) if self._int8 is None and Packed.suits(self.weight) else None
+        self._packed = (
+            PackedWeight(self.weight, rows) if self._int8 is None and PackedWeight.suits(self.weight) else None
+        )
 
     def train(self, mode: bool = True) -> Self:
         if self._packed is not None:
@@ -113,7 +115,7 @@ class Linear(nn.Module):
     def quantise(self) -> None:
         """From now on in 8 bits, without the weights themselves."""
         if self._int8 is None:
-            self._int8, self._packed = Int8(self.weight.detach()), None
+            self._int8, self._packed = Int8Weight(self.weight.detach()), None
             self.register_parameter("weight", None)
 
     @property
@@ -158,7 +160,7 @@ def _aligned(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y.unflatten(0, x.shape[:-1])
 
 
-class Fused(Linear):
+class FusedLinear(Linear):
     """Several projections of one input stored as one matrix: one product instead of three.
 
     Fused(512, {"query": 512, "key": 64, "value": 64})(x) -> the three results
@@ -193,14 +195,14 @@ class Fused(Linear):
         return F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
 
 
-def quantise_weights(model: nn.Module) -> None:
+def quantize_weights(model: nn.Module) -> None:
     """Every matrix below `model` in 8 bits."""
     for module in model.modules():
         if isinstance(module, Linear):
             module.quantise()
 
 
-def quantised(model: nn.Module) -> bool:
+def is_quantized(model: nn.Module) -> bool:
     return any(isinstance(module, Linear) and module.quantised for module in model.modules())
 
 

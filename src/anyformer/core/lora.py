@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from anyformer.core.linear import Linear
-from anyformer.core.taps import brief
+from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError, nearest
 
 
-class LowRank(nn.Module):
+class LoRA(nn.Module):
     """What is added to a matrix [d_out, d_in]. B begins at zero: at first nothing changes."""
 
     def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
@@ -32,10 +32,12 @@ class LowRank(nn.Module):
         return torch.addmm(weight, self.b, self.a, alpha=self.alpha / self.rank)
 
 
-def adapt(model: nn.Module, rank: int, alpha: float, targets: Sequence[str], learn: Iterable[nn.Module] = ()) -> None:
+def add_lora(
+    model: nn.Module, rank: int, alpha: float, targets: Sequence[str], learn: Iterable[nn.Module] = ()
+) -> None:
     """Put adapters on the matrices whose names match, and freeze everything of the model but them and `learn`: the
     head that is new."""
-    matrices = {brief(path): module for path, module in model.named_modules() if isinstance(module, Linear)}
+    matrices = {short_name(path): module for path, module in model.named_modules() if isinstance(module, Linear)}
     for glob in targets:
         if not fnmatch.filter(matrices, glob):
             raise ConfigError(f'train.lora_targets: no matrix is named "{glob}".{nearest(glob, matrices)}')
@@ -44,17 +46,17 @@ def adapt(model: nn.Module, rank: int, alpha: float, targets: Sequence[str], lea
         part.requires_grad_(True)
     for name, module in matrices.items():
         if any(fnmatch.fnmatchcase(name, glob) for glob in targets):
-            parametrize.register_parametrization(module, "weight", LowRank(module.weight.detach(), rank, alpha))
+            parametrize.register_parametrization(module, "weight", LoRA(module.weight.detach(), rank, alpha))
 
 
-def adapters(model: nn.Module) -> Iterator[tuple[str, Linear, LowRank]]:
+def lora_layers(model: nn.Module) -> Iterator[tuple[str, Linear, LoRA]]:
     """Path, matrix and adapter, in order."""
     for path, module in model.named_modules():
         if isinstance(module, Linear) and parametrize.is_parametrized(module, "weight"):
             yield path, module, module.parametrizations["weight"][0]  # type: ignore[index, misc]
 
 
-def merge(model: nn.Module) -> None:
+def merge_lora(model: nn.Module) -> None:
     """Make the adapters part of the matrices: the model is then as if it had none, and gives the same numbers."""
-    for _, module, _ in list(adapters(model)):
+    for _, module, _ in list(lora_layers(model)):
         parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)

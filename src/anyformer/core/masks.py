@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core.raster import Raster, Surroundings
+from anyformer.core.raster import BlockNeighborhood, Raster
 from anyformer.tokens import Packing
 
 
@@ -43,10 +43,10 @@ class Mask:
 
     def __and__(self, other: Mask) -> Mask:
         parts = (*self.parts, *other.parts)
-        return parts[0] if len(parts) == 1 else (All(parts) if parts else EVERYTHING)
+        return parts[0] if len(parts) == 1 else (AllOf(parts) if parts else NO_MASK)
 
     def __or__(self, other: Mask) -> Mask:
-        return Any((self, other))
+        return AnyOf((self, other))
 
     def dense(self, n_query: int, n_key: int, offset: int = 0, device: torch.device | None = None) -> Tensor:
         """The boolean tensor [1 or B, 1, n_query, n_key]; `offset` is the index of the first query."""
@@ -56,7 +56,7 @@ class Mask:
         return allowed.expand(allowed.shape[0], 1, n_query, n_key)
 
 
-class Everything(Mask):
+class NoMask(Mask):
     """No restriction."""
 
     relative = True
@@ -66,14 +66,14 @@ class Everything(Mask):
         return ()
 
     def __reduce__(self) -> str:
-        return "EVERYTHING"  # copies and pickles give the one below, which kernels know by its identity
+        return "NO_MASK"  # copies and pickles give the one below, which kernels know by its identity
 
 
-EVERYTHING = Everything()
+NO_MASK = NoMask()
 
 
 @dataclass(frozen=True, eq=False)
-class All(Mask):
+class AllOf(Mask):
     """Allowed where every part allows."""
 
     members: tuple[Mask, ...]
@@ -95,8 +95,8 @@ class All(Mask):
         return self.members
 
     @property
-    def packed(self) -> Packed | None:
-        return next((member for member in self.members if isinstance(member, Packed)), None)
+    def packed(self) -> PackedMask | None:
+        return next((member for member in self.members if isinstance(member, PackedMask)), None)
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         packed = self.packed
@@ -115,7 +115,7 @@ class All(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Any(Mask):
+class AnyOf(Mask):
     """Allowed where some part allows."""
 
     members: tuple[Mask, ...]
@@ -202,7 +202,7 @@ class Local2D(Mask):
 
 
 @dataclass(frozen=True)
-class Blocks(Mask):
+class BlockLocal2D(Mask):
     """Tokens are the cells of a picture, block by block; a query sees its own block and that block's memory: the cells
     at most `above` rows over it and `aside` columns to either side (Image Transformer's local attention; with blocks
     that stand in one line, its local 1D attention). `Causal` beside it forbids what is not read yet.
@@ -241,14 +241,14 @@ class Blocks(Mask):
         return max(0, min(low, n_keys)), max(0, min(high, n_keys))
 
     @property
-    def surroundings(self) -> Surroundings | None:
+    def surroundings(self) -> BlockNeighborhood | None:
         """The memories as tiles of one size, where they reach no further than the next block."""
         fits = self.above <= self.raster.rows and self.aside <= self.raster.columns
-        return Surroundings(self.raster, self.above, self.aside) if fits else None
+        return BlockNeighborhood(self.raster, self.above, self.aside) if fits else None
 
 
 @dataclass(frozen=True, eq=False)
-class Moved(Mask):
+class ShiftedMask(Mask):
     """A mask about numbers, for keys of which the first `by` are forgotten."""
 
     inner: Mask
@@ -284,7 +284,7 @@ class Padding(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Placed(Mask):
+class PositionMask(Mask):
     """A mask that counts places instead of slots: `places` [B, K] numbers the real tokens of each row.
 
     Between a prompt padded on the right and what is generated after it lie slots that are no distance.
@@ -298,7 +298,7 @@ class Placed(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Filled(Mask):
+class StaticCacheMask(Mask):
     """The columns of a cache of fixed size that one query sees: from `first` [B] of its row to `column` [1], which live
     where the cache does, and no more than `span` before the last.
 
@@ -327,7 +327,7 @@ class Filled(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Documents(Mask):
+class DocumentMask(Mask):
     """Several documents share a row and must not see each other: the document of each query and of each key."""
 
     query: Tensor  # [B, Q]
@@ -337,14 +337,14 @@ class Documents(Mask):
         return (self.query[:, q[:, 0], None] == self.key[:, None, k[0]])[:, None]
 
 
-def together(spans: Tensor, n_keys: int) -> Documents:
+def together(spans: Tensor, n_keys: int) -> DocumentMask:
     """Tokens of one span see each other: `spans` [B, Q] of the last Q of `n_keys` tokens, -1 for those of none."""
     whole = F.pad(spans, (n_keys - spans.shape[1], 0), value=-1)
-    return Documents(whole, whole.masked_fill(whole < 0, -2))
+    return DocumentMask(whole, whole.masked_fill(whole < 0, -2))
 
 
 @dataclass(frozen=True, eq=False)
-class Packed(Mask):
+class PackedMask(Mask):
     """Packed rows (see Tokens): each query sees the keys of its own row. Other parts count within the row."""
 
     query: Packing

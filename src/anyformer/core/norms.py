@@ -34,7 +34,7 @@ class OffsetRMSNorm(nn.RMSNorm):
         return F.rms_norm(wide, self.normalized_shape, 1 + weight, self.eps).to(x.dtype)
 
 
-class BatchNorm(nn.BatchNorm1d):
+class MaskedBatchNorm1d(nn.BatchNorm1d):
     """Each feature normalised over all real tokens of the batch, so a token's result depends on its neighbours."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -50,16 +50,16 @@ def make_norm(config: NormConfig, width: int) -> nn.Module:
         return nn.RMSNorm(width, eps=config.eps)
     if config.kind == "rms_offset":
         return OffsetRMSNorm(width, eps=config.eps)
-    return BatchNorm(width, eps=config.eps)
+    return MaskedBatchNorm1d(width, eps=config.eps)
 
 
-def normalise(norm: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
+def apply_norm(norm: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Only batch norm must know which tokens are real."""
-    result: Tensor = norm(x, mask) if isinstance(norm, BatchNorm) else norm(x)
+    result: Tensor = norm(x, mask) if isinstance(norm, MaskedBatchNorm1d) else norm(x)
     return result
 
 
-def summed_and_normed(tokens: Tokens, norm: nn.Module) -> tuple[Tokens, Tensor]:
+def add_and_norm(tokens: Tokens, norm: nn.Module) -> tuple[Tokens, Tensor]:
     """The tokens, and the norm of their vectors; in compiled training the sum that they come from is made along."""
     if tokens.summands is not None and HAS_TRITON:
         from anyformer.core.gpu_training import can_sum_norm, sum_norm
@@ -67,4 +67,4 @@ def summed_and_normed(tokens: Tokens, norm: nn.Module) -> tuple[Tokens, Tensor]:
         if can_sum_norm(tokens.x, norm):
             total, normed = sum_norm(*tokens.summands, norm)
             return tokens.replace(total), normed
-    return tokens, normalise(norm, tokens.x, tokens.mask)
+    return tokens, apply_norm(norm, tokens.x, tokens.mask)

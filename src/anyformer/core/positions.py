@@ -17,15 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.raster import Raster
-from anyformer.core.rope import Rope
+from anyformer.core.rope import RopeConfig
 from anyformer.errors import ConfigError, InputError
-from anyformer.tokens import Memo, Tokens, unobserved
+from anyformer.tokens import Memo, Tokens, is_capturing
 
-Layout = Literal["halves", "interleaved", "stretched"]
+SinusoidLayout = Literal["halves", "interleaved", "stretched"]
 Shape = tuple[int, int]  # rows and columns of a picture's tokens
 
 
-def sinusoids(positions: Tensor, d_model: int, layout: Layout = "interleaved", base: float = 10_000.0) -> Tensor:
+def sinusoids(
+    positions: Tensor, d_model: int, layout: SinusoidLayout = "interleaved", base: float = 10_000.0
+) -> Tensor:
     """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5); computed in float64.
 
     "interleaved": sin and cos take turns, as printed in the paper. "halves": first all sines, then all cosines; the
@@ -83,23 +85,23 @@ class Positions(nn.Module):
 class Sinusoidal(Positions):
     """Computed where it is needed, so for any length."""
 
-    def __init__(self, d_model: int, layout: Layout = "interleaved") -> None:
+    def __init__(self, d_model: int, layout: SinusoidLayout = "interleaved") -> None:
         super().__init__()
         self.d_model = d_model
-        self.layout: Layout = layout
+        self.layout: SinusoidLayout = layout
 
     def embed(self, tokens: Tokens) -> Tensor:
         return sinusoids(_at(tokens), self.d_model, self.layout).to(tokens.x.dtype)
 
 
-class Table(Positions):
+class LearnedPositions(Positions):
     """A learned vector for each of `n` positions; `fixed`: filled by a formula, and training leaves it alone."""
 
-    def __init__(self, n: int, d_model: int, fixed: Layout | None = None) -> None:
+    def __init__(self, n: int, d_model: int, fixed: SinusoidLayout | None = None) -> None:
         super().__init__()
         self.limit = n
         self.weight = nn.Parameter(torch.empty(n, d_model), requires_grad=fixed is None)
-        self.fixed: Layout | None = fixed
+        self.fixed: SinusoidLayout | None = fixed
 
     def reset(self, std: float) -> None:
         if self.fixed is None:
@@ -119,7 +121,7 @@ class Table(Positions):
         return F.embedding(at, self.weight)
 
 
-class Grid(Positions):
+class LearnedGrid(Positions):
     """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token). `fixed`:
     sines and cosines instead, of a cell's number ("1d") or of its column and row ("2d").
 
@@ -157,7 +159,7 @@ class Grid(Positions):
         return torch.cat([head, picture.flatten(2)[0].T])
 
 
-class Grid2D(Positions):
+class LearnedRowColumn(Positions):
     """Learned halves: one vector a column and one a row, side by side (DETR's learned variant)."""
 
     def __init__(self, rows: int, columns: int, d_model: int) -> None:
@@ -185,7 +187,7 @@ class Grid2D(Positions):
     code = embed
 
 
-class Axes(Grid2D):
+class InterpolatedRowColumn(LearnedRowColumn):
     """The same for a picture of one size, a class token having none of it; another size takes its vectors by
     interpolation along each axis (the ViT paper's learned 2D positions, appendix D.4)."""
 
@@ -196,19 +198,19 @@ class Axes(Grid2D):
         nn.init.trunc_normal_(self.column, std=std)
 
     def table(self, rows: int, columns: int) -> Tensor:
-        x = stretch(self.column, columns).expand(rows, -1, -1)
-        y = stretch(self.row, rows).unsqueeze(1).expand(-1, columns, -1)
+        x = interpolate_1d(self.column, columns).expand(rows, -1, -1)
+        y = interpolate_1d(self.row, rows).unsqueeze(1).expand(-1, columns, -1)
         return torch.cat([x, y], dim=-1).flatten(0, 1)
 
 
-def stretch(line: Tensor, n: int) -> Tensor:
+def interpolate_1d(line: Tensor, n: int) -> Tensor:
     """[m, d] -> [n, d], by linear interpolation."""
     if len(line) == n:
         return line
     return F.interpolate(line.T.unsqueeze(0), size=n, mode="linear", align_corners=False)[0].T
 
 
-class Cells(Positions):
+class RasterPositions(Positions):
     """Learned vectors of row, column and channel, added up, for the cells of a picture that come one after another in
     the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
     """
@@ -279,13 +281,13 @@ class Rotary(Positions):
         self,
         d_head: int,
         base: float = 10_000.0,
-        layout: Layout = "halves",
-        rope: Rope | None = None,
+        layout: SinusoidLayout = "halves",
+        rope: RopeConfig | None = None,
         trained: int = 2048,
     ) -> None:
         super().__init__()
         self.d_head, self.layout, self.trained = d_head, layout, trained
-        self.rope = rope if rope is not None else Rope(base=base)
+        self.rope = rope if rope is not None else RopeConfig(base=base)
         if self.rope.width(d_head) == d_head:
             _check_width("Rotary positions of a head", d_head, 2)
 
@@ -326,7 +328,7 @@ class Rotary(Positions):
         return turned if rest is None else torch.cat([turned, rest], dim=-1)
 
 
-class RotaryThroughout(Rotary):
+class RotaryWithValues(Rotary):
     """Values are turned too, so that what is averaged carries its place (RoFormer's option)."""
 
     def rotate_value(self, value: Tensor, at: Tensor, memo: Memo | None = None) -> Tensor:
@@ -383,7 +385,7 @@ class RelativeGrid(Positions):
 
     def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
         rows, columns = grid if grid is not None else (self.rows, self.columns)
-        numbers = self.table(rows, columns)[differences(rows, columns, query.device)]  # [Q, K, H]
+        numbers = self.table(rows, columns)[relative_position_index(rows, columns, query.device)]  # [Q, K, H]
         return numbers.permute(2, 0, 1).unsqueeze(0)
 
     def table(self, rows: int, columns: int) -> Tensor:
@@ -397,7 +399,7 @@ class RelativeGrid(Positions):
 
 
 @cache
-def differences(rows: int, columns: int, device: torch.device) -> Tensor:
+def relative_position_index(rows: int, columns: int, device: torch.device) -> Tensor:
     """[1 + cells, 1 + cells]: for a query and a key, their row of a table of (2 rows - 1)·(2 columns - 1) + 3."""
     with torch.inference_mode(False):  # it is kept, and gradients may be asked for later
         cell = torch.arange(rows * columns, device=device)
@@ -467,7 +469,7 @@ def _at(tokens: Tokens) -> Tensor:
 
 
 def _highest(at: Tensor) -> int:
-    return int(at.max()) if at.numel() and not unobserved(at) else -1
+    return int(at.max()) if at.numel() and not is_capturing(at) else -1
 
 
 def _distances(query: Tensor, key: Tensor, offset: int) -> Tensor:

@@ -14,7 +14,7 @@ from anyformer.errors import InputError
 EPILOGUES = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
-class Packed(Copy):
+class PackedWeight(Copy):
     """A copy of a float32 matrix in the layout that oneDNN likes for about so many rows; the numbers are the same."""
 
     def __init__(self, weight: nn.Parameter, rows: int) -> None:
@@ -38,7 +38,7 @@ class Packed(Copy):
         return result
 
 
-class Int8:
+class Int8Weight:
     """A matrix as whole numbers from -127 to 127 with a scale for each of its rows, and inputs the same way.
 
     A weight is off by at most half a step, 1/254 of the largest in its row; so is a feature, of the largest of its

@@ -47,7 +47,7 @@ class Raster:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class BlockNeighborhood:
     """A block's memory: `above` rows over it and `aside` cells to either side, as far as they are read before it.
 
     Neither may be more than a block has itself.

@@ -1,8 +1,8 @@
 """Recurrent parts around PyTorch's own LSTM and GRU: an encoder, and two decoders that go on from what it ended with.
 
-`RecurrentDecoder` knows the source only by its last state (Sutskever et al. 2014; Cho et al. 2014 show it at every
-step). `AttentiveDecoder` looks the source up at every step through `attend`, before the step (Bahdanau et al. 2015) or
-after it (Luong et al. 2015), and may be fed what it made a step ago: it is sequential through attention. A gate may
+`RNNDecoder` knows the source only by its last state (Sutskever et al. 2014; Cho et al. 2014 show it at every
+step). `AttentionRNNDecoder` looks the source up at every step through `attend`, before the step (Bahdanau et al. 2015)
+or after it (Luong et al. 2015), and may be fed what it made a step ago: it is sequential through attention. A gate may
 weigh what it finds, and it may look at one place instead of all (Xu et al. 2015).
 """
 
@@ -18,24 +18,24 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attend import attend, attention_weights
-from anyformer.core.cells import Carry, Kind, keep_rows, make_cell, run_cell, run_held
+from anyformer.core.cache import Cache
+from anyformer.core.cells import CellType, RNNState, make_cell, run_cell, run_cell_static, update_moved_rows
 from anyformer.core.linear import Linear
-from anyformer.core.masks import EVERYTHING, Mask, Padding
-from anyformer.core.rows import Rows
-from anyformer.core.score import Additive, General
-from anyformer.core.state import State
+from anyformer.core.masks import NO_MASK, Mask, Padding
+from anyformer.core.rows import RightPadded
+from anyformer.core.score import AdditiveScore, GeneralScore
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
 from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(Settings):
+class RNNEncoderConfig(Settings):
     """An encoder: its tokens are the states at every word, its summary the last states of all layers."""
 
     d_model: int
     d_hidden: int
-    cell: Kind = "lstm"
+    cell: CellType = "lstm"
     n_layers: int = 1
     both_ways: bool = False
     reverse: bool = False  # read from the last word to the first
@@ -49,11 +49,11 @@ class RecurrentConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentDecoderConfig(Settings):
+class RNNDecoderConfig(Settings):
     d_model: int
     d_hidden: int
     d_context: int  # of the source's tokens
-    cell: Kind = "lstm"
+    cell: CellType = "lstm"
     n_layers: int = 1
     show_last: bool = False  # the source's last state with every word, and not only as the start
     dropout: float = 0.0
@@ -62,7 +62,7 @@ class RecurrentDecoderConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentiveConfig(Settings):
+class AttentionRNNDecoderConfig(Settings):
     """`ask` "before": s' = cell(s, [word, context(s)]), out = maxout(s, word, context), as Bahdanau's appendix A.2.2;
     with `deep` out = tanh(W [s', word, context]), as Xu's §3.1.2.
 
@@ -73,7 +73,7 @@ class AttentiveConfig(Settings):
     d_hidden: int
     d_context: int
     d_out: int
-    cell: Kind = "lstm"
+    cell: CellType = "lstm"
     n_layers: int = 1
     ask: Literal["before", "after"] = "after"
     score: Literal["dot", "general", "additive"] = "dot"
@@ -98,7 +98,7 @@ class AttentiveConfig(Settings):
 
 
 @dataclass(frozen=True)
-class Note:
+class AttentionSummary:
     """Where a decoder looked, for a loss: the weights added up over the words [B, S] and, of what was drawn, the log of
     its chance and the entropy of the choice, both added up over the words [B]."""
 
@@ -107,50 +107,50 @@ class Note:
     entropy: Tensor
 
 
-NOTE = "where it looked"  # the name of a Note in the memo of the tokens
+ATTENTION_SUMMARY = "where it looked"  # the name of a Note in the memo of the tokens
 
 
 @dataclass(frozen=True)
-class Look:
+class AttentionStep:
     """How words look at the source, [B, T, S] each: the weights, and what was taken by them, the same unless drawn."""
 
     weights: Tensor
     taken: Tensor
 
     @classmethod
-    def joined(cls, looks: Sequence[Look]) -> Look | None:
+    def joined(cls, looks: Sequence[AttentionStep]) -> AttentionStep | None:
         if not looks:
             return None
         return cls(torch.cat([x.weights for x in looks], dim=1), torch.cat([x.taken for x in looks], dim=1))
 
-    def note(self, real: Tensor | None) -> Note:
+    def note(self, real: Tensor | None) -> AttentionSummary:
         """`real` [B, T]: the words that count; None: all."""
         counts = torch.ones_like(self.weights[..., 0]) if real is None else real.to(self.weights.dtype)
         logs = self.weights.clamp(min=1e-9).log()
         chance, entropy = (self.taken.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
         coverage = (self.weights * counts.unsqueeze(-1)).sum(dim=1)
-        return Note(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
+        return AttentionSummary(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
 
 
-def ending(rows: Rows, state: State | None) -> Tensor | None:
+def last_positions(rows: RightPadded, state: Cache | None) -> Tensor | None:
     """Where rows end, for a part that reads forwards. If nobody goes on from there, what comes after does not matter;
     in a recorded step nobody may ask."""
     return None if rows.full or (state is None and rows.mask is not None) else rows.sizes
 
 
-class Recurrent(nn.Module):
-    def __init__(self, config: RecurrentConfig) -> None:
+class RNNEncoder(nn.Module):
+    def __init__(self, config: RNNEncoderConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
         self.cell = make_cell(config, config.d_model, both_ways=config.both_ways)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tokens:
-        rows = Rows.of(tokens)
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tokens:
+        rows = RightPadded.of(tokens)
         x = rows.reverse(rows.x) if self.config.reverse else rows.x
         real = rows.real if rows.mask is not None else None
         if real is not None:
-            y, carry = run_held(self.cell, x, real)
+            y, carry = run_cell_static(self.cell, x, real)
         else:
             y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
         y = rows.back(rows.reverse(y) if self.config.reverse else y)
@@ -161,7 +161,7 @@ class Recurrent(nn.Module):
         )
 
 
-def first_carry(source: Tokens, n_layers: int, cell: Kind) -> Carry:
+def initial_state(source: Tokens, n_layers: int, cell: CellType) -> RNNState:
     """The encoder's last states as the decoder's first ones."""
     parts = ("hidden", "cell") if cell == "lstm" else ("hidden",)
     if source.summary is None or source.summary.shape[1] != n_layers * len(parts):
@@ -169,28 +169,28 @@ def first_carry(source: Tokens, n_layers: int, cell: Kind) -> Carry:
     return dict(zip(parts, source.summary.split(n_layers, dim=1), strict=True))
 
 
-class RecurrentDecoder(nn.Module):
-    def __init__(self, config: RecurrentDecoderConfig) -> None:
+class RNNDecoder(nn.Module):
+    def __init__(self, config: RNNDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
         self.cell = make_cell(config, config.d_model + (config.d_hidden if config.show_last else 0))
 
-    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
-        config, rows = self.config, Rows.of(tokens)
-        start = first_carry(context, config.n_layers, config.cell)
-        memory: Carry = state.held(self.taps.name(self)) if state is not None else {}
+    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
+        config, rows = self.config, RightPadded.of(tokens)
+        start = initial_state(context, config.n_layers, config.cell)
+        memory: RNNState = state.held(self.taps.name(self)) if state is not None else {}
         x = rows.x
         if config.show_last:
             last = start["hidden"][:, -1:].expand(-1, x.shape[1], -1)
             x = torch.cat([x, last], dim=-1)
-        y, carry = run_cell(self.cell, x, memory or start, ending(rows, state))
+        y, carry = run_cell(self.cell, x, memory or start, last_positions(rows, state))
         memory.update(carry)
         return self.taps.see("output", rows.back(y), tokens.packing)
 
 
-class AttentiveDecoder(nn.Module):
-    def __init__(self, config: AttentiveConfig) -> None:
+class AttentionRNNDecoder(nn.Module):
+    def __init__(self, config: AttentionRNNDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
@@ -199,9 +199,9 @@ class AttentiveDecoder(nn.Module):
         self.cell = make_cell(config, d_in)
         self.score: nn.Module | None = None  # None: the dot product, which attend computes by itself
         if config.score == "general":
-            self.score = General(config.d_hidden, config.d_context)
+            self.score = GeneralScore(config.d_hidden, config.d_context)
         elif config.score == "additive":
-            self.score = Additive(config.d_hidden, config.d_context, config.d_hidden)
+            self.score = AdditiveScore(config.d_hidden, config.d_context, config.d_hidden)
         self.start: Linear | None = None
         if config.start == "first":
             self.start = Linear(config.d_context // 2, config.d_hidden)
@@ -213,26 +213,26 @@ class AttentiveDecoder(nn.Module):
         maxout = before and not config.deep
         self.out = Linear(d_read, 2 * config.d_out if maxout else config.d_out, bias=before)
 
-    def forward(self, tokens: Tokens, context: Tokens, state: State | None = None) -> Tensor:
-        rows, source = Rows.of(tokens), context.pad()
-        memory: Carry = state.held(self.taps.name(self)) if state is not None else {}
+    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
+        rows, source = RightPadded.of(tokens), context.pad()
+        memory: RNNState = state.held(self.taps.name(self)) if state is not None else {}
         carry = dict(memory) if memory else self._start(source)
         if self.config.ask == "after" and not self.config.feed:
-            y, look, carry = self._at_once(rows, source, carry, ending(rows, state))
+            y, look, carry = self._at_once(rows, source, carry, last_positions(rows, state))
         else:
             y, look, carry = self._step_by_step(rows, source, carry)
         memory.update(carry)
         if look is not None and self.config.note:
-            tokens.memo[NOTE] = look.note(rows.real)
+            tokens.memo[ATTENTION_SUMMARY] = look.note(rows.real)
         if look is not None and self.taps.wants("weights"):
             shown = rows.back(look.taken)
             shown = tokens.packing.unpack(shown) if tokens.packing is not None else shown
             self.taps.see("weights", shown.unsqueeze(1))
         return self.taps.see("output", rows.back(y), tokens.packing)
 
-    def _start(self, source: Tokens) -> Carry:
+    def _start(self, source: Tokens) -> RNNState:
         if self.start is None:
-            carry = first_carry(source, self.config.n_layers, self.config.cell)
+            carry = initial_state(source, self.config.n_layers, self.config.cell)
         elif self.config.start == "mean":
             states = torch.tanh(self.start(_mean(source))).unflatten(1, (-1, self.config.d_hidden))
             names = ("hidden", "cell")[: states.shape[1] // self.config.n_layers]
@@ -244,23 +244,25 @@ class AttentiveDecoder(nn.Module):
         return carry
 
     def _at_once(
-        self, rows: Rows, source: Tokens, carry: Carry, sizes: Tensor | None
-    ) -> tuple[Tensor, Look | None, Carry]:
+        self, rows: RightPadded, source: Tokens, carry: RNNState, sizes: Tensor | None
+    ) -> tuple[Tensor, AttentionStep | None, RNNState]:
         """Where no step waits for the attention of the one before, all words ask together."""
         hidden, carry = run_cell(self.cell, rows.x, carry, sizes)
         found, look = self._ask(hidden, source)
         return self._read_after(found, hidden), look, carry
 
-    def _step_by_step(self, rows: Rows, source: Tokens, carry: Carry) -> tuple[Tensor, Look | None, Carry]:
+    def _step_by_step(
+        self, rows: RightPadded, source: Tokens, carry: RNNState
+    ) -> tuple[Tensor, AttentionStep | None, RNNState]:
         real, outputs, seen = rows.real, [], []
         for t in range(rows.x.shape[1]):
             made, look, new = self._step(rows.x[:, t : t + 1], source, carry)
             outputs.append(made)
             seen += [] if look is None else [look]
-            carry = new if real is None else keep_rows(real[:, t], new, carry)
-        return torch.cat(outputs, dim=1), Look.joined(seen), carry
+            carry = new if real is None else update_moved_rows(real[:, t], new, carry)
+        return torch.cat(outputs, dim=1), AttentionStep.joined(seen), carry
 
-    def _step(self, word: Tensor, source: Tokens, carry: Carry) -> tuple[Tensor, Look | None, Carry]:
+    def _step(self, word: Tensor, source: Tokens, carry: RNNState) -> tuple[Tensor, AttentionStep | None, RNNState]:
         """One word [B, 1, d] further."""
         if self.config.ask == "before":
             old = carry["hidden"][:, -1:]
@@ -278,9 +280,9 @@ class AttentiveDecoder(nn.Module):
         made = self._read_after(found, hidden)
         return made, look, {**new, "fed": made[:, 0]}
 
-    def _ask(self, query: Tensor, source: Tokens) -> tuple[Tensor, Look | None]:
+    def _ask(self, query: Tensor, source: Tokens) -> tuple[Tensor, AttentionStep | None]:
         """What the source says to queries [B, Q, d], and how they looked where somebody wants to know."""
-        mask: Mask = EVERYTHING if source.mask is None else Padding(source.mask)
+        mask: Mask = NO_MASK if source.mask is None else Padding(source.mask)
         one_head, keys = query.unsqueeze(1), source.x.unsqueeze(1)
         explicit = self.config.hard or self.config.note
         if not explicit and not self.taps.wants("weights"):
@@ -288,9 +290,9 @@ class AttentiveDecoder(nn.Module):
         weights = attention_weights(one_head, keys, mask, scale=1.0, score=self.score).squeeze(1)
         taken = self._choose(weights) if self.config.hard else weights
         if explicit:
-            return taken @ source.x, Look(weights, taken)
+            return taken @ source.x, AttentionStep(weights, taken)
         found = attend(one_head, keys, keys, mask, scale=1.0, score=self.score).squeeze(1)
-        return found, Look(weights, taken)
+        return found, AttentionStep(weights, taken)
 
     def _choose(self, weights: Tensor) -> Tensor:
         """[B, 1, S] with a 1 at the token looked at: drawn in training, where half of the rows see the expectation all

@@ -14,7 +14,7 @@ from anyformer.config import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rope(Settings):
+class RopeConfig(Settings):
     """The rotation of one kind of layer. Pair i of `width` features turns by position / base^(2i/width).
 
     `kind` stretches it `factor` times. "linear": every position is divided by it. "dynamic": the base grows with the

@@ -11,22 +11,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.tokens import Packing, Tokens, put, unobserved
+from anyformer.tokens import Packing, Tokens, is_capturing, to_device
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RightPadded:
     x: Tensor  # [B, T, d], the real tokens of each row first, zeros after them
     packing: Packing | None  # None: every token is real, or `mask` says which
     packed: bool = False  # whether the tokens came, and go back, packed
     mask: Tensor | None = None  # [B, T], of tokens as they came, where nobody may look at it (a recorded step)
 
     @classmethod
-    def of(cls, tokens: Tokens) -> Rows:
+    def of(cls, tokens: Tokens) -> RightPadded:
         packing = tokens.packing
-        if packing is None and tokens.mask is not None and unobserved(tokens.x):
+        if packing is None and tokens.mask is not None and is_capturing(tokens.x):
             real = tokens.mask.bool()
-            x = take(tokens.x.masked_fill(~real.unsqueeze(-1), 0.0), first(real))
+            x = gather_tokens(tokens.x.masked_fill(~real.unsqueeze(-1), 0.0), left_align_order(real))
             return cls(x, None, mask=real)
         if packing is None and tokens.mask is not None:
             packing = Packing.of(tokens.mask)
@@ -50,7 +50,7 @@ class Rows:
             return self.mask.sum(dim=1)
         if self.packing is None:
             return torch.full((batch,), length, device=self.x.device)
-        return put(torch.tensor(self.packing.sizes), self.x.device)
+        return to_device(torch.tensor(self.packing.sizes), self.x.device)
 
     @property
     def real(self) -> Tensor | None:
@@ -62,7 +62,9 @@ class Rows:
     def back(self, y: Tensor) -> Tensor:
         """Results [B, T, …] in the form and at the slots that the tokens had; zeros at the padding."""
         if self.mask is not None:
-            return take(y, first(self.mask).argsort(dim=1)).masked_fill(~self.mask.unsqueeze(-1), 0.0)
+            return gather_tokens(y, left_align_order(self.mask).argsort(dim=1)).masked_fill(
+                ~self.mask.unsqueeze(-1), 0.0
+            )
         if self.packing is None:
             return y
         y = y.flatten(0, 1).index_select(0, self.packing.rows * y.shape[1] + self.packing.places)
@@ -73,7 +75,7 @@ class Rows:
         if self.full:
             return y.flip(1)
         at = self.sizes[:, None] - 1 - torch.arange(y.shape[1], device=y.device)
-        return take(y, torch.where(at < 0, torch.arange(y.shape[1], device=y.device), at))
+        return gather_tokens(y, torch.where(at < 0, torch.arange(y.shape[1], device=y.device), at))
 
     def extend(self, past: Tensor) -> tuple[Tensor, Tensor]:
         """The rows [B, n + T, d] with the `past` [B, n, d] before them, and the last n real ones: the next past."""
@@ -81,14 +83,14 @@ class Rows:
         everything = torch.cat([past, self.x], dim=1)
         if self.full:
             return everything, everything[:, everything.shape[1] - n :]
-        return everything, take(everything, self.sizes[:, None] + torch.arange(n, device=past.device))
+        return everything, gather_tokens(everything, self.sizes[:, None] + torch.arange(n, device=past.device))
 
 
-def first(mask: Tensor) -> Tensor:
+def left_align_order(mask: Tensor) -> Tensor:
     """The order [B, T] that puts each row's real tokens first, as they follow one another."""
     return mask.int().argsort(dim=1, descending=True, stable=True)
 
 
-def take(x: Tensor, at: Tensor) -> Tensor:
+def gather_tokens(x: Tensor, at: Tensor) -> Tensor:
     """Of each row of x [B, T, d] the tokens `at` [B, n]."""
     return x.gather(1, at.unsqueeze(-1).expand(-1, -1, x.shape[2]))

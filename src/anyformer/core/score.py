@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Dot(nn.Module):
+class DotScore(nn.Module):
     """Scaled dot product (Vaswani et al. 2017, §3.2.1): q·k / √d_head / temperature; `scaled=False` is Luong's dot."""
 
     def __init__(self, scaled: bool = True, temperature: float = 1.0) -> None:
@@ -21,7 +21,7 @@ class Dot(nn.Module):
         return query @ key.transpose(-1, -2) * self.scale(query.shape[-1])
 
 
-class General(nn.Module):
+class GeneralScore(nn.Module):
     """Luong's general score: qᵀ W k."""
 
     def __init__(self, d_query: int, d_key: int, temperature: float = 1.0) -> None:
@@ -37,7 +37,7 @@ class General(nn.Module):
         return query @ self.weight @ key.transpose(-1, -2) / self.temperature
 
 
-class Additive(nn.Module):
+class AdditiveScore(nn.Module):
     """Bahdanau's score: vᵀ tanh(W q + U k) (Bahdanau et al. 2015, A.1.2); also Luong's concat."""
 
     def __init__(self, d_query: int, d_key: int, d_hidden: int, temperature: float = 1.0) -> None:

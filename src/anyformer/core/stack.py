@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.config import Settings
 from anyformer.core.block import Block, BlockConfig
-from anyformer.core.norms import BatchNorm, NormConfig, make_norm, normalise
+from anyformer.core.cache import Cache
+from anyformer.core.norms import MaskedBatchNorm1d, NormConfig, apply_norm, make_norm
 from anyformer.core.positions import Positions
-from anyformer.core.state import State
-from anyformer.core.steady import Steady
+from anyformer.core.static_cache import StaticCache
 from anyformer.core.taps import recomputing
 from anyformer.tokens import Tokens
 
@@ -59,11 +59,11 @@ class Stack(nn.Module):
         self.recompute = False  # in training, blocks keep their input alone and compute the rest again for gradients
 
     def forward(
-        self, tokens: Tokens, memory: Tokens | None = None, state: State | None = None, first: int | None = None
+        self, tokens: Tokens, memory: Tokens | None = None, state: Cache | None = None, first: int | None = None
     ) -> tuple[Tokens, list[Tokens]]:
         """The last tokens, and those after every block (a loss or a reader may want each of them). Where nobody wants
         more than the `first` of the last ones, the last block may do no more than those."""
-        if isinstance(state, Steady) and state.fresh is not None and not self.config.norm_between:
+        if isinstance(state, StaticCache) and state.fresh is not None and not self.config.norm_between:
             from anyformer.core.lean import step
 
             return step(self, tokens, memory, state), []  # a recorded step, which nobody looks into
@@ -84,7 +84,7 @@ class Stack(nn.Module):
         return tokens, layers
 
     def _through(
-        self, block: Block, tokens: Tokens, memory: Tokens | None, state: State | None, first: int | None
+        self, block: Block, tokens: Tokens, memory: Tokens | None, state: Cache | None, first: int | None
     ) -> Tokens:
         first = first if first is not None and self._narrows(block, tokens) else None
         # A state has moved on by the time that gradients are computed.
@@ -98,11 +98,11 @@ class Stack(nn.Module):
 
     def _narrows(self, block: Block, tokens: Tokens) -> bool:
         drawn = self.training and self.config.final_dropout
-        if isinstance(self.final_norm, BatchNorm):
+        if isinstance(self.final_norm, MaskedBatchNorm1d):
             return False
         return self.between is None and not self.config.norm_between and not drawn and block.narrows(tokens)
 
     def _norm(self, tokens: Tokens) -> Tokens:
         if self.final_norm is None:
             return tokens
-        return tokens.replace(normalise(self.final_norm, tokens.x, tokens.mask))
+        return tokens.replace(apply_norm(self.final_norm, tokens.x, tokens.mask))

@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
-from anyformer.core.linear import Fused, Linear
-from anyformer.core.rows import Rows
-from anyformer.core.state import State
+from anyformer.core.cache import Cache
+from anyformer.core.linear import FusedLinear, Linear
+from anyformer.core.rows import RightPadded
 from anyformer.core.taps import NO_TAPS
 from anyformer.tokens import Tokens
 
@@ -29,7 +29,7 @@ STEP_LOW, STEP_HIGH, STEP_FLOOR = 0.001, 0.1, 1e-4  # fresh step sizes Δ, drawn
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateSpaceConfig(Settings):
+class SelectiveStateSpaceConfig(Settings):
     d_model: int
     d_inner: int
     d_state: int = 16  # numbers remembered by each of the d_inner channels
@@ -42,24 +42,26 @@ class StateSpaceConfig(Settings):
     steps: ClassVar[bool] = True  # whether it can go on token by token
 
 
-class StateSpace(nn.Module):
-    def __init__(self, config: StateSpaceConfig) -> None:
+class SelectiveStateSpace(nn.Module):
+    def __init__(self, config: SelectiveStateSpaceConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
         inner = config.d_inner
-        self.enter = Fused(config.d_model, {"input": inner, "gate": inner}, config.bias)
-        self.conv = ChannelConvolution(inner, config.kernel, config.conv_bias)
-        self.select = Fused(inner, {"step": config.rank, "write": config.d_state, "read": config.d_state}, bias=False)
-        self.recurrence = Recurrence(inner, config.d_state, config.rank)
+        self.enter = FusedLinear(config.d_model, {"input": inner, "gate": inner}, config.bias)
+        self.conv = DepthwiseConv1d(inner, config.kernel, config.conv_bias)
+        self.select = FusedLinear(
+            inner, {"step": config.rank, "write": config.d_state, "read": config.d_state}, bias=False
+        )
+        self.recurrence = SelectiveScan(inner, config.d_state, config.rank)
         self.out = Linear(inner, config.d_model, config.bias, residual=True)
         self.activation = ACTIVATIONS[config.activation]
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: State | None = None) -> Tensor:
-        rows = Rows.of(tokens)
+    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+        rows = RightPadded.of(tokens)
         entered, gate = self.enter(rows.x)
         memory = state.held(self.taps.name(self)) if state is not None else {}
-        rows_in = Rows(_blank(entered, rows.real), rows.packing, mask=rows.mask)
+        rows_in = RightPadded(_blank(entered, rows.real), rows.packing, mask=rows.mask)
         mixed, window = self.conv(rows_in, memory.get("window"))
         u = self.activation(mixed)
         step, write, read = self.select(u)
@@ -69,7 +71,7 @@ class StateSpace(nn.Module):
         return self.taps.see("output", rows.back(out), tokens.packing)
 
 
-class ChannelConvolution(nn.Module):
+class DepthwiseConv1d(nn.Module):
     """A causal convolution of each channel by itself."""
 
     def __init__(self, width: int, kernel: int, bias: bool) -> None:
@@ -83,7 +85,7 @@ class ChannelConvolution(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, rows: Rows, past: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, rows: RightPadded, past: Tensor | None) -> tuple[Tensor, Tensor]:
         """The result [B, T, d] and the inputs that the next one still needs [B, kernel - 1, d]."""
         width, kernel = self.weight.shape
         if past is None:
@@ -93,7 +95,7 @@ class ChannelConvolution(nn.Module):
         return mixed.transpose(1, 2), window
 
 
-class Recurrence(nn.Module):
+class SelectiveScan(nn.Module):
     """The recurrence itself: A and D are learned, the step Δ, B (write) and C (read) come from the token."""
 
     def __init__(self, width: int, d_state: int, rank: int) -> None:

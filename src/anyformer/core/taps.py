@@ -106,27 +106,27 @@ class Taps:
 NO_TAPS = Taps(Watch(), "")
 
 # The points of each kind of part, for listing and for hints.
-POINTS = {
+TAP_POINTS = {
     "Attention": ("query", "key", "value", "weights", "output"),
     "FeedForward": ("hidden",),
-    "StateSpace": ("output",),
-    "Recurrent": ("output",),
-    "RecurrentDecoder": ("output",),
-    "AttentiveDecoder": ("weights", "output"),
+    "SelectiveStateSpace": ("output",),
+    "RNNEncoder": ("output",),
+    "RNNDecoder": ("output",),
+    "AttentionRNNDecoder": ("weights", "output"),
     "GatedConvolution": ("output",),
-    "Bottleneck": ("output",),
-    "Lookup": ("weights", "output"),
-    "Align": ("output",),
-    "PositionMix": ("output",),
+    "DilatedConvBlock": ("output",),
+    "DotAttention": ("weights", "output"),
+    "PositionalCrossInput": ("output",),
+    "TokenMixing": ("output",),
     "AttentionPool": ("weights",),
-    "Residual": ("output",),
-    "ResNet": ("features",),
+    "ResidualBlock": ("output",),
+    "ResNetBackbone": ("features",),
     "Block": ("output",),
     "Stage": ("input", "output"),
 }
 
 
-def brief(path: str) -> str:
+def short_name(path: str) -> str:
     """The name of a part or a parameter as people say it, in taps, key tables and files.
 
     stages.encoder.stack.blocks.0.sublayers.self.part.out.weight -> encoder.blocks.0.self.out.weight
@@ -144,9 +144,9 @@ def name_taps(root: nn.Module, watch: Watch) -> list[str]:
     points = []
     for path, part in root.named_modules():
         kind = type(part).__name__
-        if kind in POINTS:
-            part.taps = Taps(watch, brief(path))
-            points += [f"{brief(path)}.{point}" for point in POINTS[kind]]
+        if kind in TAP_POINTS:
+            part.taps = Taps(watch, short_name(path))
+            points += [f"{short_name(path)}.{point}" for point in TAP_POINTS[kind]]
     return points
 
 

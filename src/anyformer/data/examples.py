@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.data.cache import used, writing
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import Error
 
 Example = Mapping[str, Any]
@@ -31,7 +31,7 @@ CHUNK = 1024  # rows prepared at once
 VERSION = 1  # of the layout on disk
 
 
-class Field:
+class ArrayField:
     """One field of all examples: `flat`, and where each example's numbers begin, where they are lists."""
 
     def __init__(self, flat: NDArray[Any], offsets: NDArray[np.int64] | None) -> None:
@@ -46,7 +46,7 @@ class Field:
 class Examples(Sequence[dict[str, Any]]):
     """`examples[i]` has numpy arrays and numbers; `examples.row(i)` is the row that it was made of."""
 
-    def __init__(self, fields: Mapping[str, Field], rows: NDArray[np.int64]) -> None:
+    def __init__(self, fields: Mapping[str, ArrayField], rows: NDArray[np.int64]) -> None:
         self.fields, self.rows = dict(fields), rows
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Examples(Sequence[dict[str, Any]]):
         return np.max([self.sizes(name) for name in self.fields], axis=0)
 
 
-class OnDemand(Examples):
+class LazyExamples(Examples):
     """Examples that are made when they are asked for, each time anew: pictures, say, which nobody keeps decoded."""
 
     def __init__(self, rows: Rows, function: Callable[[Row], Example]) -> None:
@@ -190,7 +190,7 @@ class _Gathered:
             offsets = None
             if name in self.sizes:
                 offsets = np.concatenate([[0], np.cumsum(np.concatenate(self.sizes[name]))])
-            fields[name] = Field(self.store.whole(str(i)), offsets)
+            fields[name] = ArrayField(self.store.whole(str(i)), offsets)
         return Examples(fields, self.store.whole("rows"))
 
 
@@ -231,5 +231,5 @@ def _open(place: Path) -> Examples:
     fields = {}
     for i, name in enumerate(said["fields"]):
         offsets = place / f"{i}.offsets.npy"
-        fields[name] = Field(store.whole(str(i)), np.load(offsets, mmap_mode="r") if offsets.exists() else None)
+        fields[name] = ArrayField(store.whole(str(i)), np.load(offsets, mmap_mode="r") if offsets.exists() else None)
     return Examples(fields, store.whole("rows"))

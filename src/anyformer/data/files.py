@@ -69,7 +69,7 @@ def _matching(text: str) -> list[Path]:
     raise DataError(f"{path} does not exist.{hint}")
 
 
-def kind_of(path: Path) -> str:
+def data_suffix(path: Path) -> str:
     """The suffix that says what is inside.  train.tsv.gz -> ".tsv" """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     while suffixes and suffixes[-1] in PACKED:
@@ -77,7 +77,7 @@ def kind_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def stamp(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """Another one whenever the file is another or has changed."""
     facts = path.stat()
     text = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"

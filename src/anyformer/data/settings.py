@@ -33,8 +33,8 @@ class DataSettings(Settings):
         self.require(
             self.image_size is None or self.image_size > 0, f"image_size is {self.image_size}; it must be 1 or more."
         )
-        pairs(self.columns, "data.columns")
-        pairs(self.labels, "data.labels")
+        parse_pairs(self.columns, "data.columns")
+        parse_pairs(self.labels, "data.labels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def class_name(value: object) -> str:
 
 def meanings(said: str) -> dict[str, str]:
     """What data.labels says that the values of the label column mean, by the names of the classes."""
-    return {class_name(label): name for label, name in pairs(said, "data.labels").items()}
+    return {class_name(label): name for label, name in parse_pairs(said, "data.labels").items()}
 
 
 def class_number(value: object, index: Mapping[str, int], meaning: Mapping[str, str]) -> int | None:
@@ -68,7 +68,7 @@ def class_number(value: object, index: Mapping[str, int], meaning: Mapping[str, 
     return next((index[name] for name in (meaning.get(text, text) for text in texts) if name in index), None)
 
 
-def named(labels: Sequence[str], said: str, path: str) -> tuple[str, ...]:
+def rename_labels(labels: Sequence[str], said: str, path: str) -> tuple[str, ...]:
     """Labels of a file by the names that data.labels gives them; two with one name become one."""
     meaning, known = meanings(said), {class_name(label): label for label in labels}
     strange = [label for label in meaning if label not in known]
@@ -78,7 +78,7 @@ def named(labels: Sequence[str], said: str, path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(meaning.get(name, label) for name, label in known.items()))
 
 
-def pairs(text: str, key: str) -> dict[str, str]:
+def parse_pairs(text: str, key: str) -> dict[str, str]:
     """ "text=4,label=2" -> {"text": "4", "label": "2"}"""
     found = {}
     for item in filter(None, (part.strip() for part in text.split(","))):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from anyformer.data.cache import spool
-from anyformer.data.files import BLOCK, PACKED, Buffer, bytes_said, map_file, reading, stamp
+from anyformer.data.files import BLOCK, PACKED, Buffer, bytes_said, file_fingerprint, map_file, reading
 from anyformer.errors import DataError
 from anyformer.jsonfile import open_file
 
@@ -42,7 +42,7 @@ def content(path: Path, cache: Path) -> Buffer:
     """The bytes of a file, unpacked: mapped where they are many, so that they need not fit into memory."""
     with reading(path):
         if path.suffix.lower() in PACKED:
-            return spool(blocks(path), cache / f"{stamp(path)}.unpacked")
+            return spool(blocks(path), cache / f"{file_fingerprint(path)}.unpacked")
         return map_file(path)
 
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
-from anyformer.run import Run
-from anyformer.tokens import Tokens, unobserved
+from anyformer.forward_context import ForwardContext
+from anyformer.tokens import Tokens, is_capturing
 
 IGNORED = -100  # a label that does not count
 
@@ -30,25 +30,25 @@ class Head(nn.Module):
         super().__init__()
         self.reads = reads
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         raise TypeError("a head says what it gives")
 
     def set_values(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
         """What each query says besides its class, [B, queries, …], for pictures of `sizes` [B, 2] (height, width)."""
         return {}
 
-    def asks_padding(self, run: Run, mask: Tensor) -> bool:
+    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         """Do the labels ask for values at padded positions, so that those must be computed after all?"""
         return False
 
 
 def labels_at_padding(labels: Tensor | None, mask: Tensor) -> bool:
-    if labels is None or labels.shape != mask.shape or unobserved(mask):  # where nothing is left out anyway
+    if labels is None or labels.shape != mask.shape or is_capturing(mask):  # where nothing is left out anyway
         return False
     return bool((labels[~mask] != IGNORED).any())
 
 
-def per_token(tokens: Tokens, values: Tensor) -> Tensor:
+def padded_token_values(tokens: Tokens, values: Tensor) -> Tensor:
     """Per-token values of the tokens' own shape, padded, zeros where nothing real stands."""
     if tokens.packing is not None:
         return tokens.packing.unpack(values)
@@ -68,7 +68,7 @@ def token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labe
 def check_labels(
     labels: Tensor, n: int, name: str, ignored: int = IGNORED, means: str = "a place that does not count"
 ) -> None:
-    if labels.is_cuda or labels.numel() == 0 or unobserved(labels):
+    if labels.is_cuda or labels.numel() == 0 or is_capturing(labels):
         return
     real = labels[labels != ignored]
     if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):

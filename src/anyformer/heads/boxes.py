@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.linear import Linear
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
-from anyformer.heads.geometry import to_corners
-from anyformer.heads.matching import Targets
-from anyformer.heads.set_loss import SetLossConfig, add_up, by_name, set_loss
+from anyformer.heads.box_ops import to_xyxy
+from anyformer.heads.matcher import DetectionTargets
+from anyformer.heads.set_criterion import SetCriterionConfig, named_losses, set_loss, weighted_sum
 from anyformer.inputs.anchors import BOXES
-from anyformer.run import Run
 
 
 class BoxHead(Head):
@@ -35,19 +35,19 @@ class BoxHead(Head):
         n_labels: int,
         reads: str,
         every_layer: bool = False,
-        loss: SetLossConfig | None = None,
+        loss: SetCriterionConfig | None = None,
         placed: bool = False,
         groups: int = 1,
     ) -> None:
         super().__init__(reads)
         self.n_labels, self.every_layer, self.groups = n_labels, every_layer, groups
-        self.loss = loss if loss is not None else SetLossConfig()
+        self.loss = loss if loss is not None else SetCriterionConfig()
         self.classes = Linear(d_model, n_labels + 1)
         self.boxes = None
         if not placed:
             self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), Linear(d_model, 4)])
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         x = run.padded(self.reads)
         last = self._place(x) if self.boxes is not None else run.tokens[self.reads].memo[BOXES][-1].sigmoid()
         fields: dict[str, Any] = {"logits": self.classes(x), "pred_boxes": last, "last_hidden_state": x}
@@ -63,7 +63,7 @@ class BoxHead(Head):
         """Of queries, for one picture."""
         return self.groups if self.training else 1
 
-    def _losses(self, run: Run, fields: dict[str, Any], labels: Any) -> dict[str, Any]:
+    def _losses(self, run: ForwardContext, fields: dict[str, Any], labels: Any) -> dict[str, Any]:
         logits, boxes = fields["logits"][None], fields["pred_boxes"][None]
         more: dict[str, Any] = {}
         if self.every_layer:
@@ -72,11 +72,11 @@ class BoxHead(Head):
             logits, boxes = torch.cat([earlier, logits]), torch.cat([places, boxes])
             pairs = zip(earlier[:, :: self._rows], places[:, :: self._rows], strict=True)
             more["auxiliary_outputs"] = [{"logits": said, "pred_boxes": place} for said, place in pairs]
-        targets = Targets.of(labels, self.n_labels, logits.device, rows=logits.shape[1] // self._rows)
+        targets = DetectionTargets.of(labels, self.n_labels, logits.device, rows=logits.shape[1] // self._rows)
         parts = set_loss(logits, boxes, targets, self.loss, self._rows)
-        return {"loss": add_up(parts, self.loss).sum(), "loss_dict": by_name(parts), **more}
+        return {"loss": weighted_sum(parts, self.loss).sum(), "loss_dict": named_losses(parts), **more}
 
-    def _places(self, run: Run, before: Tensor) -> Tensor:
+    def _places(self, run: ForwardContext, before: Tensor) -> Tensor:
         """Boxes of the layers before the last."""
         if self.boxes is not None:
             return self._place(before)
@@ -85,7 +85,7 @@ class BoxHead(Head):
 
     def set_values(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
         """Boxes as left, top, right, bottom."""
-        corners = to_corners(fields["pred_boxes"])
+        corners = to_xyxy(fields["pred_boxes"])
         return {"boxes": corners if sizes is None else corners * sizes.flip(1).repeat(1, 2)[:, None]}
 
     def _place(self, x: Tensor) -> Tensor:

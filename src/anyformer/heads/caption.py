@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.config import Settings
-from anyformer.core.recurrent import NOTE, Note
+from anyformer.core.recurrent import ATTENTION_SUMMARY, AttentionSummary
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import IGNORED
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.run import Run
 
 FORGETS = 0.9  # of the moving average that rewards are measured against
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookConfig(Settings):
+class AttentionLossConfig(Settings):
     """`coverage`: over a caption every place should be looked at once in all ("doubly stochastic", equation 14).
     `reward`, `entropy`: where places are drawn, those before likely captions become likelier, and the choice stays
     open (equation 12)."""
@@ -32,7 +32,7 @@ class LookConfig(Settings):
 class CaptionHead(LanguageHead):
     """As the language head; with labels and a writer that notes where it looked, `attention_loss` too."""
 
-    def __init__(self, config: LanguageConfig, look: LookConfig) -> None:
+    def __init__(self, config: LanguageConfig, look: AttentionLossConfig) -> None:
         super().__init__(config)
         self.look = look
         self.register_buffer("usual", torch.zeros(()))  # the mean log-probability of a word so far
@@ -41,15 +41,15 @@ class CaptionHead(LanguageHead):
         super().reset(std)
         self.get_buffer("usual").zero_()
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         fields = super().forward(run)
-        note, labels = run.tokens[self.reads].memo.get(NOTE), run.tensor("labels")
+        note, labels = run.tokens[self.reads].memo.get(ATTENTION_SUMMARY), run.tensor("labels")
         if labels is None or note is None:
             return fields
         extra = self.attention_loss(note, fields[self.config.field], labels)
         return {**fields, "loss": fields["loss"] + extra, "attention_loss": extra}
 
-    def attention_loss(self, note: Note, logits: Tensor, labels: Tensor) -> Tensor:
+    def attention_loss(self, note: AttentionSummary, logits: Tensor, labels: Tensor) -> Tensor:
         """The mean over captions, each divided by its words, so that it can be added to the mean over words."""
         counts = (labels != IGNORED).sum(dim=1).clamp(min=1)
         each = self.look.coverage * (1 - note.coverage).square().mean(dim=1)

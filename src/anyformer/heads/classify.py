@@ -12,27 +12,27 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attention_weights
 from anyformer.core.linear import Linear
-from anyformer.core.masks import EVERYTHING, Padding
+from anyformer.core.masks import NO_MASK, Padding
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext, zero_padding
 from anyformer.heads.base import Head, check_labels
-from anyformer.run import Run, blank
 from anyformer.tokens import Tokens
 
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolConfig(Settings):
+class PoolerConfig(Settings):
     d_model: int
     d_out: int | None = None
     activation: str = "tanh"
 
 
-class Pool(Linear):
+class Pooler(Linear):
     """The first token, through a dense layer and an activation (BERT's and ViT's pooler)."""
 
-    def __init__(self, config: PoolConfig) -> None:
+    def __init__(self, config: PoolerConfig) -> None:
         super().__init__(config.d_model, config.d_out if config.d_out is not None else config.d_model)
         self.activation = config.activation
 
@@ -59,7 +59,7 @@ def mean_token(tokens: Tokens) -> Tensor:
     mask = tokens.packing.mask if tokens.packing is not None else tokens.mask
     if mask is None:
         return tokens.x.mean(dim=1)
-    return blank(tokens).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return zero_padding(tokens).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class AttentionPool(nn.Module):
@@ -77,22 +77,22 @@ class AttentionPool(nn.Module):
         tokens = tokens.pad()
         keys = tokens.x.unsqueeze(1)  # one head
         query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
-        mask = EVERYTHING if tokens.mask is None else Padding(tokens.mask)
+        mask = NO_MASK if tokens.mask is None else Padding(tokens.mask)
         weights = self.taps.see("weights", attention_weights(query, keys, mask, scale=1.0))
         return (weights @ keys).flatten(1)  # one query as wide as a token: nothing for a fused kernel
 
 
-Gather = Literal["first", "mean", "attention"]
+PoolingMethod = Literal["first", "mean", "attention"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyConfig(Settings):
+class ClassificationConfig(Settings):
     d_model: int
     n_labels: int
     reads: str
-    gather: Gather = "first"  # which tokens speak for the whole: the first, or all of them
+    gather: PoolingMethod = "first"  # which tokens speak for the whole: the first, or all of them
     skip: int = 0  # tokens at the front that are not among "all of them"
-    pool: PoolConfig | None = None
+    pool: PoolerConfig | None = None
     first_dropout: float = 0.0  # before the pool
     dropout: float = 0.0
     problem: Problem | None = None  # None: from the number of labels and the type of the labels given
@@ -100,23 +100,23 @@ class ClassifyConfig(Settings):
     label_name: str = "labels"
 
 
-class ClassifyHead(Head):
-    def __init__(self, config: ClassifyConfig) -> None:
+class ClassificationHead(Head):
+    def __init__(self, config: ClassificationConfig) -> None:
         super().__init__(config.reads)
         self.config = config
         self.names = (config.label_name,)
         self.first = 1 if config.gather == "first" else None
         self.gather = AttentionPool(config.d_model) if config.gather == "attention" else None
-        self.pool = Pool(config.pool) if config.pool is not None else None
+        self.pool = Pooler(config.pool) if config.pool is not None else None
         width = config.pool.d_out if config.pool is not None and config.pool.d_out is not None else config.d_model
         self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         x = self.summary(run)
         logits = x if self.classes is None else self.classes(x)
         return class_answer(run, logits, self.config.problem, self.config.field, self.config.label_name)
 
-    def summary(self, run: Run) -> Tensor:
+    def summary(self, run: ForwardContext) -> Tensor:
         """One vector for the whole, [B, d]."""
         x = F.dropout(self._gathered(run.tokens[self.reads]), self.config.first_dropout, self.training)
         x = x if self.pool is None else self.pool(x)
@@ -150,14 +150,14 @@ def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -
 
 
 def class_answer(
-    run: Run, logits: Tensor, problem: Problem | None, field: str = "logits", label_name: str = "labels"
+    run: ForwardContext, logits: Tensor, problem: Problem | None, field: str = "logits", label_name: str = "labels"
 ) -> dict[str, Any]:
     """The logits, and where there are labels the loss."""
     labels = run.tensor(label_name)
     return {**({} if labels is None else {"loss": class_loss(logits, labels, problem)}), field: logits}
 
 
-class DistillHead(Head):
+class DistillationHead(Head):
     """Two classifiers side by side, of the class token and of the one behind it, which a teacher taught (DeiT)."""
 
     names = ("labels",)
@@ -168,7 +168,7 @@ class DistillHead(Head):
         self.classes = Linear(d_model, n_labels)
         self.taught = Linear(d_model, n_labels)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         x = run.padded(self.reads)
         own, taught = self.classes(x[:, 0]), self.taught(x[:, 1])
         fields = {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
@@ -178,10 +178,10 @@ class DistillHead(Head):
         return {"loss": (class_loss(own, labels) + class_loss(taught, labels)) / 2, **fields}
 
 
-class ChoiceHead(ClassifyHead):
+class MultipleChoiceHead(ClassificationHead):
     """Scores each of several continuations; the batch came as [B, choices, T] and was flattened by the model."""
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         assert self.classes is not None
         logits = self.classes(self.summary(run)).view(-1, run.batch["choices"])
         labels = run.tensor("labels")

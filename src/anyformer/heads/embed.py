@@ -10,20 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.linear import Linear
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Pool, PoolConfig, Problem, class_answer, first_token, mean_token
-from anyformer.run import Run
+from anyformer.heads.classify import Pooler, PoolerConfig, Problem, class_answer, first_token, mean_token
 from anyformer.tokens import Tokens
 
 
-class EmbedHead(Head):
+class EmbeddingHead(Head):
     """`last_hidden_state` and, with a pooler, `pooler_output`."""
 
-    def __init__(self, reads: str, pool: PoolConfig | None = None) -> None:
+    def __init__(self, reads: str, pool: PoolerConfig | None = None) -> None:
         super().__init__(reads)
-        self.pool = Pool(pool) if pool is not None else None
+        self.pool = Pooler(pool) if pool is not None else None
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         fields = {"last_hidden_state": run.padded(self.reads)}
         if self.pool is not None:
             fields["pooler_output"] = self.pool(first_token(run.tokens[self.reads]))
@@ -42,19 +42,19 @@ def max_token(tokens: Tokens) -> Tensor:
 POOLS: dict[str, Callable[[Tokens], Tensor]] = {"cls": first_token, "max": max_token, "mean": mean_token}
 
 
-class SentenceHead(Head):
+class SentenceEmbeddingHead(Head):
     """`sentence_embedding`: the pooled tokens, several poolings side by side, of length 1 where `normalise`."""
 
     def __init__(self, reads: str, pools: tuple[str, ...] = ("mean",), normalise: bool = False) -> None:
         super().__init__(reads)
         self.pools, self.normalise = pools, normalise
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         vectors = torch.cat([POOLS[name](run.tokens[self.reads]) for name in self.pools], dim=-1)
         return {"sentence_embedding": F.normalize(vectors, dim=-1) if self.normalise else vectors}
 
 
-class MeanHead(Head):
+class MeanClassificationHead(Head):
     """A class for the whole, read from the mean of its tokens by one matrix without a bias (ImageGPT)."""
 
     names = ("labels",)
@@ -64,5 +64,5 @@ class MeanHead(Head):
         self.classes = Linear(d_model, n_labels, bias=False)
         self.problem = problem
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         return class_answer(run, self.classes(mean_token(run.tokens[self.reads])), self.problem)

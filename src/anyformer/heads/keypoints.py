@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attention_weights
 from anyformer.core.linear import Linear
-from anyformer.core.masks import EVERYTHING, Padding
+from anyformer.core.masks import NO_MASK, Padding
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
-from anyformer.heads.filters import Filter, FilterNorm, as_picture
-from anyformer.heads.peaks import find_peaks
-from anyformer.inputs.anchors import Still
-from anyformer.run import Run
+from anyformer.heads.convolutions import ConvNormReLU, SameConv2d, as_image_grid
+from anyformer.heads.heatmap_peaks import find_peaks
+from anyformer.inputs.anchors import ZeroLinear
 from anyformer.tokens import Tokens
 
 D_CLASSIC = 256  # channels between the transposed convolutions
@@ -76,15 +76,15 @@ class HeatmapHead(PoseHead):
         self.norm = make_norm(config.norm, config.d_model)
         self.widen = nn.ModuleList()
         if config.decoder == "classic":
-            self.widen.append(FilterNorm(config.d_model, D_CLASSIC, 4, widen=True))
-            self.widen.append(FilterNorm(D_CLASSIC, D_CLASSIC, 4, widen=True))
-            self.joints = Filter(D_CLASSIC, config.n_joints, 1, spread=FAINT)
+            self.widen.append(ConvNormReLU(config.d_model, D_CLASSIC, 4, widen=True))
+            self.widen.append(ConvNormReLU(D_CLASSIC, D_CLASSIC, 4, widen=True))
+            self.joints = SameConv2d(D_CLASSIC, config.n_joints, 1, spread=FAINT)
         else:
-            self.joints = Filter(config.d_model, config.n_joints, 3, spread=FAINT)
+            self.joints = SameConv2d(config.d_model, config.n_joints, 3, spread=FAINT)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.layers[self.reads][self.config.layer]
-        x = as_picture(tokens.replace(self.norm(tokens.x)))
+        x = as_image_grid(tokens.replace(self.norm(tokens.x)))
         if self.widen:
             for layer in self.widen:
                 x = layer(x)
@@ -92,13 +92,13 @@ class HeatmapHead(PoseHead):
             x = F.interpolate(F.relu(x), scale_factor=self.config.scale, mode="bilinear", align_corners=False)
         maps = self.joints(x)
         pairs = run.tensor("flip_pairs")
-        maps = maps if pairs is None else mirror(maps, pairs)
+        maps = maps if pairs is None else flip_heatmaps_back(maps, pairs)
         labels = run.tensor("labels")
         return {**({} if labels is None else {"loss": self.loss(maps, labels)}), "heatmaps": maps}
 
     def loss(self, maps: Tensor, labels: Tensor) -> Tensor:
         labels = check_joints(labels, maps.shape[0], maps.shape[1])
-        target = bells(labels[..., :2], (maps.shape[2], maps.shape[3]), self.config.spread)
+        target = gaussian_heatmaps(labels[..., :2], (maps.shape[2], maps.shape[3]), self.config.spread)
         missed = (maps.float() - target).square().sum(dim=(2, 3)) / target.square().sum(dim=(2, 3)).clamp(min=1.0)
         return (missed * labels[..., 2]).sum() / labels[..., 2].sum().clamp(min=1.0)
 
@@ -109,7 +109,7 @@ class HeatmapHead(PoseHead):
         return torch.cat([cells / ends, scores.unsqueeze(-1)], dim=-1)
 
 
-def bells(places: Tensor, size: tuple[int, int], spread: float) -> Tensor:
+def gaussian_heatmaps(places: Tensor, size: tuple[int, int], spread: float) -> Tensor:
     """[B, joints, 2] -> [B, joints, rows, columns]: height 1 at the joint. The first cell's centre stands for 0, the
     last one's for 1 (Huang et al. 2020)."""
     rows, columns = size
@@ -119,7 +119,7 @@ def bells(places: Tensor, size: tuple[int, int], spread: float) -> Tensor:
     return torch.exp(-(down.unsqueeze(-1) + across.unsqueeze(-2)) / (2 * spread**2))
 
 
-def mirror(maps: Tensor, pairs: Tensor) -> Tensor:
+def flip_heatmaps_back(maps: Tensor, pairs: Tensor) -> Tensor:
     """Maps of a mirrored picture, for the picture itself: turned back, left and right joints exchanged."""
     left, right = pairs.unbind(-1)
     turned = maps.flip(-1)
@@ -128,7 +128,7 @@ def mirror(maps: Tensor, pairs: Tensor) -> Tensor:
     return exchanged
 
 
-class JointHead(PoseHead):
+class KeypointHead(PoseHead):
     """Each token is a joint and points at where it is: `keypoints` [B, joints, 2] as shares of the picture.
 
     A token is compared with every cell of the picture; the mean of the cells' middles, weighed by how well they fit
@@ -141,9 +141,9 @@ class JointHead(PoseHead):
         self.sees = sees
         self.norm = make_norm(norm, d_model)
         self.query, self.key = Linear(d_model, d_model), Linear(d_model, d_model)
-        self.hidden, self.step = Linear(d_model, d_model), Still(d_model, 2)
+        self.hidden, self.step = Linear(d_model, d_model), ZeroLinear(d_model, 2)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         cells = run.tokens[self.sees].pad()
         layers = [layer.pad().x for layer in run.layers[self.reads][1:]]  # the first is what came in
         labels = run.tensor("labels") if run.state is None else None
@@ -158,7 +158,7 @@ class JointHead(PoseHead):
     def fit(self, x: Tensor, cells: Tokens) -> Tensor:
         """[B, joints, cells]: how well each cell fits the token that points at it, in single precision at least."""
         query, key = self.query(self.norm(x)).unsqueeze(1), self.key(cells.x).unsqueeze(1)  # one head
-        mask = EVERYTHING if cells.mask is None else Padding(cells.mask)
+        mask = NO_MASK if cells.mask is None else Padding(cells.mask)
         with torch.autocast(x.device.type, enabled=False):
             wide = torch.promote_types(x.dtype, torch.float32)
             return attention_weights(query.to(wide), key.to(wide), mask, scale=x.shape[-1] ** -0.5).squeeze(1)
@@ -167,14 +167,14 @@ class JointHead(PoseHead):
         """Half precision would not tell pixels apart."""
         weights, step = self.fit(x, cells), self.step(F.gelu(self.hidden(self.norm(x))))
         with torch.autocast(x.device.type, enabled=False):
-            return weights @ middles(cells).to(weights.dtype) + step.to(weights.dtype)
+            return weights @ cell_centers(cells).to(weights.dtype) + step.to(weights.dtype)
 
     def places(self, fields: dict[str, Any]) -> Tensor:
         found: Tensor = fields["keypoints"]
         return torch.cat([found, torch.ones_like(found[..., :1])], dim=-1)
 
 
-def middles(cells: Tokens) -> Tensor:
+def cell_centers(cells: Tokens) -> Tensor:
     """[cells, 2]: x and y of each cell's middle, as shares of the picture."""
     assert cells.grid is not None
     rows, columns = cells.grid

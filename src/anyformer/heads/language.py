@@ -13,9 +13,9 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.heads.base import IGNORED, Head, labels_at_padding, per_token, token_loss
+from anyformer.forward_context import ForwardContext
+from anyformer.heads.base import IGNORED, Head, labels_at_padding, padded_token_values, token_loss
 from anyformer.inputs.text import Embedding
-from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 
@@ -65,7 +65,7 @@ class LanguageHead(Head):
         x = x if self.config.scale == 1.0 else x * self.config.scale
         return self.words(x) if self.bias is None else self.words.product(x, self.bias)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.tokens[self.reads]
         keep = run.batch.get("logits_to_keep")
         if keep is not None and (isinstance(keep, Tensor) or keep > 0):
@@ -76,7 +76,7 @@ class LanguageHead(Head):
         logits = self.score(tokens.x)
         labels = run.tensor("labels")
         result = {} if labels is None else {"loss": self.loss(tokens, logits, labels)}
-        return {**result, self.config.field: per_token(tokens, logits)}
+        return {**result, self.config.field: padded_token_values(tokens, logits)}
 
     def loss(self, tokens: Tokens, logits: Tensor, labels: Tensor) -> Tensor:
         targets = self._targets(labels)
@@ -87,6 +87,6 @@ class LanguageHead(Head):
     def _targets(self, labels: Tensor) -> Tensor:
         return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels
 
-    def asks_padding(self, run: Run, mask: Tensor) -> bool:
+    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         labels = run.tensor("labels")
         return labels_at_padding(None if labels is None else self._targets(labels), mask)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head, check_labels
-from anyformer.heads.classify import ClassifyConfig, ClassifyHead, first_token
-from anyformer.run import Run
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, first_token
 
 
 class PatchSummary(nn.Module):
@@ -22,38 +22,38 @@ class PatchSummary(nn.Module):
         super().__init__()
         self.norm = make_norm(norm, d_model) if norm is not None else None
 
-    def forward(self, run: Run, stage: str) -> Tensor:
+    def forward(self, run: ForwardContext, stage: str) -> Tensor:
         if self.norm is None:
             return first_token(run.tokens[stage])
         mean: Tensor = self.norm(run.tokens[stage].pad().x[:, 1:].mean(dim=1))
         return mean
 
 
-class PatchEmbedHead(Head):
+class PatchEmbeddingHead(Head):
     """`last_hidden_state` and `pooler_output`."""
 
     def __init__(self, d_model: int, norm: NormConfig | None, reads: str) -> None:
         super().__init__(reads)
         self.pool = PatchSummary(d_model, norm)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         return {"last_hidden_state": run.padded(self.reads), "pooler_output": self.pool(run, self.reads)}
 
 
-class PatchClassifyHead(ClassifyHead):
+class PatchClassificationHead(ClassificationHead):
     """A class for the whole picture, from the mean of its patches."""
 
-    def __init__(self, config: ClassifyConfig, norm: NormConfig | None) -> None:
+    def __init__(self, config: ClassificationConfig, norm: NormConfig | None) -> None:
         super().__init__(config)
         self.average = PatchSummary(config.d_model, norm)
         self.first = None  # it reads them all
 
-    def summary(self, run: Run) -> Tensor:
+    def summary(self, run: ForwardContext) -> Tensor:
         made: Tensor = self.average(run, self.reads)
         return made
 
 
-class PatchWordHead(Head):
+class VisualTokenHead(Head):
     """The visual word of every patch; labels [covered patches] are those that bool_masked_pos covers, in order."""
 
     names = ("labels",)
@@ -63,7 +63,7 @@ class PatchWordHead(Head):
         self.norm = make_norm(norm, d_model)
         self.words = Linear(d_model, vocab_size)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         logits = self.words(self.norm(run.padded(self.reads))[:, 1:])
         labels, covered = run.tensor("labels"), run.tensor("bool_masked_pos")
         if labels is None:

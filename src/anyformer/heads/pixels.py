@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from anyformer.core.linear import Linear
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.inputs.image import patchify, unpatchify
-from anyformer.run import Run
 
 
 class PixelHead(Head):
@@ -24,7 +24,7 @@ class PixelHead(Head):
         self.patch_size, self.normalise, self.source = patch_size, normalise, source
         self.pixels = Linear(d_model, patch_size[0] * patch_size[1] * n_channels)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         logits = self.pixels(run.padded(self.reads)[:, 1:])
         pixels = run.tensor("pixel_values")
         assert pixels is not None

@@ -11,9 +11,9 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem, class_answer, first_token, mean_token
-from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 Pooling = Literal["first", "mean", "pair"]
@@ -38,7 +38,7 @@ class PooledConfig(Settings):
     problem: Problem | None = None
 
 
-class PooledHead(Head):
+class PooledClassificationHead(Head):
     """`logits` of a pool of tokens, normalised where the family does that."""
 
     names = ("labels",)
@@ -51,7 +51,7 @@ class PooledHead(Head):
         self.norm = make_norm(config.norm, width) if config.norm is not None else None
         self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.tokens[self.reads]
         tokens = tokens if self.project is None else tokens.replace(self.project(tokens.x))
         x = pool(tokens, self.config.pooling)
@@ -61,13 +61,13 @@ class PooledHead(Head):
         return class_answer(run, logits, self.config.problem)
 
 
-class PooledEmbedHead(Head):
+class PooledEmbeddingHead(Head):
     """`last_hidden_state`, and as `pooler_output` the pool itself."""
 
     def __init__(self, reads: str, pooling: Pooling) -> None:
         super().__init__(reads)
         self.pooling: Pooling = pooling
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         pooled = pool(run.tokens[self.reads], self.pooling)
         return {"last_hidden_state": run.padded(self.reads), "pooler_output": pooled}

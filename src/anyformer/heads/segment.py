@@ -18,14 +18,14 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head, check_labels
-from anyformer.heads.filters import Filter, FilterNorm, Widen, as_picture, resize
-from anyformer.run import Run
+from anyformer.heads.convolutions import ConvNormReLU, SameConv2d, Upsample2x, as_image_grid, resize
 
 IGNORED_CLASS = 255  # of a pixel that belongs to no class
 
 
-class SegmentHead(Head):
+class SegmentationHead(Head):
     """What these heads have in common: the loss."""
 
     names = ("labels",)
@@ -34,7 +34,9 @@ class SegmentHead(Head):
         super().__init__(reads)
         self.ignore = ignore
 
-    def finish(self, run: Run, logits: Tensor, aside: Tensor | None = None, weight: float = 0.0) -> dict[str, Any]:
+    def finish(
+        self, run: ForwardContext, logits: Tensor, aside: Tensor | None = None, weight: float = 0.0
+    ) -> dict[str, Any]:
         """`aside` are logits of a helper that only training listens to, its loss times `weight`."""
         labels = run.tensor("labels")
         if labels is None:
@@ -53,19 +55,19 @@ def pixel_loss(logits: Tensor, labels: Tensor, ignore: int) -> Tensor:
     return F.cross_entropy(resize(logits.float(), size), labels.long(), ignore_index=ignore)
 
 
-class LinearSegmentHead(SegmentHead):
+class LinearSegmentationHead(SegmentationHead):
     """Each patch says its class by itself."""
 
     def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
         super().__init__(reads)
         self.classes = Linear(d_model, n_labels)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.tokens[self.reads]
-        return self.finish(run, as_picture(tokens.replace(self.classes(tokens.x))))
+        return self.finish(run, as_image_grid(tokens.replace(self.classes(tokens.x))))
 
 
-class MaskSegmentHead(SegmentHead):
+class MaskSegmentationHead(SegmentationHead):
     """Patches and class queries have been through a decoder together; a patch is of the class whose query it is
     closest to (Strudel et al. 2021). The stage's last `n_labels` tokens are the queries."""
 
@@ -76,15 +78,15 @@ class MaskSegmentHead(SegmentHead):
         self.query = Linear(d_model, d_model, bias=False)
         self.norm = make_norm(NormConfig(), n_labels)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.tokens[self.reads].pad()
         x, queries = tokens.x[:, : -self.n_labels], tokens.x[:, -self.n_labels :]
         x, queries = F.normalize(self.patch(x), dim=-1), F.normalize(self.query(queries), dim=-1)
-        return self.finish(run, as_picture(tokens.replace(self.norm(x @ queries.transpose(1, 2)))))
+        return self.finish(run, as_image_grid(tokens.replace(self.norm(x @ queries.transpose(1, 2)))))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PyramidConfig(Settings):
+class UPerConfig(Settings):
     d_model: int
     n_labels: int
     reads: str
@@ -98,26 +100,26 @@ class PyramidConfig(Settings):
     helper_keeps: bool = False  # it sees its grid again beside what the convolutions made of it
 
 
-class PyramidSegmentHead(SegmentHead):
+class UPerHead(SegmentationHead):
     """UPerNet (Xiao et al. 2018): four grids, made 4x, 2x, 1x and 1/2 as fine as the patches, are added up from the
     coarsest, which sees the whole picture through poolings, to the finest."""
 
-    def __init__(self, config: PyramidConfig) -> None:
+    def __init__(self, config: UPerConfig) -> None:
         super().__init__(config.reads, config.ignore)
         self.config = config
         width = config.d_model
-        self.grids = FourGrids(width)
-        self.pools = nn.ModuleList(FilterNorm(width, width, 1) for _ in config.pools)
-        self.pooled = FilterNorm(width * (1 + len(config.pools)), width, 3)
-        self.sides = nn.ModuleList(FilterNorm(width, width, 1) for _ in range(3))
-        self.outs = nn.ModuleList(FilterNorm(width, width, 3) for _ in range(3))
-        self.together = FilterNorm(width * 4, width, 3)
-        self.classes = Filter(width, config.n_labels, 1)
-        self.helper = Helper(config) if config.helper else None
+        self.grids = FeaturePyramid(width)
+        self.pools = nn.ModuleList(ConvNormReLU(width, width, 1) for _ in config.pools)
+        self.pooled = ConvNormReLU(width * (1 + len(config.pools)), width, 3)
+        self.sides = nn.ModuleList(ConvNormReLU(width, width, 1) for _ in range(3))
+        self.outs = nn.ModuleList(ConvNormReLU(width, width, 3) for _ in range(3))
+        self.together = ConvNormReLU(width * 4, width, 3)
+        self.classes = SameConv2d(width, config.n_labels, 1)
+        self.helper = FCNHead(config) if config.helper else None
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         layers = run.layers[self.reads]
-        grids = self.grids([as_picture(layers[i]) for i in self.config.layers])
+        grids = self.grids([as_image_grid(layers[i]) for i in self.config.layers])
         logits = self.classes(self._join(grids))
         training = self.helper is not None and run.tensor("labels") is not None
         aside = self.helper(grids[2]) if training and self.helper is not None else None
@@ -139,28 +141,28 @@ class PyramidSegmentHead(SegmentHead):
         return made
 
 
-class FourGrids(nn.Module):
+class FeaturePyramid(nn.Module):
     """Grids of one size as 4x, 2x, 1x and 1/2 as fine."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.norm, self.second = Widen(width, width), nn.BatchNorm2d(width), Widen(width, width)
-        self.twice = Widen(width, width)
+        self.first, self.norm, self.second = Upsample2x(width, width), nn.BatchNorm2d(width), Upsample2x(width, width)
+        self.twice = Upsample2x(width, width)
 
     def forward(self, grids: list[Tensor]) -> list[Tensor]:
         fine = self.second(F.gelu(self.norm(self.first(grids[0]))))
         return [fine, self.twice(grids[1]), grids[2], F.max_pool2d(grids[3], kernel_size=2, stride=2)]
 
 
-class Helper(nn.Module):
+class FCNHead(nn.Module):
     """A few convolutions of one grid (Long et al. 2015)."""
 
-    def __init__(self, config: PyramidConfig) -> None:
+    def __init__(self, config: UPerConfig) -> None:
         super().__init__()
         widths = [config.d_model, *[config.d_helper] * config.n_helper]
-        self.layers = nn.ModuleList(FilterNorm(d_in, d_out, 3) for d_in, d_out in pairwise(widths))
-        self.again = FilterNorm(config.d_model + config.d_helper, config.d_helper, 3) if config.helper_keeps else None
-        self.classes = Filter(config.d_helper, config.n_labels, 1)
+        self.layers = nn.ModuleList(ConvNormReLU(d_in, d_out, 3) for d_in, d_out in pairwise(widths))
+        self.again = ConvNormReLU(config.d_model + config.d_helper, config.d_helper, 3) if config.helper_keeps else None
+        self.classes = SameConv2d(config.d_helper, config.n_labels, 1)
 
     def forward(self, grid: Tensor) -> Tensor:
         x = grid

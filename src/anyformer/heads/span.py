@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.linear import Linear
-from anyformer.heads.base import Head, per_token
-from anyformer.run import Run
+from anyformer.forward_context import ForwardContext
+from anyformer.heads.base import Head, padded_token_values
 
 
 class SpanHead(Head):
@@ -20,10 +20,10 @@ class SpanHead(Head):
         self.dropout = dropout
         self.ends = Linear(d_model, 2)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.tokens[self.reads]
         logits = self.ends(F.dropout(tokens.x, self.dropout, self.training))
-        shown = per_token(tokens, logits)
+        shown = padded_token_values(tokens, logits)
         fields = {"start_logits": shown[..., 0], "end_logits": shown[..., 1]}
         start, end = run.tensor("start_positions"), run.tensor("end_positions")
         if start is None or end is None:
@@ -36,6 +36,6 @@ class SpanHead(Head):
         ]
         return {"loss": sum(losses) / 2, **fields}
 
-    def asks_padding(self, run: Run, mask: Tensor) -> bool:
+    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         """The published loss is a softmax over all places of the row, padded ones among them."""
         return run.tensor("start_positions") is not None

@@ -12,38 +12,38 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.errors import InputError
-from anyformer.heads.base import Head, check_labels, labels_at_padding, per_token, token_loss
-from anyformer.run import Run
+from anyformer.forward_context import ForwardContext
+from anyformer.heads.base import Head, check_labels, labels_at_padding, padded_token_values, token_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagConfig(Settings):
+class TokenClassificationConfig(Settings):
     d_model: int
     n_labels: int
     reads: str
     dropout: float = 0.0
 
 
-class TagHead(Head):
+class TokenClassificationHead(Head):
     names = ("labels",)
 
-    def __init__(self, config: TagConfig) -> None:
+    def __init__(self, config: TokenClassificationConfig) -> None:
         super().__init__(config.reads)
         self.config = config
         self.classes = Linear(config.d_model, config.n_labels)
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.tokens[self.reads]
         logits = self.classes(F.dropout(tokens.x, self.config.dropout, self.training))
         labels = run.tensor("labels")
         result = {} if labels is None else {"loss": token_loss(tokens, logits, labels)}
-        return {**result, "logits": per_token(tokens, logits)}
+        return {**result, "logits": padded_token_values(tokens, logits)}
 
-    def asks_padding(self, run: Run, mask: Tensor) -> bool:
+    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         return labels_at_padding(run.tensor("labels"), mask)
 
 
-class ReplacedHead(Head):
+class ReplacedTokenHead(Head):
     """Was this token replaced? One number a token; the loss is over real tokens (ELECTRA's discriminator)."""
 
     names = ("labels",)
@@ -54,18 +54,18 @@ class ReplacedHead(Head):
         self.answer = Linear(d_model, 1)
         self.activation = ACTIVATIONS[activation]
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         logits = self.score(run)
         labels = run.tensor("labels")
         result = {} if labels is None else {"loss": self.loss(run, logits, labels)}
         return {**result, "logits": logits}
 
-    def score(self, run: Run) -> Tensor:
+    def score(self, run: ForwardContext) -> Tensor:
         """[B, T]"""
         tokens = run.tokens[self.reads]
-        return per_token(tokens, self.answer(self.activation(self.dense(tokens.x)))).squeeze(-1)
+        return padded_token_values(tokens, self.answer(self.activation(self.dense(tokens.x)))).squeeze(-1)
 
-    def loss(self, run: Run, logits: Tensor, replaced: Tensor) -> Tensor:
+    def loss(self, run: ForwardContext, logits: Tensor, replaced: Tensor) -> Tensor:
         if replaced.shape != logits.shape:
             raise InputError(f"labels has shape {list(replaced.shape)}; it must be {list(logits.shape)}.")
         mask = run.tokens[self.reads].pad().mask
@@ -74,14 +74,14 @@ class ReplacedHead(Head):
         return F.binary_cross_entropy_with_logits(logits.float(), replaced.float())
 
 
-class JointHead(ReplacedHead):
+class GeneratorDiscriminatorHead(ReplacedTokenHead):
     """ELECTRA's two losses: the generator's masked words, and `weight` times the discriminator's replaced tokens."""
 
     def __init__(self, d_model: int, activation: str, reads: str, weight: float) -> None:
         super().__init__(d_model, activation, reads)
         self.weight = weight
 
-    def forward(self, run: Run) -> dict[str, Any]:
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
         logits = self.score(run)
         labels = run.tensor("labels")
         if labels is None:

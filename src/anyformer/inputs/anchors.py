@@ -4,8 +4,9 @@ What a query looks for is told by its place: sines and cosines of the box, which
 learned vectors. Its content starts as what the encoder saw at the middle of the box (as in two-stage detectors), and
 each layer's correction to the box is learned, so that the loss of a layer is about small steps.
 
-`Anchors` is the input that makes the queries, `Refine` what stands between the decoder's blocks. The boxes after each
-block, as numbers before the sigmoid, are in the tokens' memo under "boxes"; the first are the anchors themselves.
+`AnchorQueries` is the input that makes the queries, `BoxRefinement` what stands between the decoder's blocks.
+The boxes after each block, as numbers before the sigmoid, are in the tokens' memo under "boxes"; the
+first are the anchors themselves.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
+from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
-from anyformer.inputs.image import Vector
-from anyformer.run import Run
+from anyformer.inputs.image import LearnedTokens
 from anyformer.tokens import Tokens
 
 BOXES = "boxes"
 START = 0.15  # the width and height of a fresh anchor, as a share of the picture's
 
 
-def sines(places: Tensor, d_model: int) -> Tensor:
+def box_sinusoids(places: Tensor, d_model: int) -> Tensor:
     """[…, n] of numbers in 0…1 -> […, n·d/2], by the rates that DETR gives to the cells of a picture."""
     half = d_model // 2
     exponents = torch.arange(half // 2, device=places.device, dtype=torch.float32) * (2 / half)
@@ -37,7 +38,7 @@ def sines(places: Tensor, d_model: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-3)
 
 
-class Boxes(nn.Module):
+class AnchorBoxes(nn.Module):
     """The anchors of all groups, before the sigmoid: fresh, an even grid over the picture."""
 
     def __init__(self, n: int, groups: int) -> None:
@@ -55,32 +56,32 @@ class Boxes(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnchorsConfig(Settings):
+class AnchorQueriesConfig(Settings):
     n: int
     d_model: int
     source: str  # the stage whose tokens are cells of the picture
     groups: int = 1  # so many sets of anchors while training, each matched by itself (Group DETR, Chen et al. 2023)
 
 
-class Anchors(Input):
+class AnchorQueries(Input):
     """[B·groups, n, d] in training, [B, n, d] else: of the groups, the first is the model's."""
 
-    def __init__(self, config: AnchorsConfig) -> None:
+    def __init__(self, config: AnchorQueriesConfig) -> None:
         super().__init__()
         self.config = config
-        self.anchors = Boxes(config.n, config.groups)
-        self.vectors = Vector(config.groups * config.n, config.d_model)
+        self.anchors = AnchorBoxes(config.n, config.groups)
+        self.vectors = LearnedTokens(config.groups * config.n, config.d_model)
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         cells = run.tokens[self.config.source].pad()
         n = self.config.n * (self.config.groups if self.training else 1)
         boxes = self.anchors.weight[:n]
-        x = sample(cells, boxes.sigmoid()[:, :2]) + self.vectors.weight[:n]
+        x = sample_grid(cells, boxes.sigmoid()[:, :2]) + self.vectors.weight[:n]
         at = boxes.expand(len(x), -1, -1).unflatten(1, (-1, self.config.n)).flatten(0, 1)  # [B·groups, n, 4]
         return Tokens(x.unflatten(1, (-1, self.config.n)).flatten(0, 1), memo={BOXES: [at]})
 
 
-def sample(cells: Tokens, points: Tensor) -> Tensor:
+def sample_grid(cells: Tokens, points: Tensor) -> Tensor:
     """[B, n, d]: what a grid of tokens holds at points [n, 2] (x, y in 0…1 of the real part), between its cells."""
     assert cells.grid is not None
     rows, columns = cells.grid
@@ -94,7 +95,7 @@ def sample(cells: Tokens, points: Tensor) -> Tensor:
     return found[:, :, 0].transpose(1, 2)
 
 
-class Still(Linear):
+class ZeroLinear(Linear):
     """Fresh, it moves nothing: the first guess is where things start."""
 
     def reset(self, std: float) -> None:
@@ -103,13 +104,13 @@ class Still(Linear):
             nn.init.zeros_(self.bias)
 
 
-class Refine(nn.Module):
+class BoxRefinement(nn.Module):
     """Before every block and after the last: move the boxes, and tell attention where they are now."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.d_model = d_model
-        self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), Still(d_model, 4)])
+        self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), ZeroLinear(d_model, 4)])
         self.code = nn.ModuleList([Linear(2 * d_model, d_model), Linear(d_model, d_model)])
 
     def forward(self, tokens: Tokens, layer: int) -> Tokens:
@@ -117,7 +118,9 @@ class Refine(nn.Module):
         if layer > 0:
             boxes.append(boxes[-1].detach() + self._step(tokens.x).float())
         first, last = self.code
-        at = sines(boxes[-1].detach().sigmoid() if layer else boxes[-1].sigmoid(), self.d_model).to(tokens.x.dtype)
+        at = box_sinusoids(boxes[-1].detach().sigmoid() if layer else boxes[-1].sigmoid(), self.d_model).to(
+            tokens.x.dtype
+        )
         return dataclasses.replace(tokens, code=last(F.relu(first(at))))
 
     def _step(self, x: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
-from anyformer.core.positions import Grid, Table
+from anyformer.core.positions import LearnedGrid, LearnedPositions
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
-from anyformer.inputs.image import Vector
-from anyformer.run import Run, real_mask
+from anyformer.inputs.image import LearnedTokens
 from anyformer.tokens import Tokens
 
 
@@ -54,10 +54,10 @@ class SpectrogramInput(Input):
         height, width = config.patch_size
         self.patches = Linear(height * width, config.d_model)
         d_position = config.d_position if config.d_position is not None else config.d_model
-        self.positions = Grid(*config.grid, d_position, extra=config.n_tokens)
-        self.tokens = nn.ModuleList(Vector(1, config.d_model) for _ in range(config.n_tokens))
+        self.positions = LearnedGrid(*config.grid, d_position, extra=config.n_tokens)
+        self.tokens = nn.ModuleList(LearnedTokens(1, config.d_model) for _ in range(config.n_tokens))
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         _, values = run.need("input_values")
         config = self.config
         check_spectrogram(values, config.n_frames, config.n_mels)
@@ -68,7 +68,7 @@ class SpectrogramInput(Input):
         if config.n_tokens:
             learned = torch.cat(list(self.tokens.parameters())) + extra
             x = torch.cat([learned.expand(x.shape[0], -1, -1), x], dim=1)
-        mask = real_mask(run.tensor("attention_mask"), (x.shape[0], x.shape[1]), "attention_mask")
+        mask = to_bool_mask(run.tensor("attention_mask"), (x.shape[0], x.shape[1]), "attention_mask")
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=config.grid)
 
     def _cut(self, values: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def check_spectrogram(values: Tensor, n_frames: int, n_mels: int) -> None:
         raise InputError(f"input_values has shape {list(values.shape)}; it must be [batch, {n_frames}, {n_mels}].")
 
 
-class Sweep(Table):
+class LogSpacedSinusoids(LearnedPositions):
     """Sines, then cosines, whose wavelengths span 2π to 10,000·2π with both ends: a fixed table [n, d_model]."""
 
     def __init__(self, n: int, d_model: int) -> None:
@@ -96,7 +96,7 @@ class Sweep(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FramesInputConfig(Settings):
+class MelConvInputConfig(Settings):
     n_mels: int
     n_tokens: int  # of the encoder: half as many as there are frames
     d_model: int
@@ -106,21 +106,21 @@ class FramesInputConfig(Settings):
         self.require(self.d_model % 2 == 0, f"d_model {self.d_model} is odd; half of it are sines, half cosines.")
 
 
-class FramesInput(Input):
+class MelConvInput(Input):
     """[B, mels, frames] through two convolutions over three neighbours each, the second of which takes every other
     frame. The caller's attention_mask is not looked at: silence is heard as silence."""
 
     names = ("input_features", "attention_mask")
 
-    def __init__(self, config: FramesInputConfig) -> None:
+    def __init__(self, config: MelConvInputConfig) -> None:
         super().__init__()
         self.config = config
         self.window = 2 * config.n_tokens  # frames, neither more nor less
         self.first = Linear(3 * config.n_mels, config.d_model)
         self.second = Linear(3 * config.d_model, config.d_model)
-        self.positions = Sweep(config.n_tokens, config.d_model)
+        self.positions = LogSpacedSinusoids(config.n_tokens, config.d_model)
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         _, frames = run.need("input_features")
         shape = (self.config.n_mels, self.window)
         if frames.dim() != 3 or tuple(frames.shape[1:]) != shape:

@@ -18,8 +18,8 @@ from anyformer.core.linear import Linear
 from anyformer.core.positions import Positions
 from anyformer.core.taps import NO_TAPS
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
-from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 
@@ -58,7 +58,7 @@ class ResNetConfig(Settings):
         return (self.d_stem, *self.widths)[self.used]
 
 
-class BatchNorm(nn.BatchNorm2d):
+class FreezableBatchNorm2d(nn.BatchNorm2d):
     """Each channel normalised over the batch; `frozen`: by the statistics and the scale that it came with, which are
     then no parameters, and training leaves them alone."""
 
@@ -82,7 +82,7 @@ class BatchNorm(nn.BatchNorm2d):
         return super().train(mode and not self.frozen)
 
 
-class Convolution(nn.Module):
+class ConvNormAct(nn.Module):
     def __init__(
         self,
         sizes: tuple[int, int],
@@ -95,9 +95,9 @@ class Convolution(nn.Module):
         super().__init__()
         padding = kernel // 2 * dilation
         self.filter = nn.Conv2d(*sizes, kernel, stride, padding, dilation, bias=False)
-        self.norm = BatchNorm(sizes[1], frozen)
+        self.norm = FreezableBatchNorm2d(sizes[1], frozen)
         self.activation = ACTIVATIONS[activation]
-        self._folded: Folded | None = None
+        self._folded: FoldedConv | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self._folded is not None and not (self.norm.training or torch.is_grad_enabled()):
@@ -109,7 +109,7 @@ class Convolution(nn.Module):
 
     def fold(self) -> None:
         """Keep a copy of the filter with the norm worked into it, for running without gradients."""
-        self._folded = None if self.filter.weight.is_inference() else Folded(self)
+        self._folded = None if self.filter.weight.is_inference() else FoldedConv(self)
 
     def train(self, mode: bool = True) -> Self:
         if self._folded is not None:
@@ -128,11 +128,11 @@ class Convolution(nn.Module):
 PARTS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
 
 
-class Folded(Copy):
+class FoldedConv(Copy):
     """γ (W x - μ) / σ + β as one convolution: W γ / σ, and a bias of β - μ γ / σ."""
 
     @torch.no_grad()
-    def __init__(self, layer: Convolution) -> None:
+    def __init__(self, layer: ConvNormAct) -> None:
         super().__init__(*folds(layer))
         norm = layer.norm
         plain = layer.filter.weight
@@ -148,24 +148,24 @@ class Folded(Copy):
         return F.conv2d(x, self.weight, self.bias, like.stride, like.padding, like.dilation)
 
 
-def folds(layer: Convolution) -> list[Tensor]:
+def folds(layer: ConvNormAct) -> list[Tensor]:
     """What is worked into one filter."""
     return [layer.filter.weight, *(getattr(layer.norm, name) for name in PARTS)]
 
 
-def fold_norms(model: nn.Module) -> None:
+def fold_batch_norms(model: nn.Module) -> None:
     for module in model.modules():
-        if isinstance(module, Convolution):
+        if isinstance(module, ConvNormAct):
             module.fold()
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """x + f(x) with f of two 3x3 convolutions ("basic") or 1x1, 3x3, 1x1 ("bottleneck")."""
 
     def __init__(self, config: ResNetConfig, d_in: int, d_out: int, stride: int, dilations: tuple[int, int]) -> None:
         super().__init__()
         self.taps = NO_TAPS
-        make = partial(Convolution, frozen=config.norm == "frozen")
+        make = partial(ConvNormAct, frozen=config.norm == "frozen")
         self.shortcut = make((d_in, d_out), 1, stride=stride) if d_in != d_out or stride != 1 else None
         first, rest = dilations
         if config.kind == "basic":
@@ -189,7 +189,7 @@ class Residual(nn.Module):
         return self.taps.see("output", self.activation(self.layers(x) + aside))
 
 
-class ResNet(nn.Module):
+class ResNetBackbone(nn.Module):
     """[B, C, H, W] -> [B, d_out, H / 32, W / 32] (or / 16 with dilate_last, / 8 with a small stem)."""
 
     def __init__(self, config: ResNetConfig) -> None:
@@ -197,7 +197,7 @@ class ResNet(nn.Module):
         self.config = config
         self.taps = NO_TAPS
         kernel, stride = (7, 2) if config.stem == "large" else (3, 1)
-        self.stem = Convolution(
+        self.stem = ConvNormAct(
             (config.n_channels, config.d_stem), kernel, config.norm == "frozen", stride, activation=config.activation
         )
         self.stages = nn.ModuleList()
@@ -207,8 +207,8 @@ class ResNet(nn.Module):
             stride = (2 if config.downsample_first else 1) if index == 0 else (1 if dilate else 2)
             later = 2 if dilate else 1
             # The first block of a dilated stage keeps the dilation of the stage before it.
-            blocks = [Residual(config, d_in, width, stride, (1, later))]
-            blocks += [Residual(config, width, width, 1, (later, later)) for _ in range(depth - 1)]
+            blocks = [ResidualBlock(config, d_in, width, stride, (1, later))]
+            blocks += [ResidualBlock(config, width, width, 1, (later, later)) for _ in range(depth - 1)]
             self.stages.append(nn.Sequential(*blocks))
             d_in = width
 
@@ -223,7 +223,7 @@ class ResNet(nn.Module):
         return x
 
 
-def check_pictures(pixels: Tensor, n_channels: int) -> None:
+def check_images(pixels: Tensor, n_channels: int) -> None:
     if pixels.dim() != 4 or pixels.shape[1] != n_channels:
         raise InputError(f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {n_channels}, H, W].")
 
@@ -236,11 +236,11 @@ class FeatureInput(Input):
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
-        self.resnet = ResNet(config)
+        self.resnet = ResNetBackbone(config)
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         _, pixels = run.need("pixel_values")
-        check_pictures(pixels, self.config.n_channels)
+        check_images(pixels, self.config.n_channels)
         features = self.resnet(pixels.to(self.resnet.stem.filter.weight.dtype))
         return Tokens(features.flatten(2).transpose(1, 2), grid=(features.shape[2], features.shape[3]))
 
@@ -270,11 +270,11 @@ class BackboneInput(Input):
         super().__init__()
         self.config = config
         self.net = net
-        self.resnet = ResNet(config.resnet) if config.resnet is not None else None
+        self.resnet = ResNetBackbone(config.resnet) if config.resnet is not None else None
         self.project = Linear(config.resnet.d_out if config.resnet is not None else config.d_features, config.d_model)
         self.positions = positions
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         name, value = run.need("pixel_values", "inputs_embeds")
         pixel_mask = run.tensor("pixel_mask")
         if name == "pixel_values":
@@ -292,7 +292,7 @@ class BackboneInput(Input):
         return Tokens(F.dropout(x, self.config.dropout, self.training), mask, code=code, grid=grid)
 
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        check_pictures(pixels, self.config.channels)
+        check_images(pixels, self.config.channels)
         net = self.resnet if self.resnet is not None else self.net
         assert net is not None
         features = net(pixels.to(self.project.weight.dtype))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from anyformer.run import Run
+from anyformer.forward_context import ForwardContext
 from anyformer.tokens import Tokens
 
 
@@ -17,5 +17,5 @@ class Input(nn.Module):
     limit: int | None = None  # the most tokens a row that it has places for; None: any number
     window: int | None = None  # of sound: the frames that it takes at a time, neither more nor fewer
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         raise TypeError("an input says what it makes")

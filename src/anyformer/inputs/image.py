@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import Axes, Grid
+from anyformer.core.positions import InterpolatedRowColumn, LearnedGrid
 from anyformer.errors import InputError
-from anyformer.inputs.backbone import ResNet, ResNetConfig
+from anyformer.forward_context import ForwardContext, to_bool_mask
+from anyformer.inputs.backbone import ResNetBackbone, ResNetConfig
 from anyformer.inputs.base import Input
-from anyformer.run import Run, real_mask
 from anyformer.tokens import Tokens
 
 
-class Vector(nn.Module):
+class LearnedTokens(nn.Module):
     """Learned vectors that are not looked up: a class token, a mask token, queries."""
 
     def __init__(self, n: int, width: int) -> None:
@@ -49,7 +49,7 @@ def unpatchify(patches: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -
 
 # How a patch knows its place: a learned vector for each cell; one for its row beside one for its column; sines and
 # cosines of its number, or of its row and column; not at all.
-Places = Literal["learned", "learned-2d", "sine", "sine-2d", "none"]
+ImagePositions = Literal["learned", "learned-2d", "sine", "sine-2d", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class ImageInputConfig(Settings):
     backbone: ResNetConfig | None = None  # patches are cut from its features instead of the picture (hybrid ViT)
     class_token: bool = True
     distill_token: bool = False  # a second one, for what a teacher says (DeiT)
-    positions: Places = "learned"
+    positions: ImagePositions = "learned"
     combine: Literal["add", "concat"] = "add"
     d_position: int | None = None  # width of the position vectors before a projection of their own (Perceiver)
     patch_bias: bool = True
@@ -94,15 +94,15 @@ class ImageInputConfig(Settings):
         self.require(0 <= ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
 
 
-def make_places(config: ImageInputConfig, width: int) -> Grid | Axes | None:
+def make_positions(config: ImageInputConfig, width: int) -> LearnedGrid | InterpolatedRowColumn | None:
     rows, columns = config.grid
     if config.positions == "none":
         return None
     if config.positions == "learned-2d":
-        return Axes(rows, columns, width)
-    fixed: dict[Places, Literal["1d", "2d"]] = {"sine": "1d", "sine-2d": "2d"}
+        return InterpolatedRowColumn(rows, columns, width)
+    fixed: dict[ImagePositions, Literal["1d", "2d"]] = {"sine": "1d", "sine-2d": "2d"}
     extra = int(config.class_token or config.spread) + config.distill_token
-    return Grid(rows, columns, width, extra, fixed.get(config.positions))
+    return LearnedGrid(rows, columns, width, extra, fixed.get(config.positions))
 
 
 class ImageInput(Input):
@@ -111,22 +111,22 @@ class ImageInput(Input):
         self.config = config
         height, width = config.patch_size
         self.mask_name = "attention_mask" if config.masked else None
-        self.resnet = ResNet(config.backbone) if config.backbone is not None else None
+        self.resnet = ResNetBackbone(config.backbone) if config.backbone is not None else None
         channels = config.n_channels if config.backbone is None else config.backbone.d_out
         self.patches = Linear(channels * height * width, config.d_model, config.patch_bias)
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
         d_position = config.d_position if config.d_position is not None else config.d_model
-        self.positions = make_places(config, d_position)
+        self.positions = make_positions(config, d_position)
         self.project = Linear(d_position, d_position) if config.d_position is not None else None
-        self.class_token = Vector(1, config.d_model) if config.class_token else None
-        self.distill_token = Vector(1, config.d_model) if config.distill_token else None
-        self.mask_token = Vector(1, config.d_model) if config.mask_token else None
+        self.class_token = LearnedTokens(1, config.d_model) if config.class_token else None
+        self.distill_token = LearnedTokens(1, config.d_model) if config.distill_token else None
+        self.mask_token = LearnedTokens(1, config.d_model) if config.mask_token else None
         names = ["pixel_values", *([self.mask_name] if self.mask_name else []), "interpolate_pos_encoding"]
         names += ["noise"] if config.mask_ratio is not None else []
         names += ["bool_masked_pos"] if config.mask_token else []
         self.names = (*names, *([config.alias] if config.alias else []))
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         _, pixels = run.need("pixel_values", *([self.config.alias] if self.config.alias else []))
         config = self.config
         pixels = pixels.flatten(0, 1) if config.frames and pixels.dim() == 5 else pixels
@@ -144,7 +144,7 @@ class ImageInput(Input):
             tokens = Tokens.cat([Tokens(first.unsqueeze(0)), tokens])
         x = tokens.x if self.norm is None else self.norm(tokens.x)
         given = run.tensor(self.mask_name) if self.mask_name else None
-        mask = real_mask(given, (x.shape[0], x.shape[1]), "attention_mask")
+        mask = to_bool_mask(given, (x.shape[0], x.shape[1]), "attention_mask")
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=(rows, columns))
 
     def _place(self, x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
@@ -161,7 +161,7 @@ class ImageInput(Input):
         x = x + cells if add else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
         return x, first if first is None or not len(extra) else first + extra
 
-    def _cover(self, run: Run, x: Tensor) -> Tensor:
+    def _cover(self, run: ForwardContext, x: Tensor) -> Tensor:
         """The mask token in place of every patch that bool_masked_pos [B, patches] names."""
         if self.mask_token is None or (covered := run.tensor("bool_masked_pos")) is None:
             return x
@@ -183,7 +183,7 @@ class ImageInput(Input):
             )
         return size[0] // config.step[0], size[1] // config.step[1]
 
-    def _drop(self, run: Run, tokens: Tokens, ratio: float) -> Tokens:
+    def _drop(self, run: ForwardContext, tokens: Tokens, ratio: float) -> Tokens:
         """Keep the patches with the smallest noise (He et al. 2022, appendix A.1); note what was dropped. If nothing is
         to be, and no noise is given, patches keep their order."""
         batch, length = tokens.x.shape[:2]
@@ -217,11 +217,11 @@ class RestoreInput(Input):
         super().__init__()
         self.config = config
         self.project = Linear(config.d_source, config.d_model)
-        self.mask_token = Vector(1, config.d_model)
+        self.mask_token = LearnedTokens(1, config.d_model)
         rows, columns = config.grid
-        self.positions = Grid(rows, columns, config.d_model, extra=1, fixed="2d")
+        self.positions = LearnedGrid(rows, columns, config.d_model, extra=1, fixed="2d")
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         encoded = run.tokens[self.config.source].pad()
         x = self.project(encoded.x)
         patches = Tokens(x[:, 1:]).restore(run.extras["ids_restore"], self.mask_token.weight)

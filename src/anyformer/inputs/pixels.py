@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyformer.core.positions import Cells
+from anyformer.core.positions import RasterPositions
+from anyformer.forward_context import ForwardContext
 from anyformer.inputs.text import Embedding, TextInput, TextInputConfig, check_ids
-from anyformer.run import Run
 
 
 class PixelInput(TextInput):
@@ -15,7 +15,7 @@ class PixelInput(TextInput):
     begins with. Each channel has vectors of its own. A token stands at the place of the value that comes next.
     """
 
-    def __init__(self, n_values: int, d_model: int, cells: Cells, dropout: float = 0.0) -> None:
+    def __init__(self, n_values: int, d_model: int, cells: RasterPositions, dropout: float = 0.0) -> None:
         config = TextInputConfig(
             vocab_size=n_values + 1, d_model=d_model, position_ids=False, embeds=False, dropout=dropout
         )
@@ -23,7 +23,7 @@ class PixelInput(TextInput):
         self.n_values, self.n_channels = n_values, cells.raster.depth
         self.words = Embedding(n_values * self.n_channels + 1, d_model)
 
-    def _vectors(self, run: Run) -> Tensor:
+    def _vectors(self, run: ForwardContext) -> Tensor:
         _, ids = run.need("input_ids")
         check_ids(ids, self.config.vocab_size, "input_ids", run.training)
         batch, length = ids.shape

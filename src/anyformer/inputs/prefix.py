@@ -9,9 +9,9 @@ from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.errors import InputError
-from anyformer.inputs.image import Vector
+from anyformer.forward_context import ForwardContext
+from anyformer.inputs.image import LearnedTokens
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 
@@ -34,9 +34,9 @@ class PrefixedTextInput(TextInput):
         self.source = source
         self.connect = Linear(d_source, config.d_model)
         self.connect_norm = make_norm(norm, config.d_model)
-        self.frames = nn.ModuleList(Vector(1, d_source) for _ in range(n_frames or 0))
+        self.frames = nn.ModuleList(LearnedTokens(1, d_source) for _ in range(n_frames or 0))
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         text = super().forward(run)
         if self.source not in run.tokens or (run.state is not None and run.state.length):
             return text  # no picture, or one that has been read
@@ -46,7 +46,7 @@ class PrefixedTextInput(TextInput):
         spans = torch.zeros(before.shape[:2], dtype=torch.long, device=before.device)
         return Tokens.cat([Tokens(before, spans=spans), text])
 
-    def _before(self, run: Run, x: Tensor, batch: int) -> Tensor:
+    def _before(self, run: ForwardContext, x: Tensor, batch: int) -> Tensor:
         """[rows, n, d] -> [batch, frames · n, d]"""
         pixels = run.tensor("pixel_values")
         if pixels is not None and pixels.dim() == 5:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
-from anyformer.inputs.image import Vector
+from anyformer.inputs.image import LearnedTokens
 from anyformer.inputs.text import Embedding
-from anyformer.run import Run, real_mask
 from anyformer.tokens import Tokens
 
 
@@ -28,17 +28,17 @@ class SetInput(Input):
         self.d_item = d_item
         self.project = Linear(d_item, d_model)
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         _, items = run.need("items")
         if items.dim() != 3 or items.shape[2] != self.d_item:
             raise InputError(f"items has shape {list(items.shape)}; it must be [batch, items, {self.d_item}].")
         if not items.shape[1]:
             raise InputError("items holds empty sets; there is nothing to look at.")
-        mask = real_mask(run.tensor("attention_mask"), (items.shape[0], items.shape[1]), "attention_mask")
+        mask = to_bool_mask(run.tensor("attention_mask"), (items.shape[0], items.shape[1]), "attention_mask")
         return Tokens(self.project(items.to(self.project.weight.dtype)), mask)
 
 
-class Columns(nn.Module):
+class ColumnEmbeddings(nn.Module):
     """A vector for each column [columns, width], drawn evenly as wide as a linear map's."""
 
     def __init__(self, n: int, width: int) -> None:
@@ -68,13 +68,13 @@ class TableInput(Input):
     def __init__(self, config: TableInputConfig) -> None:
         super().__init__()
         self.config = config
-        self.class_token = Vector(1, config.d_model)
-        self.scales = Columns(config.n_numbers, config.d_model) if config.n_numbers else None
+        self.class_token = LearnedTokens(1, config.d_model)
+        self.scales = ColumnEmbeddings(config.n_numbers, config.d_model) if config.n_numbers else None
         self.values = Embedding(sum(config.categories), config.d_model) if config.categories else None
-        self.starts = Columns(config.n_numbers + len(config.categories), config.d_model)
+        self.starts = ColumnEmbeddings(config.n_numbers + len(config.categories), config.d_model)
         self.names = (*(("numbers",) if config.n_numbers else ()), *(("categories",) if config.categories else ()))
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         pieces = [piece for piece in (self._numbers(run), self._categories(run)) if piece is not None]
         x = torch.cat([x for x, _ in pieces], dim=1) + self.starts.weight
         real = torch.cat([real for _, real in pieces], dim=1)
@@ -82,7 +82,7 @@ class TableInput(Input):
         mask = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
         return Tokens(torch.cat([first, x], dim=1), None if bool(mask.all()) else mask)
 
-    def _numbers(self, run: Run) -> tuple[Tensor, Tensor] | None:
+    def _numbers(self, run: ForwardContext) -> tuple[Tensor, Tensor] | None:
         """Each along its column's direction, and whether it is there."""
         if self.scales is None:
             return None
@@ -92,7 +92,7 @@ class TableInput(Input):
         real = ~numbers.isnan()
         return numbers.nan_to_num().unsqueeze(-1) * self.scales.weight, real
 
-    def _categories(self, run: Run) -> tuple[Tensor, Tensor] | None:
+    def _categories(self, run: ForwardContext) -> tuple[Tensor, Tensor] | None:
         sizes = self.config.categories
         if self.values is None:
             return None

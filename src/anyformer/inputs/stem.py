@@ -15,7 +15,7 @@ from anyformer.config import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class StemConfig(Settings):
+class ConvStemConfig(Settings):
     """Each stage halves the picture, then looks around `depths` times. Four stages: a cell is 16 pixels wide."""
 
     n_channels: int = 3
@@ -33,7 +33,7 @@ class StemConfig(Settings):
         return self.widths[-1]
 
 
-class Convolve(nn.Module):
+class ConvGroupNorm(nn.Module):
     """3x3, norm over groups."""
 
     def __init__(self, d_in: int, d_out: int, stride: int, groups: int) -> None:
@@ -45,28 +45,28 @@ class Convolve(nn.Module):
         return self.norm(self.filter(x))
 
 
-class LookAround(nn.Module):
+class ConvResidual(nn.Module):
     """x + two convolutions of x."""
 
     def __init__(self, width: int, groups: int) -> None:
         super().__init__()
-        self.first, self.second = Convolve(width, width, 1, groups), Convolve(width, width, 1, groups)
+        self.first, self.second = ConvGroupNorm(width, width, 1, groups), ConvGroupNorm(width, width, 1, groups)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.second(F.relu(self.first(x))))
 
 
-class Stem(nn.Module):
+class ConvStem(nn.Module):
     """[B, C, H, W] -> [B, d_out, H / 2^stages, W / 2^stages], rounded up."""
 
-    def __init__(self, config: StemConfig) -> None:
+    def __init__(self, config: ConvStemConfig) -> None:
         super().__init__()
         self.config = config
         d_in = config.n_channels
         stages: list[nn.Module] = []
         for width, depth in zip(config.widths, config.depths, strict=True):
-            around = [LookAround(width, config.groups) for _ in range(depth)]
-            stages.append(nn.Sequential(Convolve(d_in, width, 2, config.groups), nn.ReLU(), *around))
+            around = [ConvResidual(width, config.groups) for _ in range(depth)]
+            stages.append(nn.Sequential(ConvGroupNorm(d_in, width, 2, config.groups), nn.ReLU(), *around))
             d_in = width
         self.stages = nn.Sequential(*stages)
 
@@ -77,7 +77,7 @@ class Stem(nn.Module):
         return features
 
 
-class Patches(nn.Module):
+class PatchEmbed(nn.Module):
     """[B, C, H, W] -> [B, d, H / size, W / size]: ViT's, for pictures of any size."""
 
     def __init__(self, n_channels: int, d_model: int, size: int) -> None:

@@ -14,9 +14,9 @@ from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
-from anyformer.run import Run, real_mask
-from anyformer.tokens import Tokens, on_host, unobserved
+from anyformer.tokens import Tokens, host_copy, is_capturing
 
 
 class Embedding(nn.Module):
@@ -79,7 +79,7 @@ class TextInput(Input):
         names += [f"{prefix}position_ids"] if config.position_ids else []
         self.names = (*names, *([config.alias] if config.alias else []))
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         x = self._vectors(run)
         batch, length = x.shape[:2]
         mask = self._real(run, batch, length)
@@ -94,14 +94,14 @@ class TextInput(Input):
         x = F.dropout(x, self.config.dropout, self.training)
         return tokens.replace(x if self.project is None else self.project(x))
 
-    def _real(self, run: Run, batch: int, length: int) -> Tensor | None:
+    def _real(self, run: ForwardContext, batch: int, length: int) -> Tensor | None:
         past = run.state.length if run.state is not None else 0
         given = run.tensor(self.mask_name)
         if given is not None and past and given.dim() == 2 and given.shape[1] == past + length:
             given = given[:, past:]  # the ecosystem hands in the mask of the past as well
-        return real_mask(given, (batch, length), self.mask_name)
+        return to_bool_mask(given, (batch, length), self.mask_name)
 
-    def _vectors(self, run: Run) -> Tensor:
+    def _vectors(self, run: ForwardContext) -> Tensor:
         prefix, config = self.config.prefix, self.config
         options = [f"{prefix}input_ids"] + ([f"{prefix}inputs_embeds"] if config.embeds else [])
         name, value = run.need(*options, *([config.alias] if config.alias else []))
@@ -113,7 +113,7 @@ class TextInput(Input):
         vectors = self.words(value)
         return vectors if config.scale == 1.0 else vectors * config.scale
 
-    def _places(self, run: Run, mask: Tensor | None, length: int, device: torch.device) -> Tensor | None:
+    def _places(self, run: ForwardContext, mask: Tensor | None, length: int, device: torch.device) -> Tensor | None:
         """Positions count real tokens only, so that left-padded = right-padded = alone."""
         given = run.tensor(f"{self.config.prefix}position_ids") if self.config.position_ids else None
         if given is not None:
@@ -129,7 +129,7 @@ class TextInput(Input):
         places = torch.where(mask, mask.cumsum(dim=1) - 1, torch.arange(length, device=device)) + start + first
         return places if aside is None else places.masked_fill(~mask, aside)
 
-    def _documents(self, run: Run, places: Tensor | None) -> Tensor | None:
+    def _documents(self, run: ForwardContext, places: Tensor | None) -> Tensor | None:
         """The number of each token's text, counted from 0, if `position_ids` that jump put several texts in a row.
 
         transformers' rule: only without a mask and without a cache, and not for the decoder of an encoder-decoder.
@@ -139,12 +139,12 @@ class TextInput(Input):
         if not asked or places is None or run.tensor(self.mask_name) is not None or run.state is not None:
             return None
         jumps = F.pad(places.diff(dim=1) != 1, (1, 0))
-        if not unobserved(places) and not bool(on_host((places == 0) | ~jumps).all()):
+        if not is_capturing(places) and not bool(host_copy((places == 0) | ~jumps).all()):
             return None  # positions of the caller's choice: a further text in a row begins at 0
         numbers = jumps.cumsum(dim=1)
-        return numbers if unobserved(places) or bool(on_host(numbers).any()) else None
+        return numbers if is_capturing(places) or bool(host_copy(numbers).any()) else None
 
-    def _add_types(self, run: Run, x: Tensor) -> Tensor:
+    def _add_types(self, run: ForwardContext, x: Tensor) -> Tensor:
         if self.config.types == "none":
             return x
         name = f"{self.config.prefix}token_type_ids"
@@ -166,7 +166,7 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, training: bool) -> None:
         raise InputError(f"{name} has shape {list(ids.shape)}; it must be [batch, tokens].")
     if ids.is_floating_point():
         raise InputError(f"{name} must hold whole numbers; it holds {ids.dtype}.")
-    if ids.numel() == 0 or (ids.is_cuda and training) or unobserved(ids):
+    if ids.numel() == 0 or (ids.is_cuda and training) or is_capturing(ids):
         return
     low, high = torch.stack(ids.aminmax()).tolist()  # one wait for both
     if low < 0 or high >= vocab_size:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
-from anyformer.core.positions import Grid, Table, sinusoids
+from anyformer.core.positions import LearnedGrid, LearnedPositions, sinusoids
 from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
-from anyformer.inputs.image import Vector
-from anyformer.run import Run
+from anyformer.inputs.image import LearnedTokens
 from anyformer.tokens import Tokens
 
 
@@ -31,7 +31,7 @@ def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False)
     return cut.permute(*order).flatten(4)
 
 
-def clip_of(cut: Tensor, size: tuple[int, ...], n_channels: int) -> Tensor:
+def from_tubelets(cut: Tensor, size: tuple[int, ...], n_channels: int) -> Tensor:
     """The clip [B, T, C, H, W] whose tubelets, the channel last, these are: [B, t, h, w, size·C]."""
     apart = cut.unflatten(4, (*size, n_channels))  # [B, t, h, w, frames, height, width, C]
     return apart.permute(0, 1, 4, 7, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(1, 2)
@@ -83,16 +83,16 @@ class VideoInput(Input):
         frames, rows, columns = config.grid
         height, width = config.tubelet[1:]
         self.patches = Linear(config.n_channels * config.tubelet[0] * height * width, config.d_model)
-        self.class_token = Vector(1, config.d_model) if config.class_token else None
+        self.class_token = LearnedTokens(1, config.d_model) if config.class_token else None
         self.positions, self.times = None, None
         if config.positions != "sines":
-            self.positions = Grid(rows, columns, config.d_model, extra=int(config.class_token))
+            self.positions = LearnedGrid(rows, columns, config.d_model, extra=int(config.class_token))
         if config.positions == "learned":
-            self.times = Table(frames, config.d_model)
+            self.times = LearnedPositions(frames, config.d_model)
         self.names = ("pixel_values", *(("bool_masked_pos",) if config.mask_ratio is not None else ()))
         self._sines: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         _, pixels = run.need("pixel_values")
         self._check(pixels)
         config = self.config
@@ -111,7 +111,7 @@ class VideoInput(Input):
                 " columns)."
             )
 
-    def _in_order(self, run: Run, x: Tensor) -> Tokens:
+    def _in_order(self, run: ForwardContext, x: Tensor) -> Tokens:
         config = self.config
         tokens = Tokens(F.dropout(x.flatten(1, 3) + self.sines(x), config.dropout, self.training))
         if config.mask_ratio is None:
@@ -122,7 +122,7 @@ class VideoInput(Input):
         run.extras["order"], run.extras["hidden"] = order, mask
         return tokens.take(order[:, :kept])
 
-    def _mask(self, run: Run, x: Tensor) -> Tensor:
+    def _mask(self, run: ForwardContext, x: Tensor) -> Tensor:
         """[B, tokens], True = dropped: the caller's, or tubes through all frames (Tong et al. 2022, §3.3)."""
         batch, (frames, rows, columns) = x.shape[0], self.config.grid
         given = run.tensor("bool_masked_pos")
@@ -169,7 +169,7 @@ class VideoInput(Input):
         return Tokens(torch.cat([first.expand(batch, -1, -1), x], dim=1), grid=(rows, columns), frames=frames)
 
 
-class HiddenTubes(Input):
+class MaskedTubesInput(Input):
     """VideoMAE's decoder input: the encoder's tokens, then a mask token for each that was dropped, all with their
     places."""
 
@@ -177,9 +177,9 @@ class HiddenTubes(Input):
         super().__init__()
         self.source, self.n_tokens = source, n_tokens
         self.project = Linear(d_source, d_model, bias=False)
-        self.mask_token = Vector(1, d_model)
+        self.mask_token = LearnedTokens(1, d_model)
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         seen = self.project(run.tokens[self.source].pad().x)
         order = run.extras["order"]
         missing = self.mask_token.weight.expand(len(seen), order.shape[1] - seen.shape[1], -1)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from anyformer.errors import InputError
-from anyformer.metrics.writing import common, has_sacrebleu
+from anyformer.metrics.text_generation import has_sacrebleu, longest_common_subsequence
 
 ORDERS = 4
 SIGMA = 6.0  # of CIDEr-D's penalty for another length (Vedantam et al. 2015, §4)
@@ -20,12 +20,12 @@ SIGNATURE = "coco-caption|case:lc|punctuation:no|CIDEr-D n:4 sigma:6|ROUGE-L bet
 Grams = Counter[tuple[str, ...]]
 
 
-def words(text: str) -> list[str]:
+def normalize_words(text: str) -> list[str]:
     """Small letters, no punctuation but inside words: "A dog 's ball , wet ." -> a dog 's ball wet"""
     return re.findall(r"[^\W_]+(?:[-.'’][^\W_]+)*|'(?:s|re|ve|ll|d|m|t)\b", text.lower())
 
 
-def grams(text: Sequence[str]) -> Grams:
+def ngrams(text: Sequence[str]) -> Grams:
     """Runs of one to four words."""
     return Counter(tuple(text[i : i + n]) for n in range(1, ORDERS + 1) for i in range(len(text) - n + 1))
 
@@ -36,8 +36,8 @@ def caption_scores(said: Sequence[str], wanted: Sequence[Sequence[str]]) -> dict
         raise InputError(f"There are {len(said)} captions and references for {len(wanted)}.")
     if not all(wanted):
         raise InputError("A picture has no caption to compare with.")
-    ours = [words(text) for text in said]
-    theirs = [[words(text) for text in texts] for texts in wanted]
+    ours = [normalize_words(text) for text in said]
+    theirs = [[normalize_words(text) for text in texts] for texts in wanted]
     figures: dict[str, float | str] = {
         **{f"bleu{n}": 100 * value for n, value in enumerate(bleu(ours, theirs), 1)},
         "rougeL": 100 * sum(map(rouge_l, ours, theirs)) / max(len(ours), 1),
@@ -55,8 +55,8 @@ def bleu(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]]
     for text, texts in zip(said, wanted, strict=True):
         most: Grams = Counter()
         for other in texts:
-            most |= grams(other)
-        for gram, n in (grams(text) & most).items():
+            most |= ngrams(other)
+        for gram, n in (ngrams(text) & most).items():
             hits[len(gram) - 1] += n
         for n in range(ORDERS):
             guesses[n] += max(len(text) - n, 0)
@@ -72,7 +72,7 @@ def bleu(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]]
 
 def rouge_l(said: list[str], wanted: Sequence[list[str]]) -> float:
     """The best precision and the best recall of a longest common subsequence, whichever reference gives them."""
-    shared = [(len(common(said, other)), len(other)) for other in wanted]
+    shared = [(len(longest_common_subsequence(said, other)), len(other)) for other in wanted]
     precision = max(hits / max(len(said), 1) for hits, _ in shared)
     recall = max(hits / max(n, 1) for hits, n in shared)
     if not precision or not recall:
@@ -84,22 +84,23 @@ def cider(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]
     """CIDEr-D: how alike runs of words are, each weighed by how few pictures' references have it."""
     if not said:
         return 0.0
-    ours = [grams(text) for text in said]
-    theirs = [[grams(text) for text in texts] for texts in wanted]
+    ours = [ngrams(text) for text in said]
+    theirs = [[ngrams(text) for text in texts] for texts in wanted]
     pictures = Counter(gram for refs in theirs for gram in set().union(*refs))
     usual = math.log(len(said)) if len(said) > 1 else 1.0  # of one picture alone, all weights would be nought
     weights = {gram: usual - math.log(n) for gram, n in pictures.items()}
     total = 0.0
     for text, refs, mine, other in zip(said, wanted, ours, theirs, strict=True):
-        vector = Vector(mine, weights, usual)
+        vector = NgramVector(mine, weights, usual)
         each = [
-            vector.like(Vector(ref, weights, usual), len(text) - len(r)) for ref, r in zip(other, refs, strict=True)
+            vector.like(NgramVector(ref, weights, usual), len(text) - len(r))
+            for ref, r in zip(other, refs, strict=True)
         ]
         total += 10 * sum(each) / len(each)
     return total / len(said)
 
 
-class Vector:
+class NgramVector:
     """The runs of a text, weighed, with the length of the vector of each order."""
 
     def __init__(self, counts: Grams, weights: dict[tuple[str, ...], float], rare: float) -> None:
@@ -109,7 +110,7 @@ class Vector:
             squares[len(gram) - 1] += value * value
         self.norms = [math.sqrt(square) for square in squares]
 
-    def like(self, other: Vector, longer: int) -> float:
+    def like(self, other: NgramVector, longer: int) -> float:
         """The mean cosine over the orders, repeats clipped, less for another length."""
         dots = [0.0] * ORDERS
         for gram, value in self.values.items():
@@ -123,5 +124,5 @@ class Vector:
 def chrf(said: Sequence[str], wanted: Sequence[Sequence[str]]) -> float:
     from sacrebleu.metrics.chrf import CHRF
 
-    streams = [[" ".join(words(text)) for text in stream] for stream in zip(*wanted, strict=True)]
-    return float(CHRF().corpus_score([" ".join(words(text)) for text in said], streams).score)
+    streams = [[" ".join(normalize_words(text)) for text in stream] for stream in zip(*wanted, strict=True)]
+    return float(CHRF().corpus_score([" ".join(normalize_words(text)) for text in said], streams).score)

@@ -29,7 +29,7 @@ NONE = -1.0  # COCO's figure where there is nothing to measure
 
 
 @dataclass(frozen=True)
-class Found:
+class PredictedBoxes:
     """What a detector says of one picture: boxes [n, 4] as left, top, right, bottom in pixels."""
 
     labels: Whole
@@ -38,7 +38,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Truth:
+class GroundTruthBoxes:
     """What there is. `crowd`: boxes around many things, which may be found any number of times or not at all."""
 
     labels: Whole
@@ -47,7 +47,7 @@ class Truth:
     crowd: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     @classmethod
-    def of(cls, labels: Any, boxes: Any, areas: Any = None, crowd: Any = None) -> Truth:
+    def of(cls, labels: Any, boxes: Any, areas: Any = None, crowd: Any = None) -> GroundTruthBoxes:
         """Areas that are not said are the boxes'."""
         places = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
         sizes = area(places) if areas is None else np.asarray(areas, dtype=np.float64)
@@ -60,7 +60,9 @@ def area(boxes: Floats) -> Floats:
     return sizes
 
 
-def average_precision(found: Sequence[Found], truth: Sequence[Truth], sizes: bool = True) -> dict[str, float]:
+def average_precision(
+    found: Sequence[PredictedBoxes], truth: Sequence[GroundTruthBoxes], sizes: bool = True
+) -> dict[str, float]:
     """ap, ap50, ap75 and, with `sizes`, those of small, medium and large things: aps, apm, apl."""
     classes = sorted({int(label) for one in truth for label in one.labels})
     figures: dict[str, float] = {}
@@ -75,7 +77,9 @@ def average_precision(found: Sequence[Found], truth: Sequence[Truth], sizes: boo
     return figures
 
 
-def _curves(found: Sequence[Found], truth: Sequence[Truth], label: int, within: tuple[float, float]) -> Floats | None:
+def _curves(
+    found: Sequence[PredictedBoxes], truth: Sequence[GroundTruthBoxes], label: int, within: tuple[float, float]
+) -> Floats | None:
     """Precision at each recall, [thresholds, recalls], of one class; None where there is nothing of it."""
     pieces = [_judge(*pair, label, within) for pair in zip(found, truth, strict=True)]
     there = sum(piece.there for piece in pieces)
@@ -105,7 +109,7 @@ class _Judged:
     there: int  # things that count
 
 
-def _judge(found: Found, truth: Truth, label: int, within: tuple[float, float]) -> _Judged:
+def _judge(found: PredictedBoxes, truth: GroundTruthBoxes, label: int, within: tuple[float, float]) -> _Judged:
     """Each answer, the surest first, takes the thing that it overlaps most among those not yet taken."""
     mine = np.flatnonzero(found.labels == label)
     mine = mine[np.argsort(-found.scores[mine], kind="mergesort")][:MOST]
@@ -146,7 +150,7 @@ def overlap(a: Floats, b: Floats, crowd: Flags) -> Floats:
     return shares
 
 
-def coco_figures(found: Sequence[Found], truth: Sequence[Truth]) -> dict[str, float | str]:
+def coco_metrics(found: Sequence[PredictedBoxes], truth: Sequence[GroundTruthBoxes]) -> dict[str, float | str]:
     """As above by pycocotools, the field's own program, with its signature; by numpy where it is not installed."""
     try:
         from pycocotools.coco import COCO
@@ -168,7 +172,7 @@ def coco_figures(found: Sequence[Found], truth: Sequence[Truth]) -> dict[str, fl
     return {**figures, "signature": f"COCO AP|100 answers|pycocotools {metadata.version('pycocotools')}"}
 
 
-def _dataset(truth: Sequence[Truth]) -> dict[str, Any]:
+def _dataset(truth: Sequence[GroundTruthBoxes]) -> dict[str, Any]:
     numbers = itertools.count(1)
     things = [
         {
@@ -190,7 +194,7 @@ def _dataset(truth: Sequence[Truth]) -> dict[str, Any]:
     }
 
 
-def _answers(found: Sequence[Found]) -> Iterable[dict[str, Any]]:
+def _answers(found: Sequence[PredictedBoxes]) -> Iterable[dict[str, Any]]:
     numbers = itertools.count(1)
     for picture, one in enumerate(found):
         for label, score, box in zip(one.labels, one.scores, one.boxes, strict=True):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from anyformer.errors import InputError
-from anyformer.metrics.writing import f_measure
+from anyformer.metrics.text_generation import f_measure
 
 Entity = tuple[str, int, int]  # type, first token, last token
 
@@ -35,7 +35,7 @@ def entity_scores(found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]
     }
 
 
-def f1_of_types(found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
+def f1_by_type(found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
     """F1 of each type of entity by itself."""
     hits, said, there = _count(found, wanted)
     return {kind: f_measure(hits[kind], said[kind], there[kind]) for kind in sorted(said | there)}

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from anyformer.errors import InputError
-from anyformer.metrics.writing import f_measure
+from anyformer.metrics.text_generation import f_measure
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalise(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Lower case, without punctuation, articles and spare spaces.  "The  Cat!" -> "cat" """
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
@@ -21,7 +21,7 @@ def normalise(text: str) -> str:
 
 def answer_f1(found: str, wanted: str) -> float:
     """The words that both share. An empty answer is right only where nothing was wanted (SQuAD 2)."""
-    ours, theirs = normalise(found).split(), normalise(wanted).split()
+    ours, theirs = normalize_answer(found).split(), normalize_answer(wanted).split()
     if not ours or not theirs:
         return float(ours == theirs)
     return f_measure((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
@@ -34,6 +34,6 @@ def squad(found: Sequence[str], wanted: Sequence[Sequence[str]]) -> dict[str, fl
     exact, f1 = 0.0, 0.0
     for answer, given in zip(found, wanted, strict=True):
         right = list(given) or [""]
-        exact += max(float(normalise(answer) == normalise(one)) for one in right)
+        exact += max(float(normalize_answer(answer) == normalize_answer(one)) for one in right)
         f1 += max(answer_f1(answer, one) for one in right)
     return {"exact": 100 * exact / len(found), "f1": 100 * f1 / len(found)}

@@ -12,16 +12,16 @@ from typing import Literal
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
-from anyformer.heads.pooled import PooledConfig, PooledEmbedHead, PooledHead
+from anyformer.heads.pooled import PooledClassificationHead, PooledConfig, PooledEmbeddingHead
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report, xavier_init
-from anyformer.recipes.vit import PreNorm, encoder_block
+from anyformer.recipes.common import TINY, stack_report, xavier_init
+from anyformer.recipes.vit import PreNormConfig, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class AST(PreNorm):
+class ASTConfig(PreNormConfig):
     d_head: int | None = None  # None: d_model / n_heads
     n_mels: int = 128
     n_frames: int = 1024  # 10 ms each
@@ -46,12 +46,12 @@ class AST(PreNorm):
         )
 
 
-def build(config: AST) -> Model:
+def build(config: ASTConfig) -> Model:
     block = encoder_block(config, drop_path=config.drop_path, qkv_bias=config.qkv_bias, d_head=config.d_head)
     stack = Stack(StackConfig.repeat(block, config.n_layers, config.norm), config.d_model)
-    head: Head = PooledEmbedHead("encoder", "pair")
+    head: Head = PooledEmbeddingHead("encoder", "pair")
     if config.head == "classify":
-        head = PooledHead(
+        head = PooledClassificationHead(
             PooledConfig(
                 d_model=config.d_model,
                 n_labels=config.n_labels,
@@ -66,13 +66,13 @@ def build(config: AST) -> Model:
 
 
 SIZES = {
-    "ast-tiny": AST(**TINY, n_mels=32, n_frames=48, n_labels=10),
+    "ast-tiny": ASTConfig(**TINY, n_mels=32, n_frames=48, n_labels=10),
     # For short words, such as spoken digits: 1.28 seconds, 60 patches.
-    "ast-small": AST(
+    "ast-small": ASTConfig(
         n_layers=4, d_model=192, n_heads=4, d_hidden=768, n_mels=64, n_frames=128, n_labels=10, dropout=0.1
     ),
-    "ast-base": AST(),
-    "ast-base-speech": AST(n_frames=128, n_labels=35),
+    "ast-base": ASTConfig(),
+    "ast-base-speech": ASTConfig(n_frames=128, n_labels=35),
 }
 
-register(Family("ast", AST, build, xavier_init, __doc__ or ""), SIZES)
+register(Family("ast", ASTConfig, build, xavier_init, __doc__ or ""), SIZES)

@@ -12,20 +12,20 @@ from typing import Literal
 
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.heads.base import Head
-from anyformer.heads.embed import EmbedHead
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model
-from anyformer.recipes.transformer import Transformer, language, pair, share
-from anyformer.recipes.usual import TINY
+from anyformer.recipes.common import TINY
+from anyformer.recipes.transformer import TransformerConfig, language, pair, share
 from anyformer.registry import Family, register
 
 FIRST_POSITION = 2  # the rows before it were meant for padding, and are there still
 
 
 @dataclass(frozen=True, kw_only=True)
-class BART(Transformer):
+class BARTConfig(TransformerConfig):
     d_model: int = 768
     n_heads: int = 12
     d_hidden: int = 3072
@@ -38,7 +38,7 @@ class BART(Transformer):
     head: Literal["language", "base"] = "language"
 
 
-def _inputs(config: BART, prefix: str) -> TextInput:
+def _inputs(config: BARTConfig, prefix: str) -> TextInput:
     settings = TextInputConfig(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -50,26 +50,26 @@ def _inputs(config: BART, prefix: str) -> TextInput:
         dropout=config.dropout,
         padding=config.padding,
     )
-    return TextInput(settings, Table(config.max_length + FIRST_POSITION, config.d_model))
+    return TextInput(settings, LearnedPositions(config.max_length + FIRST_POSITION, config.d_model))
 
 
-def build(config: BART) -> Model:
+def build(config: BARTConfig) -> Model:
     source, target = _inputs(config, ""), _inputs(config, "decoder_")
     share(config, source, target)
-    heads: dict[str, Head] = {"embed": EmbedHead("decoder")}
+    heads: dict[str, Head] = {"embed": EmbeddingHead("decoder")}
     if config.head == "language":
         heads = {"language": language(config, target)}
     return pair("bart", config, source, target, heads, echoes=True)
 
 
-def init(config: BART) -> InitConfig:
+def init(config: BARTConfig) -> InitConfig:
     return InitConfig(std=config.init_std)
 
 
 SIZES = {
-    "bart-tiny": BART(**TINY, vocab_size=256, max_length=128),
-    "bart-base": BART(),
-    "bart-large": BART(n_layers=12, d_model=1024, n_heads=16, d_hidden=4096),
+    "bart-tiny": BARTConfig(**TINY, vocab_size=256, max_length=128),
+    "bart-base": BARTConfig(),
+    "bart-large": BARTConfig(n_layers=12, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("bart", BART, build, init, __doc__ or ""), SIZES)
+register(Family("bart", BARTConfig, build, init, __doc__ or ""), SIZES)

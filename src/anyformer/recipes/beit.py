@@ -14,18 +14,18 @@ from anyformer.core.block import BlockConfig
 from anyformer.core.positions import Positions, RelativeGrid
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassifyConfig, Problem
-from anyformer.heads.patches import PatchClassifyHead, PatchEmbedHead, PatchWordHead
-from anyformer.heads.segment import PyramidConfig, PyramidSegmentHead
+from anyformer.heads.classify import ClassificationConfig, Problem
+from anyformer.heads.patches import PatchClassificationHead, PatchEmbeddingHead, VisualTokenHead
+from anyformer.heads.segment import UPerConfig, UPerHead
 from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import patches, stack_report, usual_init
-from anyformer.recipes.vit import PreNorm, encoder_block
+from anyformer.recipes.common import image_input_config, normal_init, stack_report
+from anyformer.recipes.vit import PreNormConfig, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class BEiT(PreNorm):
+class BEiTConfig(PreNormConfig):
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
@@ -61,12 +61,12 @@ class BEiT(PreNorm):
         return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
 
 
-def _block(config: BEiT, depth: int) -> BlockConfig:
+def _block(config: BEiTConfig, depth: int) -> BlockConfig:
     block = encoder_block(config, drop_path=config.drop_path * depth / max(config.n_layers - 1, 1))
     return block.replace(sublayers=tuple(sublayer.replace(gain=config.gain) for sublayer in block.sublayers))
 
 
-def _stack(config: BEiT) -> Stack:
+def _stack(config: BEiTConfig) -> Stack:
     places: Positions | list[Positions] | None = None
     if config.relative == "shared":
         places = RelativeGrid(*config.grid, config.n_heads)
@@ -77,36 +77,36 @@ def _stack(config: BEiT) -> Stack:
     return Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model, places)
 
 
-def _head(config: BEiT) -> Head:
+def _head(config: BEiTConfig) -> Head:
     norm = config.norm
     average = norm if config.average else None
     if config.head == "base":
-        return PatchEmbedHead(config.d_model, average, "encoder")
+        return PatchEmbeddingHead(config.d_model, average, "encoder")
     if config.head == "words":
-        return PatchWordHead(config.d_model, config.vocab_size, norm, "encoder")
+        return VisualTokenHead(config.d_model, config.vocab_size, norm, "encoder")
     if config.head == "classify":
-        classes = ClassifyConfig(
+        classes = ClassificationConfig(
             d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem
         )
-        return PatchClassifyHead(classes, average)
+        return PatchClassificationHead(classes, average)
     names = ("d_model", "n_labels", "pools", "ignore", "helper", "helper_weight", "d_helper", "n_helper")
     same = {name: getattr(config, name) for name in (*names, "helper_keeps", "layers")}
-    return PyramidSegmentHead(PyramidConfig(reads="encoder", **same))
+    return UPerHead(UPerConfig(reads="encoder", **same))
 
 
-def build(config: BEiT) -> Model:
-    inputs = patches(config).replace(positions=config.positions, mask_token=config.mask_token, any_size=True)
+def build(config: BEiTConfig) -> Model:
+    inputs = image_input_config(config).replace(positions=config.positions, mask_token=config.mask_token, any_size=True)
     report = stack_report("encoder", config.n_layers)
     stage = Stage("encoder", ImageInput(inputs), _stack(config))
     return Model("beit", config, [stage], {config.head: _head(config)}, report)
 
 
-_BASE = BEiT()
-_LARGE = BEiT(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, gain=1e-5)
+_BASE = BEiTConfig()
+_LARGE = BEiTConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, gain=1e-5)
 _ADE = {"head": "segment", "image_size": (640, 640), "n_labels": 150}
 
 SIZES = {
-    "beit-tiny": BEiT(
+    "beit-tiny": BEiTConfig(
         n_layers=4,
         d_model=64,
         n_heads=4,
@@ -119,9 +119,9 @@ SIZES = {
     ),
     "beit-b16": _BASE,
     "beit-l16": _LARGE,
-    "beit-b16-pretrain": BEiT(head="words", mask_token=True, relative="shared", average=False),
+    "beit-b16-pretrain": BEiTConfig(head="words", mask_token=True, relative="shared", average=False),
     "beit-b16-segment": _BASE.replace(**_ADE),
     "beit-l16-segment": _LARGE.replace(**_ADE, layers=(6, 10, 14, 22)),
 }
 
-register(Family("beit", BEiT, build, usual_init, __doc__ or ""), SIZES)
+register(Family("beit", BEiTConfig, build, normal_init, __doc__ or ""), SIZES)

@@ -13,33 +13,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.model import Model
 from anyformer.recipes import encoder
-from anyformer.recipes.encoder import Encoder, Style, Use
-from anyformer.recipes.usual import TINY, usual_init
+from anyformer.recipes.common import TINY, normal_init
+from anyformer.recipes.encoder import HeadName, HeadStyle, TextEncoderConfig
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class BERT(Encoder):
+class BERTConfig(TextEncoderConfig):
     n_types: int = 2
-    head: Use = "pretraining"
+    head: HeadName = "pretraining"
     causal: bool = False
     cross_attention: bool = False
 
-    uses: ClassVar[tuple[Use, ...]] = ("pretraining", *Encoder.uses)
+    uses: ClassVar[tuple[HeadName, ...]] = ("pretraining", *TextEncoderConfig.uses)
 
     def check(self) -> None:
         super().check()
         self.require(not self.cross_attention or self.causal, "cross_attention needs causal.")
 
 
-STYLE = Style(pools={"base": "tanh", "pretraining": "tanh", "classify": "tanh", "choice": "tanh"})
+STYLE = HeadStyle(pools={"base": "tanh", "pretraining": "tanh", "classify": "tanh", "choice": "tanh"})
 
 
-def build(config: BERT) -> Model:
-    inputs = encoder.text_input(config, Table(config.max_length, config.d_model), n_types=config.n_types)
+def build(config: BERTConfig) -> Model:
+    inputs = encoder.text_input(config, LearnedPositions(config.max_length, config.d_model), n_types=config.n_types)
     return encoder.model(
         "bert",
         config,
@@ -51,11 +51,11 @@ def build(config: BERT) -> Model:
 
 
 SIZES = {
-    "bert-tiny": BERT(**TINY, vocab_size=256, max_length=128),
-    "bert-mini": BERT(n_layers=4, d_model=256, n_heads=4, d_hidden=1024),  # Turc et al. 2019
-    "bert-base": BERT(),
-    "bert-large": BERT(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
-    "minilm-l6": BERT(n_layers=6, d_model=384, n_heads=12, d_hidden=1536, head="base"),
+    "bert-tiny": BERTConfig(**TINY, vocab_size=256, max_length=128),
+    "bert-mini": BERTConfig(n_layers=4, d_model=256, n_heads=4, d_hidden=1024),  # Turc et al. 2019
+    "bert-base": BERTConfig(),
+    "bert-large": BERTConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
+    "minilm-l6": BERTConfig(n_layers=6, d_model=384, n_heads=12, d_hidden=1536, head="base"),
 }
 
-register(Family("bert", BERT, build, usual_init, __doc__ or ""), SIZES)
+register(Family("bert", BERTConfig, build, normal_init, __doc__ or ""), SIZES)

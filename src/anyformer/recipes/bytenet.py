@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.convolution import AlignConfig, BottleneckConfig
+from anyformer.core.convolution import DilatedConvBlockConfig, PositionalCrossInputConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.few_rows import FEW_PAIRS
-from anyformer.recipes.usual import pair_report, side_words, translator
+from anyformer.recipes.common import encoder_decoder_model, pair_report, text_input_config
+from anyformer.recipes.small_data_presets import SMALL_PARALLEL_DATA
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByteNet(Settings):
+class ByteNetConfig(Settings):
     n_sets: int = 6
     n_blocks: int = 5  # in a set; the first reaches 1 token apart, each further one twice as far
     d_model: int = 1600
@@ -41,10 +41,10 @@ class ByteNet(Settings):
         return self.n_sets * self.n_blocks
 
 
-def _blocks(config: ByteNet, causal: bool) -> tuple[BlockConfig, ...]:
+def _blocks(config: ByteNetConfig, causal: bool) -> tuple[BlockConfig, ...]:
     blocks = []
     for layer in range(config.n_layers):
-        part = BottleneckConfig(
+        part = DilatedConvBlockConfig(
             d_model=config.d_model,
             d_inner=config.d_model // 2,
             kernel=config.kernel,
@@ -53,32 +53,34 @@ def _blocks(config: ByteNet, causal: bool) -> tuple[BlockConfig, ...]:
         )
         sublayers = [SublayerConfig(name="convolution", part=part, dropout=config.dropout)]
         if causal and layer == 0:
-            align = AlignConfig(d_model=config.d_model, d_context=config.d_model)
+            align = PositionalCrossInputConfig(d_model=config.d_model, d_context=config.d_model)
             sublayers.insert(0, SublayerConfig(name="cross", part=align, norm=None))
         blocks.append(BlockConfig(sublayers=tuple(sublayers)))
     return tuple(blocks)
 
 
-def _stage(name: str, config: ByteNet) -> Stage:
+def _stage(name: str, config: ByteNetConfig) -> Stage:
     decodes = name == "decoder"
-    inputs = TextInput(side_words(config, decodes, config.vocab_size).replace(dropout=0.0))
+    inputs = TextInput(text_input_config(config, decodes, config.vocab_size).replace(dropout=0.0))
     stack = Stack(StackConfig(blocks=_blocks(config, decodes), final_norm=NormConfig()), config.d_model)
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
 
 
-def build(config: ByteNet) -> Model:
+def build(config: ByteNetConfig) -> Model:
     report = pair_report(config.n_layers, config.n_layers, attentions=())
     stages = [_stage("encoder", config), _stage("decoder", config)]
-    return translator("bytenet", config, stages, report, config.d_model, config.vocab_size)
+    return encoder_decoder_model("bytenet", config, stages, report, config.d_model, config.vocab_size)
 
 
-def init(config: ByteNet) -> InitConfig:
+def init(config: ByteNetConfig) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=1.0)
 
 
 SIZES = {
-    "bytenet-tiny": ByteNet(n_sets=1, n_blocks=3, d_model=64),
-    "bytenet-small": ByteNet(n_sets=2, n_blocks=4, d_model=256, vocab_size=8000, dropout=0.3),
+    "bytenet-tiny": ByteNetConfig(n_sets=1, n_blocks=3, d_model=64),
+    "bytenet-small": ByteNetConfig(n_sets=2, n_blocks=4, d_model=256, vocab_size=8000, dropout=0.3),
 }
 
-register(Family("bytenet", ByteNet, build, init, __doc__ or ""), SIZES, training={"bytenet-small": FEW_PAIRS})
+register(
+    Family("bytenet", ByteNetConfig, build, init, __doc__ or ""), SIZES, training={"bytenet-small": SMALL_PARALLEL_DATA}
+)

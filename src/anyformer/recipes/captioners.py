@@ -22,24 +22,24 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Grid, Positions, Table
-from anyformer.core.recurrent import AttentiveConfig, RecurrentDecoderConfig
+from anyformer.core.positions import LearnedGrid, LearnedPositions, Positions
+from anyformer.core.recurrent import AttentionRNNDecoderConfig, RNNDecoderConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
-from anyformer.heads.caption import CaptionHead, LookConfig
+from anyformer.heads.caption import AttentionLossConfig, CaptionHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.backbone import ResNetConfig
-from anyformer.inputs.grid import GridInput
+from anyformer.inputs.feature_grid import FeatureGridInput
 from anyformer.inputs.text import TextInput
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.usual import pair_report, side_words, usual_block, whole_heads
+from anyformer.model import Model, OutputSpec, Stage
+from anyformer.recipes.common import check_heads_divide, pair_report, text_input_config, transformer_block
 from anyformer.registry import Family, register
 
 _LOOKS = ("cross_attentions",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captioner(Settings):
+class CaptionerConfig(Settings):
     """What all three say."""
 
     net: ResNetConfig = ResNetConfig(norm="batch")
@@ -63,13 +63,13 @@ class Captioner(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowTell(Captioner):
+class ShowTellConfig(CaptionerConfig):
     d_hidden: int = 512
     n_layers: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowAttendTell(Captioner):
+class ShowAttendTellConfig(CaptionerConfig):
     d_hidden: int = 1000
     hard: bool = False
     coverage: float = 1.0  # how much the loss asks that every cell be looked at
@@ -78,7 +78,7 @@ class ShowAttendTell(Captioner):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CNNTransformer(Captioner):
+class CNNTransformerConfig(CaptionerConfig):
     n_layers: int = 0  # of self-attention among the cells
     n_decoder_layers: int = 6
     n_heads: int = 8
@@ -87,44 +87,44 @@ class CNNTransformer(Captioner):
     activation: str = "gelu"
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
 
 
-def _words(config: Captioner, positions: Positions | None = None) -> TextInput:
-    return TextInput(side_words(config, True, config.vocab_size), positions)
+def _words(config: CaptionerConfig, positions: Positions | None = None) -> TextInput:
+    return TextInput(text_input_config(config, True, config.vocab_size), positions)
 
 
-def _recurrent(config: Captioner, part: PartConfig, name: str, d_out: int) -> Stage:
+def _recurrent(config: CaptionerConfig, part: PartConfig, name: str, d_out: int) -> Stage:
     alone = SublayerConfig(name=name, part=part, norm=None, residual=False)
     stack = Stack(StackConfig(blocks=(BlockConfig(sublayers=(alone,)),)), d_out)
     return Stage("decoder", _words(config), stack, attends="encoder")
 
 
-def _language(config: Captioner, width: int) -> LanguageConfig:
+def _language(config: CaptionerConfig, width: int) -> LanguageConfig:
     return LanguageConfig(d_model=width, vocab_size=config.vocab_size, reads="decoder", bias=True)
 
 
-def _model(family: str, config: Captioner, stages: list[Stage], head: Head, report: Report) -> Model:
+def _model(family: str, config: CaptionerConfig, stages: list[Stage], head: Head, report: OutputSpec) -> Model:
     start, padding = config.decoder_start, config.padding
     return Model(family, config, stages, {"language": head}, report, decoder_start=start, padding=padding)
 
 
-def build_show_tell(config: ShowTell) -> Model:
-    part = RecurrentDecoderConfig(
+def build_show_tell(config: ShowTellConfig) -> Model:
+    part = RNNDecoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         d_context=config.d_hidden,
         n_layers=config.n_layers,
         dropout=config.dropout,
     )
-    encoder = Stage("encoder", GridInput(config.net, config.d_hidden, n_states=2 * config.n_layers), None)
+    encoder = Stage("encoder", FeatureGridInput(config.net, config.d_hidden, n_states=2 * config.n_layers), None)
     stages = [encoder, _recurrent(config, part, "recurrent", config.d_hidden)]
     head = LanguageHead(_language(config, config.d_hidden))
     return _model("show-tell", config, stages, head, pair_report(0, 1, attentions=()))
 
 
-def build_show_attend_tell(config: ShowAttendTell) -> Model:
-    part = AttentiveConfig(
+def build_show_attend_tell(config: ShowAttendTellConfig) -> Model:
+    part = AttentionRNNDecoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         d_context=config.d_model,
@@ -138,8 +138,8 @@ def build_show_attend_tell(config: ShowAttendTell) -> Model:
         note=True,
         dropout=config.dropout,
     )
-    encoder = Stage("encoder", GridInput(config.net, config.d_model), None)
-    look = LookConfig(
+    encoder = Stage("encoder", FeatureGridInput(config.net, config.d_model), None)
+    look = AttentionLossConfig(
         coverage=config.coverage,
         reward=config.reward if config.hard else 0.0,
         entropy=config.entropy if config.hard else 0.0,
@@ -149,33 +149,35 @@ def build_show_attend_tell(config: ShowAttendTell) -> Model:
     return _model("show-attend-tell", config, stages, head, pair_report(0, 1, attentions=_LOOKS))
 
 
-def _network(config: CNNTransformer) -> FeedForwardConfig:
+def _network(config: CNNTransformerConfig) -> FeedForwardConfig:
     return FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
 
 
-def _decoder_block(config: CNNTransformer) -> BlockConfig:
+def _decoder_block(config: CNNTransformerConfig) -> BlockConfig:
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.dropout, mask=Causal())
-    return usual_block(attention, _network(config), d_context=config.d_model, dropout=config.dropout)
+    return transformer_block(attention, _network(config), d_context=config.d_model, dropout=config.dropout)
 
 
-def build_cnn_transformer(config: CNNTransformer) -> Model:
-    cells = GridInput(config.net, config.d_model, Grid(*config.grid, config.d_model), dropout=config.dropout)
+def build_cnn_transformer(config: CNNTransformerConfig) -> Model:
+    cells = FeatureGridInput(
+        config.net, config.d_model, LearnedGrid(*config.grid, config.d_model), dropout=config.dropout
+    )
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
-    among = usual_block(attention, _network(config), dropout=config.dropout)
+    among = transformer_block(attention, _network(config), dropout=config.dropout)
     encoder = Stack(StackConfig.repeat(among, config.n_layers, NormConfig()), config.d_model)
     decoder = Stack(StackConfig.repeat(_decoder_block(config), config.n_decoder_layers, NormConfig()), config.d_model)
-    words = _words(config, Table(config.max_length, config.d_model))
+    words = _words(config, LearnedPositions(config.max_length, config.d_model))
     stages = [Stage("encoder", cells, encoder), Stage("decoder", words, decoder, attends="encoder")]
     head = LanguageHead(_language(config, config.d_model), words.words)
     report = pair_report(config.n_layers, config.n_decoder_layers, attentions=_LOOKS)
     return _model("cnn-transformer", config, stages, head, report)
 
 
-def init(config: Captioner) -> InitConfig:
+def init(config: CaptionerConfig) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=0.1)
 
 
-def init_transformer(config: CNNTransformer) -> InitConfig:
+def init_transformer(config: CNNTransformerConfig) -> InitConfig:
     return InitConfig(std=0.02, residual_depth=2 * (config.n_layers + config.n_decoder_layers))
 
 
@@ -186,21 +188,23 @@ _SMALL_NET = ResNetConfig(kind="basic", d_stem=64, widths=(64, 128, 256), depths
 _SMALL: dict[str, Any] = {"net": _SMALL_NET, "image_size": (160, 160), "d_model": 256, "dropout": 0.3}
 
 register(
-    Family("show-tell", ShowTell, build_show_tell, init, __doc__ or ""),
-    {"show-tell-tiny": ShowTell(**_TINY, d_hidden=48), "show-tell-small": ShowTell(**_SMALL, d_hidden=512)},
+    Family("show-tell", ShowTellConfig, build_show_tell, init, __doc__ or ""),
+    {"show-tell-tiny": ShowTellConfig(**_TINY, d_hidden=48), "show-tell-small": ShowTellConfig(**_SMALL, d_hidden=512)},
 )
 register(
-    Family("show-attend-tell", ShowAttendTell, build_show_attend_tell, init, __doc__ or ""),
+    Family("show-attend-tell", ShowAttendTellConfig, build_show_attend_tell, init, __doc__ or ""),
     {
-        "show-attend-tell-tiny": ShowAttendTell(**_TINY, d_hidden=48),
-        "show-attend-tell-small": ShowAttendTell(**_SMALL, d_hidden=512),
-        "show-attend-tell-hard": ShowAttendTell(**_SMALL, d_hidden=512, hard=True),
+        "show-attend-tell-tiny": ShowAttendTellConfig(**_TINY, d_hidden=48),
+        "show-attend-tell-small": ShowAttendTellConfig(**_SMALL, d_hidden=512),
+        "show-attend-tell-hard": ShowAttendTellConfig(**_SMALL, d_hidden=512, hard=True),
     },
 )
 register(
-    Family("cnn-transformer", CNNTransformer, build_cnn_transformer, init_transformer, __doc__ or ""),
+    Family("cnn-transformer", CNNTransformerConfig, build_cnn_transformer, init_transformer, __doc__ or ""),
     {
-        "cnn-transformer-tiny": CNNTransformer(**_TINY, n_layers=1, n_decoder_layers=2, n_heads=4, d_hidden=64),
-        "cnn-transformer-small": CNNTransformer(**_SMALL, n_layers=2, n_decoder_layers=3, n_heads=4, d_hidden=1024),
+        "cnn-transformer-tiny": CNNTransformerConfig(**_TINY, n_layers=1, n_decoder_layers=2, n_heads=4, d_hidden=64),
+        "cnn-transformer-small": CNNTransformerConfig(
+            **_SMALL, n_layers=2, n_decoder_layers=3, n_heads=4, d_hidden=1024
+        ),
     },
 )

@@ -12,22 +12,22 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import EVERYTHING, Causal
-from anyformer.core.positions import Table
+from anyformer.core.masks import NO_MASK, Causal
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.match import LOG_SCALE, MatchHead, TowerHead
+from anyformer.heads.contrastive import LOG_SCALE, ContrastiveHead, ProjectionHead
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.usual import patches, stack_report
-from anyformer.recipes.vit import PreNorm, encoder_block
+from anyformer.model import Model, OutputSpec, Stage
+from anyformer.recipes.common import image_input_config, stack_report
+from anyformer.recipes.vit import PreNormConfig, encoder_block
 from anyformer.registry import Family, register
 
 Use = Literal["base", "embed"]  # "embed": in the shared space
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tower(PreNorm):
+class TowerConfig(PreNormConfig):
     """What both sides say."""
 
     d_model: int = 512
@@ -41,7 +41,7 @@ class Tower(PreNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLIPText(Tower):
+class CLIPTextConfig(TowerConfig):
     vocab_size: int = 49408
     max_length: int = 77
     padding: int | None = 1
@@ -49,7 +49,7 @@ class CLIPText(Tower):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLIPVision(Tower):
+class CLIPVisionConfig(TowerConfig):
     d_model: int = 768
     n_heads: int = 12
     d_hidden: int = 3072
@@ -59,9 +59,9 @@ class CLIPVision(Tower):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLIP(Settings):
-    text: CLIPText = field(default_factory=CLIPText)
-    vision: CLIPVision = field(default_factory=CLIPVision)
+class CLIPConfig(Settings):
+    text: CLIPTextConfig = field(default_factory=CLIPTextConfig)
+    vision: CLIPVisionConfig = field(default_factory=CLIPVisionConfig)
     d_shared: int = 512
     log_scale: float = LOG_SCALE  # of the cosines, at the start
 
@@ -74,50 +74,52 @@ class CLIP(Settings):
         return self.vision.image_size
 
 
-def tower_stack(config: Tower, causal: bool, final_norm: bool) -> Stack:
-    block = encoder_block(config, mask=Causal() if causal else EVERYTHING)
+def tower_stack(config: TowerConfig, causal: bool, final_norm: bool) -> Stack:
+    block = encoder_block(config, mask=Causal() if causal else NO_MASK)
     return Stack(StackConfig.repeat(block, config.n_layers, config.norm if final_norm else None), config.d_model)
 
 
-def text_stage(config: CLIPText) -> Stage:
+def text_stage(config: CLIPTextConfig) -> Stage:
     words = TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, embeds=False, dropout=config.dropout)
-    inputs = TextInput(words, Table(config.max_length, config.d_model))
+    inputs = TextInput(words, LearnedPositions(config.max_length, config.d_model))
     return Stage("text", inputs, tower_stack(config, causal=True, final_norm=True), decodes=False)
 
 
-def vision_stage(config: CLIPVision, final_norm: bool = False, frames: bool = False, optional: bool = False) -> Stage:
+def vision_stage(
+    config: CLIPVisionConfig, final_norm: bool = False, frames: bool = False, optional: bool = False
+) -> Stage:
     """CLIP normalises the first token alone, after this; GIT all of them (`final_norm`), of pictures or films."""
-    pictures = patches(config).replace(patch_bias=False, norm=config.norm, masked=False, frames=frames)
+    pictures = image_input_config(config).replace(patch_bias=False, norm=config.norm, masked=False, frames=frames)
     return Stage(
         "vision", ImageInput(pictures), tower_stack(config, causal=False, final_norm=final_norm), optional=optional
     )
 
 
-def text_head(config: CLIPText, d_shared: int | None) -> TowerHead:
-    return TowerHead("text", config.d_model, end=config.end, d_shared=d_shared, embeds="text_embeds")
+def text_head(config: CLIPTextConfig, d_shared: int | None) -> ProjectionHead:
+    return ProjectionHead("text", config.d_model, end=config.end, d_shared=d_shared, embeds="text_embeds")
 
 
-def vision_head(config: CLIPVision, d_shared: int | None) -> TowerHead:
-    return TowerHead("vision", config.d_model, norm=config.norm, d_shared=d_shared, embeds="image_embeds")
+def vision_head(config: CLIPVisionConfig, d_shared: int | None) -> ProjectionHead:
+    return ProjectionHead("vision", config.d_model, norm=config.norm, d_shared=d_shared, embeds="image_embeds")
 
 
-def build_text(config: CLIPText) -> Model:
+def build_text(config: CLIPTextConfig) -> Model:
     head = text_head(config, config.d_shared if config.head == "embed" else None)
     return Model("clip-text", config, [text_stage(config)], {config.head: head}, stack_report("text", config.n_layers))
 
 
-def build_vision(config: CLIPVision) -> Model:
+def build_vision(config: CLIPVisionConfig) -> Model:
     head = vision_head(config, config.d_shared if config.head == "embed" else None)
     report = stack_report("vision", config.n_layers)
     return Model("clip-vision", config, [vision_stage(config)], {config.head: head}, report)
 
 
-def build(config: CLIP) -> Model:
-    match = MatchHead(
+def build(config: CLIPConfig) -> Model:
+    match = ContrastiveHead(
         text_head(config.text, config.d_shared), vision_head(config.vision, config.d_shared), config.log_scale
     )
     layers = {"text": config.text.n_layers, "vision": config.vision.n_layers}
-    report = Report(
+    report = OutputSpec(
         hidden={f"{side}_model_output.hidden_states": (side, tuple(range(n + 1))) for side, n in layers.items()},
         attentions={f"{side}_model_output.attentions": (f"{side}.blocks.*.self.weights",) for side in layers},
     )
@@ -125,17 +127,17 @@ def build(config: CLIP) -> Model:
     return Model("clip", config, stages, {"match": match}, report)
 
 
-def init_tower(config: Tower) -> InitConfig:
+def init_tower(config: TowerConfig) -> InitConfig:
     return InitConfig(std=config.init_std, residual_depth=2 * config.n_layers)
 
 
-def init(config: CLIP) -> InitConfig:
+def init(config: CLIPConfig) -> InitConfig:
     return init_tower(config.text)
 
 
-def _pair(patch: int, width: int, layers: int, text: int, shared: int, picture: int = 224) -> CLIP:
-    words = CLIPText(d_model=text, n_heads=text // 64, d_hidden=4 * text, d_shared=shared)
-    vision = CLIPVision(
+def _pair(patch: int, width: int, layers: int, text: int, shared: int, picture: int = 224) -> CLIPConfig:
+    words = CLIPTextConfig(d_model=text, n_heads=text // 64, d_hidden=4 * text, d_shared=shared)
+    vision = CLIPVisionConfig(
         n_layers=layers,
         d_model=width,
         n_heads=width // 64,
@@ -144,16 +146,16 @@ def _pair(patch: int, width: int, layers: int, text: int, shared: int, picture: 
         image_size=(picture, picture),
         d_shared=shared,
     )
-    return CLIP(text=words, vision=vision, d_shared=shared)
+    return CLIPConfig(text=words, vision=vision, d_shared=shared)
 
 
 _TINY = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128, "d_shared": 32}
-_TINY_TEXT = CLIPText.from_json({**_TINY, "vocab_size": 256, "max_length": 128, "end": 1, "padding": 0})
-_TINY_VISION = CLIPVision.from_json({**_TINY, "image_size": [32, 32], "patch_size": [8, 8]})
+_TINY_TEXT = CLIPTextConfig.from_json({**_TINY, "vocab_size": 256, "max_length": 128, "end": 1, "padding": 0})
+_TINY_VISION = CLIPVisionConfig.from_json({**_TINY, "image_size": [32, 32], "patch_size": [8, 8]})
 
 # Made for a few thousand pictures of 160 x 160 with five captions each.
-_SMALL = CLIP(
-    text=CLIPText(
+_SMALL = CLIPConfig(
+    text=CLIPTextConfig(
         n_layers=4,
         d_model=256,
         n_heads=4,
@@ -165,7 +167,7 @@ _SMALL = CLIP(
         end=2,
         dropout=0.1,
     ),
-    vision=CLIPVision(
+    vision=CLIPVisionConfig(
         n_layers=6,
         d_model=384,
         n_heads=6,
@@ -179,7 +181,7 @@ _SMALL = CLIP(
 )
 
 SIZES = {
-    "clip-tiny": CLIP(text=_TINY_TEXT, vision=_TINY_VISION, d_shared=32),
+    "clip-tiny": CLIPConfig(text=_TINY_TEXT, vision=_TINY_VISION, d_shared=32),
     "clip-small": _SMALL,
     #                    patch width layers text shared picture
     "clip-b32": _pair(32, 768, 12, 512, 512),
@@ -188,6 +190,8 @@ SIZES = {
     "clip-l14-336": _pair(14, 1024, 24, 768, 768, 336),
 }
 
-register(Family("clip", CLIP, build, init, __doc__ or ""), SIZES)
-register(Family("clip-text", CLIPText, build_text, init_tower, __doc__ or ""), {"clip-text-tiny": _TINY_TEXT})
-register(Family("clip-vision", CLIPVision, build_vision, init_tower, __doc__ or ""), {"clip-vision-tiny": _TINY_VISION})
+register(Family("clip", CLIPConfig, build, init, __doc__ or ""), SIZES)
+register(Family("clip-text", CLIPTextConfig, build_text, init_tower, __doc__ or ""), {"clip-text-tiny": _TINY_TEXT})
+register(
+    Family("clip-vision", CLIPVisionConfig, build_vision, init_tower, __doc__ or ""), {"clip-vision-tiny": _TINY_VISION}
+)

@@ -15,21 +15,21 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.convolution import GatedConvolutionConfig, LookupConfig
+from anyformer.core.convolution import DotAttentionConfig, GatedConvolutionConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
+from anyformer.forward_context import ForwardContext
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.few_rows import FEW_PAIRS
-from anyformer.recipes.usual import pair_report, side_words, translator
+from anyformer.recipes.common import encoder_decoder_model, pair_report, text_input_config
+from anyformer.recipes.small_data_presets import SMALL_PARALLEL_DATA
 from anyformer.registry import Family, register
-from anyformer.run import Run
 from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvS2S(Settings):
+class ConvS2SConfig(Settings):
     n_layers: int = 15
     d_model: int = 512
     kernel: int = 3
@@ -44,45 +44,47 @@ class ConvS2S(Settings):
         self.require(self.kernel % 2 == 1, f"kernel is {self.kernel}; it must be odd, to have a middle.")
 
 
-class CodedText(TextInput):
+class EmbeddingAsPositionsInput(TextInput):
     """Words that every lookup meets again as they came in."""
 
-    def forward(self, run: Run) -> Tokens:
+    def forward(self, run: ForwardContext) -> Tokens:
         tokens = super().forward(run)
         return dataclasses.replace(tokens, code=tokens.x)
 
 
-def _block(config: ConvS2S, decodes: bool) -> BlockConfig:
+def _block(config: ConvS2SConfig, decodes: bool) -> BlockConfig:
     scale = 0.5**0.5
     conv = GatedConvolutionConfig(d_model=config.d_model, kernel=config.kernel, causal=decodes, dropout=config.dropout)
     sublayers = [SublayerConfig(name="convolution", part=conv, norm=None, scale=scale)]
     if decodes:
-        lookup = LookupConfig(d_model=config.d_model, d_context=config.d_model)
+        lookup = DotAttentionConfig(d_model=config.d_model, d_context=config.d_model)
         sublayers.append(SublayerConfig(name="cross", part=lookup, norm=None, scale=scale))
     return BlockConfig(sublayers=tuple(sublayers))
 
 
-def _stage(name: str, config: ConvS2S) -> Stage:
+def _stage(name: str, config: ConvS2SConfig) -> Stage:
     decodes = name == "decoder"
-    words = side_words(config, decodes, config.vocab_size)
-    inputs = CodedText(words, Table(config.max_length, config.d_model))
+    words = text_input_config(config, decodes, config.vocab_size)
+    inputs = EmbeddingAsPositionsInput(words, LearnedPositions(config.max_length, config.d_model))
     stack = Stack(StackConfig.repeat(_block(config, decodes), config.n_layers), config.d_model)
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
 
 
-def build(config: ConvS2S) -> Model:
+def build(config: ConvS2SConfig) -> Model:
     report = pair_report(config.n_layers, config.n_layers, attentions=("cross_attentions",))
     stages = [_stage("encoder", config), _stage("decoder", config)]
-    return translator("convs2s", config, stages, report, config.d_model, config.vocab_size)
+    return encoder_decoder_model("convs2s", config, stages, report, config.d_model, config.vocab_size)
 
 
-def init(config: ConvS2S) -> InitConfig:
+def init(config: ConvS2SConfig) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=0.1)  # §3.5
 
 
 SIZES = {
-    "convs2s-tiny": ConvS2S(n_layers=3, d_model=64, vocab_size=256, max_length=128),
-    "convs2s-small": ConvS2S(n_layers=4, d_model=256, vocab_size=8000, max_length=256, dropout=0.3),
+    "convs2s-tiny": ConvS2SConfig(n_layers=3, d_model=64, vocab_size=256, max_length=128),
+    "convs2s-small": ConvS2SConfig(n_layers=4, d_model=256, vocab_size=8000, max_length=256, dropout=0.3),
 }
 
-register(Family("convs2s", ConvS2S, build, init, __doc__ or ""), SIZES, training={"convs2s-small": FEW_PAIRS})
+register(
+    Family("convs2s", ConvS2SConfig, build, init, __doc__ or ""), SIZES, training={"convs2s-small": SMALL_PARALLEL_DATA}
+)

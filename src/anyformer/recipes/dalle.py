@@ -14,20 +14,20 @@ from typing import Any
 
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Cells
+from anyformer.core.positions import RasterPositions
 from anyformer.core.raster import Raster
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.gpt2 import GPT2, block
-from anyformer.recipes.usual import deep_init, next_word, stack_report
+from anyformer.recipes.common import deep_init, next_token_head, stack_report
+from anyformer.recipes.gpt2 import GPT2Config, block
 from anyformer.registry import Family, register
 
 BYTES = 257  # words of a text that is spelled in bytes: padding, and after it each byte
 
 
 @dataclass(frozen=True, kw_only=True)
-class DallE(GPT2):
+class DalleConfig(GPT2Config):
     n_words: int = 16384  # of the text, its padding among them; the codes come after them
     n_codes: int = 8192
     vocab_size: int = 24576
@@ -47,10 +47,10 @@ class DallE(GPT2):
 NO_DROPOUT = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
 
 
-def sized(text: tuple[int, int], picture: tuple[int, int, int], **more: int | float) -> DallE:
+def sized(text: tuple[int, int], picture: tuple[int, int, int], **more: int | float) -> DalleConfig:
     """`text`: how many words there are, and how long it is; `picture`: how many codes, rows, columns."""
     (n_words, length), (n_codes, rows, columns) = text, picture
-    return DallE(
+    return DalleConfig(
         n_words=n_words,
         text_length=length,
         n_codes=n_codes,
@@ -60,9 +60,9 @@ def sized(text: tuple[int, int], picture: tuple[int, int, int], **more: int | fl
     ).replace(**more)
 
 
-def build(config: DallE) -> Model:
+def build(config: DalleConfig) -> Model:
     rows, columns = config.image_size
-    positions = Cells(rows, columns, Raster(across=columns), config.d_model, before=config.text_length)
+    positions = RasterPositions(rows, columns, Raster(across=columns), config.d_model, before=config.text_length)
     inputs = TextInput(
         TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, dropout=config.embedding_dropout),
         positions,
@@ -70,7 +70,7 @@ def build(config: DallE) -> Model:
     norm = NormConfig(eps=config.norm_eps)
     blocks = tuple(block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers))
     stack = Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model)
-    head = next_word(config, inputs)
+    head = next_token_head(config, inputs)
     report = stack_report("decoder", config.n_layers, normed=True)
     return Model("dalle", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
@@ -83,4 +83,4 @@ SIZES = {
 }
 TRAINING: dict[str, dict[str, Any]] = {"dalle-cifar": {"train.batch_size": 64}}
 
-register(Family("dalle", DallE, build, deep_init, __doc__ or ""), SIZES, TRAINING)
+register(Family("dalle", DalleConfig, build, deep_init, __doc__ or ""), SIZES, TRAINING)

@@ -18,24 +18,24 @@ from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Grid2D, Positions, Sinusoidal2D
+from anyformer.core.positions import LearnedRowColumn, Positions, Sinusoidal2D
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.boxes import BoxHead
-from anyformer.heads.set_loss import SetLossConfig
-from anyformer.inputs.anchors import Anchors, AnchorsConfig, Refine
+from anyformer.heads.set_criterion import SetCriterionConfig
+from anyformer.inputs.anchors import AnchorQueries, AnchorQueriesConfig, BoxRefinement
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
-from anyformer.inputs.bridge import BridgeInput
-from anyformer.inputs.latents import Queries, QueriesConfig
-from anyformer.inputs.stem import Patches, Stem, StemConfig
+from anyformer.inputs.projection import ProjectedInput
+from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
+from anyformer.inputs.stem import ConvStem, ConvStemConfig, PatchEmbed
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, usual_block
+from anyformer.recipes.common import pair_report, transformer_block
 from anyformer.registry import Family, register
 
 LEARNED_CELLS = 50  # rows and columns of the learned variant's tables
 
 
 @dataclass(frozen=True, kw_only=True)
-class DETR(Settings):
+class DETRConfig(Settings):
     backbone: ResNetConfig = ResNetConfig()
     n_layers: int = 6
     n_decoder_layers: int = 6
@@ -52,7 +52,7 @@ class DETR(Settings):
     dropout: float = 0.1
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
-    stem: StemConfig | None = None  # a small convolutional network instead of the residual one
+    stem: ConvStemConfig | None = None  # a small convolutional network instead of the residual one
     patch_size: int | None = None  # neither: plain ViT blocks on patches of this size
     n_patch_layers: int = 4
     anchors: bool = False  # queries are boxes that every layer moves (DAB-DETR); else learned vectors
@@ -77,27 +77,27 @@ class DETR(Settings):
         self.require(self.every_layer or not self.anchors, "anchors are moved by every layer: every_layer=true.")
 
 
-def _block(config: DETR, n_heads: int, d_hidden: int, cross: bool) -> BlockConfig:
+def _block(config: DETRConfig, n_heads: int, d_hidden: int, cross: bool) -> BlockConfig:
     attention = AttentionConfig(d_query=config.d_model, n_heads=n_heads, dropout=config.attention_dropout)
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
     memory = config.d_model if cross else None
-    return usual_block(attention, feedforward, d_context=memory, order="post", dropout=config.dropout)
+    return transformer_block(attention, feedforward, d_context=memory, order="post", dropout=config.dropout)
 
 
-def _pictures(config: DETR) -> list[Stage]:
+def _pictures(config: DETRConfig) -> list[Stage]:
     """The stages up to and with the encoder."""
     places: Positions = Sinusoidal2D(config.d_model)
     if config.positions == "learned":
-        places = Grid2D(LEARNED_CELLS, LEARNED_CELLS, config.d_model)
+        places = LearnedRowColumn(LEARNED_CELLS, LEARNED_CELLS, config.d_model)
     net: nn.Module | None = None
     settings = BackboneInputConfig(resnet=config.backbone, d_model=config.d_model, dropout=config.dropout)
     if config.stem is not None:
-        net = Stem(config.stem)
+        net = ConvStem(config.stem)
         settings = settings.replace(resnet=None, d_features=config.stem.d_out, n_channels=config.stem.n_channels)
     elif config.patch_size is not None:
-        net = Patches(config.backbone.n_channels, config.d_model, config.patch_size)
+        net = PatchEmbed(config.backbone.n_channels, config.d_model, config.patch_size)
         settings = settings.replace(resnet=None, d_features=config.d_model, n_channels=config.backbone.n_channels)
     images = BackboneInput(settings, places, net)
     block = _block(config, config.n_heads, config.d_hidden, cross=False)
@@ -106,11 +106,11 @@ def _pictures(config: DETR) -> list[Stage]:
         return [Stage("encoder", images, encoder)]
     before = BlockConfig(sublayers=tuple(sublayer.replace(order="pre") for sublayer in block.sublayers))
     blocks = StackConfig.repeat(before, config.n_patch_layers, NormConfig())
-    bridge = BridgeInput("backbone", config.d_model, config.d_model)
+    bridge = ProjectedInput("backbone", config.d_model, config.d_model)
     return [Stage("backbone", images, Stack(blocks, config.d_model)), Stage("encoder", bridge, encoder)]
 
 
-def _decoder(config: DETR) -> Stage:
+def _decoder(config: DETRConfig) -> Stage:
     stack = StackConfig(
         blocks=(_block(config, config.n_decoder_heads, config.d_decoder_hidden, cross=True),) * config.n_decoder_layers,
         final_norm=NormConfig(),
@@ -118,31 +118,33 @@ def _decoder(config: DETR) -> Stage:
     )
     width, n = config.d_model, config.n_queries
     if not config.anchors:
-        queries = Queries(QueriesConfig(n=n, d_model=width, as_code=True, source="encoder", prefix="decoder_"))
+        queries = LearnedQueries(
+            LearnedQueriesConfig(n=n, d_model=width, as_code=True, source="encoder", prefix="decoder_")
+        )
         return Stage("decoder", queries, Stack(stack, width), attends="encoder")
-    anchors = Anchors(AnchorsConfig(n=n, d_model=width, source="encoder", groups=config.groups))
-    decoder = Stage("decoder", anchors, Stack(stack, width, between=Refine(width)), attends="encoder")
+    anchors = AnchorQueries(AnchorQueriesConfig(n=n, d_model=width, source="encoder", groups=config.groups))
+    decoder = Stage("decoder", anchors, Stack(stack, width, between=BoxRefinement(width)), attends="encoder")
     decoder.packable = False  # the groups of a picture share its cells
     return decoder
 
 
-def build(config: DETR) -> Model:
+def build(config: DETRConfig) -> Model:
     stages = [*_pictures(config), _decoder(config)]
     names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "nothing_weight")
-    loss = SetLossConfig(**{name: getattr(config, name) for name in names})
+    loss = SetCriterionConfig(**{name: getattr(config, name) for name in names})
     head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer, loss, config.anchors, config.groups)
     report = pair_report(config.n_layers, config.n_decoder_layers, normed=(False, True))
     return Model("detr", config, stages, {"boxes": head}, report)
 
 
-def init(config: DETR) -> InitConfig:
+def init(config: DETRConfig) -> InitConfig:
     return InitConfig(linear="xavier", embedding_std=1.0)
 
 
 _R101 = ResNetConfig(depths=(3, 4, 23, 3))
 
 SIZES = {
-    "detr-tiny": DETR(
+    "detr-tiny": DETRConfig(
         backbone=ResNetConfig(kind="basic", d_stem=8, widths=(8, 16, 24, 32), depths=(1, 1, 1, 1)),
         n_layers=1,
         n_decoder_layers=2,
@@ -156,9 +158,9 @@ SIZES = {
         n_labels=3,
     ),
     # For a few hundred pictures of some 320 x 240, from scratch.
-    "detr-small": DETR(
+    "detr-small": DETRConfig(
         image_size=(288, 512),
-        stem=StemConfig(),
+        stem=ConvStemConfig(),
         anchors=True,
         every_layer=True,
         n_layers=3,
@@ -166,7 +168,7 @@ SIZES = {
         d_hidden=1024,
         d_decoder_hidden=1024,
     ),
-    "detr-small-vit": DETR(
+    "detr-small-vit": DETRConfig(
         image_size=(288, 512),
         patch_size=16,
         n_patch_layers=6,
@@ -177,10 +179,10 @@ SIZES = {
         d_hidden=1024,
         d_decoder_hidden=1024,
     ),
-    "detr-r50": DETR(),
-    "detr-r50-dc5": DETR(backbone=ResNetConfig(dilate_last=True)),
-    "detr-r101": DETR(backbone=_R101),
-    "detr-r101-dc5": DETR(backbone=_R101.replace(dilate_last=True)),
+    "detr-r50": DETRConfig(),
+    "detr-r50-dc5": DETRConfig(backbone=ResNetConfig(dilate_last=True)),
+    "detr-r101": DETRConfig(backbone=_R101),
+    "detr-r101-dc5": DETRConfig(backbone=_R101.replace(dilate_last=True)),
 }
 
-register(Family("detr", DETR, build, init, __doc__ or ""), SIZES)
+register(Family("detr", DETRConfig, build, init, __doc__ or ""), SIZES)

@@ -11,41 +11,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.heads.base import Head
-from anyformer.heads.tag import ReplacedHead
+from anyformer.heads.tag import ReplacedTokenHead
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model
 from anyformer.recipes import encoder
-from anyformer.recipes.bert import BERT
-from anyformer.recipes.encoder import Encoder, Style, Use
-from anyformer.recipes.usual import usual_init
+from anyformer.recipes.bert import BERTConfig
+from anyformer.recipes.common import normal_init
+from anyformer.recipes.encoder import HeadName, HeadStyle, TextEncoderConfig
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class ELECTRA(BERT):
+class ELECTRAConfig(BERTConfig):
     d_embedding: int | None = None  # of word, position and type vectors; None: d_model
-    head: Use = "discriminate"
+    head: HeadName = "discriminate"
     choice_activation: str = "gelu"
     choice_dropout: float = 0.1
 
-    uses: ClassVar[tuple[Use, ...]] = ("discriminate", *Encoder.uses)
+    uses: ClassVar[tuple[HeadName, ...]] = ("discriminate", *TextEncoderConfig.uses)
 
     @property
     def width(self) -> int:
         return self.d_embedding if self.d_embedding is not None else self.d_model
 
 
-def text_input(config: ELECTRA) -> TextInput:
-    table = Table(config.max_length, config.width)
+def text_input(config: ELECTRAConfig) -> TextInput:
+    table = LearnedPositions(config.max_length, config.width)
     return encoder.text_input(config, table, n_types=config.n_types, d_embedding=config.width)
 
 
-def heads(config: ELECTRA, inputs: TextInput) -> dict[str, Head]:
+def heads(config: ELECTRAConfig, inputs: TextInput) -> dict[str, Head]:
     if config.head == "discriminate":
-        return {"replaced": ReplacedHead(config.d_model, config.activation, "encoder")}
-    style = Style(
+        return {"replaced": ReplacedTokenHead(config.d_model, config.activation, "encoder")}
+    style = HeadStyle(
         pools={"classify": "gelu", "choice": config.choice_activation},
         drops_first=True,
         words="gelu",
@@ -55,7 +55,7 @@ def heads(config: ELECTRA, inputs: TextInput) -> dict[str, Head]:
     return encoder.heads(config, style, inputs)
 
 
-def build(config: ELECTRA) -> Model:
+def build(config: ELECTRAConfig) -> Model:
     inputs = text_input(config)
     return encoder.model(
         "electra",
@@ -67,25 +67,25 @@ def build(config: ELECTRA) -> Model:
     )
 
 
-SMALL = ELECTRA(d_model=256, d_embedding=128, n_heads=4, d_hidden=1024)
-LARGE = ELECTRA(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096)
+SMALL = ELECTRAConfig(d_model=256, d_embedding=128, n_heads=4, d_hidden=1024)
+LARGE = ELECTRAConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096)
 
 
-def _generator(config: ELECTRA) -> ELECTRA:
+def _generator(config: ELECTRAConfig) -> ELECTRAConfig:
     """The published generators: the layers and word vectors of the discriminator, 256 wide."""
     return config.replace(d_embedding=config.width, d_model=256, n_heads=4, d_hidden=1024, head="masked")
 
 
 SIZES = {
-    "electra-tiny": ELECTRA(
+    "electra-tiny": ELECTRAConfig(
         n_layers=2, d_model=64, d_embedding=32, n_heads=4, d_hidden=128, vocab_size=256, max_length=128
     ),
     "electra-small": SMALL,
-    "electra-base": ELECTRA(),
+    "electra-base": ELECTRAConfig(),
     "electra-large": LARGE,
     "electra-small-generator": _generator(SMALL),
-    "electra-base-generator": _generator(ELECTRA()),
+    "electra-base-generator": _generator(ELECTRAConfig()),
     "electra-large-generator": _generator(LARGE),
 }
 
-register(Family("electra", ELECTRA, build, usual_init, __doc__ or ""), SIZES)
+register(Family("electra", ELECTRAConfig, build, normal_init, __doc__ or ""), SIZES)

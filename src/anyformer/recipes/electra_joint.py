@@ -23,24 +23,24 @@ from anyformer import registry
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.errors import ConfigError
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.heads.tag import JointHead
-from anyformer.inputs.replaced import ReplacedInput
+from anyformer.heads.tag import GeneratorDiscriminatorHead
+from anyformer.inputs.replaced_tokens import ReplacedTokensInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
 from anyformer.recipes import electra, encoder
-from anyformer.recipes.electra import ELECTRA
-from anyformer.recipes.usual import stack_report, usual_init
+from anyformer.recipes.common import normal_init, stack_report
+from anyformer.recipes.electra import ELECTRAConfig
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointELECTRA(Settings):
-    discriminator: ELECTRA = ELECTRA()
-    generator: ELECTRA = ELECTRA(d_model=256, d_embedding=768, n_heads=4, d_hidden=1024, head="masked")
+class JointELECTRAConfig(Settings):
+    discriminator: ELECTRAConfig = ELECTRAConfig()
+    generator: ELECTRAConfig = ELECTRAConfig(d_model=256, d_embedding=768, n_heads=4, d_hidden=1024, head="masked")
     weight: float = 50.0  # of the discriminator's loss
     tied: Literal["vectors", "all"] = "vectors"  # what the two share: word, position and type vectors, or all but heads
 
@@ -61,7 +61,7 @@ def _tie(one: TextInput, other: TextInput) -> None:
     other.words.weight = one.words.weight
     if one.types is not None and other.types is not None:
         other.types.weight = one.types.weight
-    assert isinstance(one.positions, Table) and isinstance(other.positions, Table)
+    assert isinstance(one.positions, LearnedPositions) and isinstance(other.positions, LearnedPositions)
     other.positions.weight = one.positions.weight
 
 
@@ -72,11 +72,11 @@ def _share(one: nn.Module, other: nn.Module) -> None:
             setattr(module, key, getattr(one.get_submodule(name), key))
 
 
-def _stack(config: ELECTRA) -> Stack:
+def _stack(config: ELECTRAConfig) -> Stack:
     return Stack(StackConfig.repeat(encoder.block(config), config.n_layers), config.d_model)
 
 
-def build(config: JointELECTRA) -> Model:
+def build(config: JointELECTRAConfig) -> Model:
     generator, discriminator = config.generator, config.discriminator
     masked, corrupted = electra.text_input(generator), electra.text_input(discriminator)
     first, second = _stack(generator), _stack(discriminator)
@@ -97,20 +97,20 @@ def build(config: JointELECTRA) -> Model:
     words = LanguageHead(language, masked.words)
     stages = [
         Stage("generator", masked, first),
-        Stage("discriminator", ReplacedInput(corrupted, words, "generator"), second),
+        Stage("discriminator", ReplacedTokensInput(corrupted, words, "generator"), second),
     ]
-    head = JointHead(discriminator.d_model, discriminator.activation, "discriminator", config.weight)
+    head = GeneratorDiscriminatorHead(discriminator.d_model, discriminator.activation, "discriminator", config.weight)
     report = stack_report("discriminator", discriminator.n_layers)
     return Model("electra-joint", config, stages, {"replaced": head}, report)
 
 
-def init(config: JointELECTRA) -> InitConfig:
-    return usual_init(config.discriminator)
+def init(config: JointELECTRAConfig) -> InitConfig:
+    return normal_init(config.discriminator)
 
 
 def copy_generator(model: Model) -> None:
     """Make the discriminator's layers those of the generator; their heads stay apart."""
-    config = cast("JointELECTRA", model.config)
+    config = cast("JointELECTRAConfig", model.config)
     if config.tied == "all":
         raise ConfigError("task.from_generator: the two share everything already; build them with model.tied=vectors.")
     if not config.alike:
@@ -132,19 +132,19 @@ def discriminator(model: Model) -> Model:
     return single.to(device=model.device, dtype=model.dtype)
 
 
-def _pair(size: str) -> JointELECTRA:
+def _pair(size: str) -> JointELECTRAConfig:
     sizes = electra.SIZES
-    return JointELECTRA(discriminator=sizes[size], generator=sizes[f"{size}-generator"])
+    return JointELECTRAConfig(discriminator=sizes[size], generator=sizes[f"{size}-generator"])
 
 
 _TINY = electra.SIZES["electra-tiny"]
-_MINI = ELECTRA(n_layers=4, d_model=256, n_heads=4, d_hidden=1024)  # as bert-mini
+_MINI = ELECTRAConfig(n_layers=4, d_model=256, n_heads=4, d_hidden=1024)  # as bert-mini
 
 SIZES = {
-    "electra-joint-tiny": JointELECTRA(
+    "electra-joint-tiny": JointELECTRAConfig(
         discriminator=_TINY, generator=_TINY.replace(d_model=48, d_hidden=96, head="masked")
     ),
-    "electra-joint-mini": JointELECTRA(
+    "electra-joint-mini": JointELECTRAConfig(
         discriminator=_MINI, generator=_MINI.replace(head="masked"), tied="all", weight=10.0
     ),
     "electra-joint-small": _pair("electra-small"),
@@ -152,4 +152,4 @@ SIZES = {
     "electra-joint-large": _pair("electra-large"),
 }
 
-register(Family("electra-joint", JointELECTRA, build, init, __doc__ or "", discriminator), SIZES)
+register(Family("electra-joint", JointELECTRAConfig, build, init, __doc__ or "", discriminator), SIZES)

@@ -12,26 +12,26 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.masks import EVERYTHING, Causal
+from anyformer.core.masks import NO_MASK, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Positions
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.errors import ConfigError
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ChoiceHead, ClassifyConfig, ClassifyHead, PoolConfig, Problem
-from anyformer.heads.embed import EmbedHead
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, MultipleChoiceHead, PoolerConfig, Problem
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.span import SpanHead
-from anyformer.heads.tag import TagConfig, TagHead
+from anyformer.heads.tag import TokenClassificationConfig, TokenClassificationHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, usual_block, whole_heads
+from anyformer.recipes.common import check_heads_divide, stack_report, transformer_block
 
-Use = Literal["base", "pretraining", "masked", "discriminate", "classify", "tag", "span", "choice"]
+HeadName = Literal["base", "pretraining", "masked", "discriminate", "classify", "tag", "span", "choice"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(Settings):
+class TextEncoderConfig(Settings):
     n_layers: int = 12
     d_model: int = 768
     n_heads: int = 12
@@ -44,21 +44,21 @@ class Encoder(Settings):
     attention_dropout: float = 0.1
     head_dropout: float | None = None  # None: dropout
     padding: int | None = 0
-    head: Use = "masked"
+    head: HeadName = "masked"
     n_labels: int = 2
     problem: Problem | None = None
     pooling: Literal["first", "mean"] = "first"  # which tokens a class is told from
     tied: bool = True
 
-    uses: ClassVar[tuple[Use, ...]] = ("base", "masked", "classify", "tag", "span", "choice")
+    uses: ClassVar[tuple[HeadName, ...]] = ("base", "masked", "classify", "tag", "span", "choice")
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
         self.require(self.head in self.uses, f'head "{self.head}" is not one of {", ".join(self.uses)}.')
 
 
 def text_input(
-    config: Encoder,
+    config: TextEncoderConfig,
     positions: Positions | None = None,
     *,
     n_types: int = 0,
@@ -84,21 +84,21 @@ def text_input(
     return TextInput(settings, positions)
 
 
-def block(config: Encoder, causal: bool = False, cross_attention: bool = False) -> BlockConfig:
-    width, mask = config.d_model, Causal() if causal else EVERYTHING
+def block(config: TextEncoderConfig, causal: bool = False, cross_attention: bool = False) -> BlockConfig:
+    width, mask = config.d_model, Causal() if causal else NO_MASK
     attention = AttentionConfig(d_query=width, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask)
     network = FeedForwardConfig(d_model=width, d_hidden=config.d_hidden, activation=config.activation)
     norm, memory = NormConfig(eps=config.norm_eps), width if cross_attention else None
-    return usual_block(attention, network, d_context=memory, order="post", norm=norm, dropout=config.dropout)
+    return transformer_block(attention, network, d_context=memory, order="post", norm=norm, dropout=config.dropout)
 
 
 @dataclass(frozen=True)
-class Style:
+class HeadStyle:
     """Where the heads of the families differ. `pools`: use -> the activation of the dense layer over its first token;
     `drops_first`: dropout before that layer too; `words`: the activation before the words, None for the model's own.
     """
 
-    pools: Mapping[Use, str]
+    pools: Mapping[HeadName, str]
     drops_first: bool = False
     words: str | None = None
     d_words: int | None = None  # the width of the word table, where it is not d_model
@@ -106,7 +106,7 @@ class Style:
     span_dropout: float = 0.0
 
 
-def word_head(config: Encoder, style: Style, inputs: TextInput, field: str = "logits") -> LanguageHead:
+def word_head(config: TextEncoderConfig, style: HeadStyle, inputs: TextInput, field: str = "logits") -> LanguageHead:
     settings = LanguageConfig(
         d_model=config.d_model,
         d_words=style.d_words,
@@ -120,9 +120,9 @@ def word_head(config: Encoder, style: Style, inputs: TextInput, field: str = "lo
     return LanguageHead(settings, inputs.words if config.tied else None)
 
 
-def pair_head(config: Encoder, pool: PoolConfig | None) -> ClassifyHead:
+def pair_head(config: TextEncoderConfig, pool: PoolerConfig | None) -> ClassificationHead:
     """Whether one sentence follows the other (BERT's second loss)."""
-    settings = ClassifyConfig(
+    settings = ClassificationConfig(
         d_model=config.d_model,
         n_labels=2,
         reads="encoder",
@@ -131,16 +131,16 @@ def pair_head(config: Encoder, pool: PoolConfig | None) -> ClassifyHead:
         field="seq_relationship_logits",
         label_name="next_sentence_label",
     )
-    return ClassifyHead(settings)
+    return ClassificationHead(settings)
 
 
-def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
+def heads(config: TextEncoderConfig, style: HeadStyle, inputs: TextInput) -> dict[str, Head]:
     """The head of the use that the settings name."""
     use, width = config.head, config.d_model
     dropout = config.head_dropout if config.head_dropout is not None else config.dropout
-    pool = PoolConfig(d_model=width, activation=style.pools[use]) if use in style.pools else None
+    pool = PoolerConfig(d_model=width, activation=style.pools[use]) if use in style.pools else None
     if use == "base":
-        return {"embed": EmbedHead("encoder", pool)}
+        return {"embed": EmbeddingHead("encoder", pool)}
     if use == "masked":
         return {"words": word_head(config, style, inputs)}
     if use == "pretraining":
@@ -148,8 +148,12 @@ def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
     if use == "span":
         return {"span": SpanHead(width, "encoder", style.span_dropout)}
     if use == "tag":
-        return {"tag": TagHead(TagConfig(d_model=width, n_labels=config.n_labels, reads="encoder", dropout=dropout))}
-    classify = ClassifyConfig(
+        return {
+            "tag": TokenClassificationHead(
+                TokenClassificationConfig(d_model=width, n_labels=config.n_labels, reads="encoder", dropout=dropout)
+            )
+        }
+    classify = ClassificationConfig(
         d_model=width,
         n_labels=config.n_labels,
         reads="encoder",
@@ -160,16 +164,16 @@ def heads(config: Encoder, style: Style, inputs: TextInput) -> dict[str, Head]:
         problem=config.problem,
     )
     if use == "classify":
-        return {"classify": ClassifyHead(classify)}
+        return {"classify": ClassificationHead(classify)}
     if use != "choice":
         raise ConfigError(f'head "{use}" is not one of those that all encoders have; the family builds it itself.')
     last = style.choice_dropout if style.choice_dropout is not None else dropout
-    return {"choice": ChoiceHead(classify.replace(n_labels=1, first_dropout=0.0, dropout=last))}
+    return {"choice": MultipleChoiceHead(classify.replace(n_labels=1, first_dropout=0.0, dropout=last))}
 
 
 def model(
     family: str,
-    config: Encoder,
+    config: TextEncoderConfig,
     inputs: TextInput,
     heads: dict[str, Head],
     positions: Positions | None = None,

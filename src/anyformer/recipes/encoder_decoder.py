@@ -16,18 +16,18 @@ from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
-from anyformer.heads.embed import EmbedHead
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageHead
 from anyformer.inputs.base import Input
-from anyformer.inputs.bridge import BridgeInput
+from anyformer.inputs.projection import ProjectedInput
 from anyformer.inputs.text import TextInput
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.bert import BERT, SIZES
+from anyformer.model import Model, OutputSpec, Stage
+from anyformer.recipes.bert import SIZES, BERTConfig
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoder(Settings):
+class EncoderDecoderConfig(Settings):
     # The settings of a family that is known only when they are read: {"family": "bert", "n_layers": 12, …}
     encoder: dict[str, Any] = field(default_factory=dict, hash=False)
     decoder: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -59,7 +59,7 @@ def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
     inputs, stack, model = build_side(given, "encoder")
     stage = Stage("encoder", inputs, stack)
     for head in model.heads.values():
-        if isinstance(head, EmbedHead) and head.pool is not None:
+        if isinstance(head, EmbeddingHead) and head.pool is not None:
             # The published form holds the encoder's pooler, which nothing reads: kept, and not trained.
             stage.add_module("pooler", head.pool.requires_grad_(False))
     return stage, model
@@ -90,12 +90,12 @@ def widths(encoder: Settings, decoder: Settings) -> tuple[int, int]:
     return first["d_model"], second["d_model"] if wanted is None else wanted
 
 
-def build(config: EncoderDecoder, family: str = "encoder-decoder") -> Model:
+def build(config: EncoderDecoderConfig, family: str = "encoder-decoder") -> Model:
     made, wanted = widths(side(config.encoder)[1], side(config.decoder)[1])
     encoder, first = _encoder(config.encoder)
-    bridge = [Stage("bridge", BridgeInput("encoder", made, wanted), None)] if made != wanted else []
+    bridge = [Stage("bridge", ProjectedInput("encoder", made, wanted), None)] if made != wanted else []
     decoder, head, second = _decoder(config.decoder, "bridge" if bridge else "encoder")
-    report = Report(
+    report = OutputSpec(
         hidden={
             "encoder_hidden_states": ("encoder", first.report.hidden["hidden_states"][1]),
             "decoder_hidden_states": ("decoder", second.report.hidden["hidden_states"][1]),
@@ -118,14 +118,14 @@ def build(config: EncoderDecoder, family: str = "encoder-decoder") -> Model:
     )
 
 
-def init(config: EncoderDecoder) -> InitConfig:
+def init(config: EncoderDecoderConfig) -> InitConfig:
     family, settings = side(config.encoder)
     return family.init(settings)
 
 
-def _pair(size: BERT, start: int, end: int) -> EncoderDecoder:
+def _pair(size: BERTConfig, start: int, end: int) -> EncoderDecoderConfig:
     decoder = size.replace(head="masked", causal=True, cross_attention=True)
-    return EncoderDecoder(
+    return EncoderDecoderConfig(
         encoder={"family": "bert", **size.replace(head="base").to_json()},
         decoder={"family": "bert", **decoder.to_json()},
         padding=0,
@@ -141,4 +141,4 @@ RECIPES = {
     "bert2bert-base": _pair(SIZES["bert-base"], _CLS, _SEP),
 }
 
-register(Family("encoder-decoder", EncoderDecoder, build, init, __doc__ or ""), RECIPES)
+register(Family("encoder-decoder", EncoderDecoderConfig, build, init, __doc__ or ""), RECIPES)

@@ -18,15 +18,15 @@ from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.classify import Problem
-from anyformer.heads.pooled import PooledConfig, PooledHead
+from anyformer.heads.pooled import PooledClassificationHead, PooledConfig
 from anyformer.inputs.sets import TableInput, TableInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import stack_report, whole_heads
+from anyformer.recipes.common import check_heads_divide, stack_report
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class FTTransformer(Settings):
+class FTTransformerConfig(Settings):
     n_layers: int = 3
     d_model: int = 192
     n_heads: int = 8
@@ -41,10 +41,10 @@ class FTTransformer(Settings):
     problem: Problem | None = None
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
 
 
-def _block(config: FTTransformer, first: bool) -> BlockConfig:
+def _block(config: FTTransformerConfig, first: bool) -> BlockConfig:
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
     feedforward = FeedForwardConfig(
         d_model=config.d_model,
@@ -62,7 +62,7 @@ def _block(config: FTTransformer, first: bool) -> BlockConfig:
     )
 
 
-def build(config: FTTransformer) -> Model:
+def build(config: FTTransformerConfig) -> Model:
     inputs = TableInputConfig(n_numbers=config.n_numbers, categories=config.categories, d_model=config.d_model)
     blocks = tuple(_block(config, i == 0) for i in range(config.n_layers))
     head = PooledConfig(
@@ -76,18 +76,18 @@ def build(config: FTTransformer) -> Model:
     )
     stage = Stage("encoder", TableInput(inputs), Stack(StackConfig(blocks=blocks), config.d_model))
     report = stack_report("encoder", config.n_layers)
-    return Model("ft-transformer", config, [stage], {"classify": PooledHead(head)}, report)
+    return Model("ft-transformer", config, [stage], {"classify": PooledClassificationHead(head)}, report)
 
 
-def init(config: FTTransformer) -> InitConfig:
+def init(config: FTTransformerConfig) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=config.d_model**-0.5)
 
 
 SIZES = {
-    "ft-transformer-tiny": FTTransformer(
+    "ft-transformer-tiny": FTTransformerConfig(
         n_layers=2, d_model=32, n_heads=4, d_hidden=48, n_numbers=3, categories=(4, 2), n_labels=3
     ),
-    "ft-transformer-base": FTTransformer(),
+    "ft-transformer-base": FTTransformerConfig(),
 }
 
-register(Family("ft-transformer", FTTransformer, build, init, __doc__ or ""), SIZES)
+register(Family("ft-transformer", FTTransformerConfig, build, init, __doc__ or ""), SIZES)

@@ -7,19 +7,19 @@ Published: 1B (instruction-tuned) 14.7% on MMLU-Pro, 4B 43.6% (table 6 of the pa
 
 from __future__ import annotations
 
-from anyformer.core.rope import Rope
+from anyformer.core.rope import RopeConfig
 from anyformer.model import Model
 from anyformer.recipes import llama
-from anyformer.recipes.llama import Llama, init
+from anyformer.recipes.llama import LlamaConfig, init
 from anyformer.registry import Family, register
 
 
-def build(config: Llama) -> Model:
+def build(config: LlamaConfig) -> Model:
     return llama.build(config, "gemma3")
 
 
-_ROPES = (Rope(base=1_000_000.0), Rope(base=10_000.0))
-_GEMMA3 = Llama(
+_ROPES = (RopeConfig(base=1_000_000.0), RopeConfig(base=10_000.0))
+_GEMMA3 = LlamaConfig(
     vocab_size=262144,
     max_length=32768,
     d_model=640,
@@ -61,4 +61,4 @@ SIZES = {
     "gemma3-1b": _GEMMA3.replace(n_layers=26, d_model=1152, d_hidden=6912),
 }
 
-register(Family("gemma3", Llama, build, init, __doc__ or ""), SIZES)
+register(Family("gemma3", LlamaConfig, build, init, __doc__ or ""), SIZES)

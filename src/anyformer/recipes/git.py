@@ -15,20 +15,20 @@ from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.text import TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.clip import CLIPVision, vision_stage
-from anyformer.recipes.usual import TINY, stack_report, usual_block, usual_init, whole_heads
+from anyformer.recipes.clip import CLIPVisionConfig, vision_stage
+from anyformer.recipes.common import TINY, check_heads_divide, normal_init, stack_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class GIT(Settings):
-    vision: CLIPVision = field(default_factory=lambda: CLIPVision(patch_size=(16, 16), head="base"))
+class GITConfig(Settings):
+    vision: CLIPVisionConfig = field(default_factory=lambda: CLIPVisionConfig(patch_size=(16, 16), head="base"))
     n_layers: int = 6
     d_model: int = 768
     n_heads: int = 12
@@ -46,7 +46,7 @@ class GIT(Settings):
     end: int | None = 102
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
         self.require((self.n_frames or 0) <= 1000, f"n_frames is {self.n_frames}; it must be at most 1,000.")
 
     @property
@@ -54,16 +54,16 @@ class GIT(Settings):
         return self.vision.image_size
 
 
-def _block(config: GIT) -> BlockConfig:
+def _block(config: GITConfig) -> BlockConfig:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     norm = NormConfig(eps=config.norm_eps)
-    return usual_block(attention, feedforward, order="post", norm=norm, dropout=config.dropout)
+    return transformer_block(attention, feedforward, order="post", norm=norm, dropout=config.dropout)
 
 
-def build(config: GIT) -> Model:
+def build(config: GITConfig) -> Model:
     words = TextInputConfig(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -73,7 +73,7 @@ def build(config: GIT) -> Model:
     )
     inputs = PrefixedTextInput(
         words,
-        Table(config.max_length, config.d_model),
+        LearnedPositions(config.max_length, config.d_model),
         "vision",
         config.vision.d_model,
         NormConfig(eps=config.vision.norm_eps),
@@ -95,14 +95,16 @@ def build(config: GIT) -> Model:
     return Model("git", config, [vision, Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-_TINY = CLIPVision(n_layers=2, d_model=48, n_heads=4, d_hidden=96, image_size=(32, 32), patch_size=(8, 8), head="base")
-_LARGE = CLIPVision(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, patch_size=(14, 14), head="base")
+_TINY = CLIPVisionConfig(
+    n_layers=2, d_model=48, n_heads=4, d_hidden=96, image_size=(32, 32), patch_size=(8, 8), head="base"
+)
+_LARGE = CLIPVisionConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, patch_size=(14, 14), head="base")
 
 SIZES = {
-    "git-tiny": GIT(vision=_TINY, **TINY, vocab_size=256, max_length=128, begin=1, end=2),
-    "git-base": GIT(),
-    "git-large": GIT(vision=_LARGE),
-    "git-base-vatex": GIT(n_frames=6),
+    "git-tiny": GITConfig(vision=_TINY, **TINY, vocab_size=256, max_length=128, begin=1, end=2),
+    "git-base": GITConfig(),
+    "git-large": GITConfig(vision=_LARGE),
+    "git-base-vatex": GITConfig(n_frames=6),
 }
 
-register(Family("git", GIT, build, usual_init, __doc__ or ""), SIZES)
+register(Family("git", GITConfig, build, normal_init, __doc__ or ""), SIZES)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from anyformer.core.masks import Causal, Mask, Window
 from anyformer.model import Model
 from anyformer.recipes import gpt2
-from anyformer.recipes.gpt2 import GPT2
-from anyformer.recipes.usual import deep_init
+from anyformer.recipes.common import deep_init
+from anyformer.recipes.gpt2 import GPT2Config
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPT3(GPT2):
+class GPT3Config(GPT2Config):
     max_length: int = 2048
     band: int = 256  # tokens that a query of the second, fourth, … layer sees, itself among them
 
@@ -28,7 +28,7 @@ class GPT3(GPT2):
         self.require(self.band > 0, f"band is {self.band}; it must be 1 or more.")
 
 
-def build(config: GPT3) -> Model:
+def build(config: GPT3Config) -> Model:
     def mask(layer: int) -> Mask:
         return Causal() & Window(config.band - 1) if layer % 2 else Causal()
 
@@ -36,16 +36,18 @@ def build(config: GPT3) -> Model:
 
 
 SIZES = {
-    "gpt3-tiny": GPT3(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128, band=6),
+    "gpt3-tiny": GPT3Config(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128, band=6),
     #                         layers        width          heads
-    "gpt3-small": GPT3(n_layers=12, d_model=768, n_heads=12),
-    "gpt3-medium": GPT3(n_layers=24, d_model=1024, n_heads=16),
-    "gpt3-large": GPT3(n_layers=24, d_model=1536, n_heads=16),
-    "gpt3-xl": GPT3(n_layers=24, d_model=2048, n_heads=16),  # the paper prints 24 heads of 128, which 2048 has not
-    "gpt3-2.7b": GPT3(n_layers=32, d_model=2560, n_heads=32),
-    "gpt3-6.7b": GPT3(n_layers=32, d_model=4096, n_heads=32),
-    "gpt3-13b": GPT3(n_layers=40, d_model=5120, n_heads=40),  # the paper prints a width of 5140
-    "gpt3-175b": GPT3(n_layers=96, d_model=12288, n_heads=96),
+    "gpt3-small": GPT3Config(n_layers=12, d_model=768, n_heads=12),
+    "gpt3-medium": GPT3Config(n_layers=24, d_model=1024, n_heads=16),
+    "gpt3-large": GPT3Config(n_layers=24, d_model=1536, n_heads=16),
+    "gpt3-xl": GPT3Config(
+        n_layers=24, d_model=2048, n_heads=16
+    ),  # the paper prints 24 heads of 128, which 2048 has not
+    "gpt3-2.7b": GPT3Config(n_layers=32, d_model=2560, n_heads=32),
+    "gpt3-6.7b": GPT3Config(n_layers=32, d_model=4096, n_heads=32),
+    "gpt3-13b": GPT3Config(n_layers=40, d_model=5120, n_heads=40),  # the paper prints a width of 5140
+    "gpt3-175b": GPT3Config(n_layers=96, d_model=12288, n_heads=96),
 }
 
-register(Family("gpt3", GPT3, build, deep_init, __doc__ or ""), SIZES)
+register(Family("gpt3", GPT3Config, build, deep_init, __doc__ or ""), SIZES)

@@ -17,16 +17,16 @@ from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Rotary
-from anyformer.core.rope import Rope
+from anyformer.core.rope import RopeConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block, whole_heads
+from anyformer.recipes.common import TINY, check_heads_divide, next_token_head, stack_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoX(Settings):
+class GPTNeoXConfig(Settings):
     n_layers: int = 44
     d_model: int = 6144
     n_heads: int = 64
@@ -37,7 +37,7 @@ class GPTNeoX(Settings):
     norm_eps: float = 1e-5
     parallel: bool = True
     bias: bool = True  # of the attention's projections
-    rope: Rope = Rope(share=0.25)
+    rope: RopeConfig = RopeConfig(share=0.25)
     dropout: float = 0.0
     attention_dropout: float = 0.0
     tied: bool = False
@@ -45,10 +45,10 @@ class GPTNeoX(Settings):
     end: int | tuple[int, ...] | None = 0
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
 
 
-def _block(config: GPTNeoX) -> BlockConfig:
+def _block(config: GPTNeoXConfig) -> BlockConfig:
     attention = AttentionConfig(
         d_query=config.d_model,
         n_heads=config.n_heads,
@@ -58,33 +58,35 @@ def _block(config: GPTNeoX) -> BlockConfig:
         mask=Causal(),
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    block = usual_block(attention, feedforward, norm=NormConfig(eps=config.norm_eps), dropout=config.dropout)
+    block = transformer_block(attention, feedforward, norm=NormConfig(eps=config.norm_eps), dropout=config.dropout)
     return block.replace(parallel=config.parallel)
 
 
-def build(config: GPTNeoX) -> Model:
+def build(config: GPTNeoXConfig) -> Model:
     inputs = TextInput(
         TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, dropout=config.dropout),
     )
     rotary = Rotary(config.d_model // config.n_heads, rope=config.rope, trained=config.max_length)
     stack = StackConfig.repeat(_block(config), config.n_layers, NormConfig(eps=config.norm_eps))
-    head = next_word(config, inputs)
+    head = next_token_head(config, inputs)
     report = stack_report("decoder", config.n_layers, normed=True)
     stage = Stage("decoder", inputs, Stack(stack, config.d_model, rotary))
     return Model("gptneox", config, [stage], {"language": head}, report)
 
 
-def init(config: GPTNeoX) -> InitConfig:
+def init(config: GPTNeoXConfig) -> InitConfig:
     return InitConfig(std=config.init_std)
 
 
-def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50304) -> GPTNeoX:
-    return GPTNeoX(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, vocab_size=vocab_size)
+def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50304) -> GPTNeoXConfig:
+    return GPTNeoXConfig(
+        n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, vocab_size=vocab_size
+    )
 
 
 SIZES = {
-    "gptneox-tiny": GPTNeoX(**TINY, vocab_size=256, max_length=128, attention_dropout=0.1),
-    "gptneox-20b": GPTNeoX(),
+    "gptneox-tiny": GPTNeoXConfig(**TINY, vocab_size=256, max_length=128, attention_dropout=0.1),
+    "gptneox-20b": GPTNeoXConfig(),
     #                    layers  width  heads  words
     "pythia-70m": _pythia(6, 512, 8),
     "pythia-160m": _pythia(12, 768, 12),
@@ -96,4 +98,4 @@ SIZES = {
     "pythia-12b": _pythia(36, 5120, 40, 50688),
 }
 
-register(Family("gptneox", GPTNeoX, build, init, __doc__ or ""), SIZES)
+register(Family("gptneox", GPTNeoXConfig, build, init, __doc__ or ""), SIZES)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from anyformer.inputs.backbone import ResNetConfig
 from anyformer.model import Model
-from anyformer.recipes.usual import usual_init
-from anyformer.recipes.vit import LITE, ViT, assemble, head, images
+from anyformer.recipes.common import normal_init
+from anyformer.recipes.vit import LITE, ViTConfig, assemble, head, images
 from anyformer.registry import Family, register
 
 # Its last stage is left out and its blocks go to the one before, so that a cell is 16 pixels wide.
@@ -21,7 +21,7 @@ _SMALL = ResNetConfig(kind="basic", d_stem=64, widths=(64, 128), depths=(1, 1), 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hybrid(ViT):
+class HybridViTConfig(ViTConfig):
     backbone: ResNetConfig = _R50
     patch_size: tuple[int, ...] = (1, 1)  # in cells of the backbone
 
@@ -31,18 +31,18 @@ class Hybrid(ViT):
         self.require(same, f"the backbone takes {self.backbone.n_channels} channels, n_channels is {self.n_channels}.")
 
 
-def build(config: Hybrid) -> Model:
+def build(config: HybridViTConfig) -> Model:
     return assemble("hybrid", config, images(config).replace(backbone=config.backbone), head(config))
 
 
-def _small(n_layers: int, backbone: ResNetConfig) -> Hybrid:
+def _small(n_layers: int, backbone: ResNetConfig) -> HybridViTConfig:
     """As the ViT for pictures of 32 x 32."""
     fields = {name: getattr(LITE, name) for name in LITE.names()}
-    return Hybrid(**{**fields, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
+    return HybridViTConfig(**{**fields, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
 
 
 SIZES = {
-    "hybrid-tiny": Hybrid(
+    "hybrid-tiny": HybridViTConfig(
         n_layers=2,
         d_model=32,
         n_heads=4,
@@ -53,8 +53,8 @@ SIZES = {
         backbone=_SMALL.replace(d_stem=8, widths=(8, 16)),
     ),
     "hybrid-cifar": _small(5, _SMALL),
-    "hybrid-r50-b16": Hybrid(),
-    "hybrid-r50-l16": Hybrid(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
+    "hybrid-r50-b16": HybridViTConfig(),
+    "hybrid-r50-l16": HybridViTConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("hybrid", Hybrid, build, usual_init, __doc__ or ""), SIZES)
+register(Family("hybrid", HybridViTConfig, build, normal_init, __doc__ or ""), SIZES)

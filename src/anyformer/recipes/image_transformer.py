@@ -17,20 +17,20 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.masks import Blocks, Causal, Mask
+from anyformer.core.masks import BlockLocal2D, Causal, Mask
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Cells
+from anyformer.core.positions import RasterPositions
 from anyformer.core.raster import Raster
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, deep_init, stack_report, usual_block, whole_heads
+from anyformer.recipes.common import TINY, check_heads_divide, deep_init, stack_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTransformer(Settings):
+class ImageTransformerConfig(Settings):
     n_layers: int = 8
     d_model: int = 384
     n_heads: int = 6
@@ -45,7 +45,7 @@ class ImageTransformer(Settings):
     dropout: float = 0.1
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
         for name in ("image_size", "block", "memory"):
             self.require(len(getattr(self, name)) == 2, f"{name} is {getattr(self, name)}; it has two numbers.")
         self.require(min(*self.image_size, *self.block) > 0, "image_size and block have no zeros.")
@@ -67,20 +67,20 @@ class ImageTransformer(Settings):
     def mask(self) -> Mask:
         above, aside = self.memory
         raster = Raster(1, self.block[1]) if self.local == "1d" else self.raster
-        return Causal() & Blocks(raster, above, aside)
+        return Causal() & BlockLocal2D(raster, above, aside)
 
 
-def _block(config: ImageTransformer) -> BlockConfig:
+def _block(config: ImageTransformerConfig) -> BlockConfig:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, bias=False, out_bias=False, mask=config.mask
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    return usual_block(attention, feedforward, dropout=config.dropout)
+    return transformer_block(attention, feedforward, dropout=config.dropout)
 
 
-def build(config: ImageTransformer) -> Model:
+def build(config: ImageTransformerConfig) -> Model:
     rows, columns = config.image_size
-    cells = Cells(rows, columns, config.raster, config.d_model)
+    cells = RasterPositions(rows, columns, config.raster, config.d_model)
     inputs = PixelInput(config.n_values, config.d_model, cells, config.dropout)
     stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
     head = LanguageHead(
@@ -90,10 +90,10 @@ def build(config: ImageTransformer) -> Model:
     return Model("image-transformer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-_TINY = ImageTransformer(**TINY, image_size=(8, 8), block=(1, 16), memory=(0, 8))
+_TINY = ImageTransformerConfig(**TINY, image_size=(8, 8), block=(1, 16), memory=(0, 8))
 
 # One or two rounds through the pictures are too few for dropout to help.
-_CIFAR = ImageTransformer(dropout=0.0)
+_CIFAR = ImageTransformerConfig(dropout=0.0)
 
 SIZES = {
     "image-transformer-tiny": _TINY,
@@ -101,4 +101,4 @@ SIZES = {
     "image-transformer-cifar-2d": _CIFAR.replace(local="2d", block=(8, 8), memory=(8, 8)),
 }
 
-register(Family("image-transformer", ImageTransformer, build, deep_init, __doc__ or ""), SIZES)
+register(Family("image-transformer", ImageTransformerConfig, build, deep_init, __doc__ or ""), SIZES)

@@ -13,21 +13,21 @@ from typing import Any, Literal
 
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
-from anyformer.heads.embed import EmbedHead, MeanHead
+from anyformer.heads.embed import EmbeddingHead, MeanClassificationHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.gpt2 import GPT2, block
-from anyformer.recipes.usual import deep_init, stack_report
+from anyformer.recipes.common import deep_init, stack_report
+from anyformer.recipes.gpt2 import GPT2Config, block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageGPT(GPT2):
+class ImageGPTConfig(GPT2Config):
     n_layers: int = 24
     d_model: int = 512
     n_heads: int = 8
@@ -45,22 +45,22 @@ class ImageGPT(GPT2):
         self.require(not self.cross_attention, "cross_attention is not supported.")
 
 
-def _head(config: ImageGPT) -> Head:
+def _head(config: ImageGPTConfig) -> Head:
     if config.head == "base":
-        return EmbedHead("decoder")
+        return EmbeddingHead("decoder")
     if config.head == "classify":
-        return MeanHead("decoder", config.d_model, config.n_labels, config.problem)
+        return MeanClassificationHead("decoder", config.d_model, config.n_labels, config.problem)
     return LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size - 1, reads="decoder", shift=True, keep=True)
     )
 
 
-def build(config: ImageGPT) -> Model:
+def build(config: ImageGPTConfig) -> Model:
     inputs = TextInput(
         TextInputConfig(
             vocab_size=config.vocab_size, d_model=config.d_model, types="shared", dropout=config.embedding_dropout
         ),
-        Table(config.max_length, config.d_model),
+        LearnedPositions(config.max_length, config.d_model),
     )
     norm = NormConfig(kind="rms", eps=config.norm_eps)
     blocks = tuple(block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers))
@@ -70,17 +70,17 @@ def build(config: ImageGPT) -> Model:
 
 
 SIZES = {
-    "imagegpt-tiny": ImageGPT(n_layers=2, d_model=64, n_heads=4, vocab_size=257, max_length=64),
+    "imagegpt-tiny": ImageGPTConfig(n_layers=2, d_model=64, n_heads=4, vocab_size=257, max_length=64),
     # One to five rounds through the pictures are too few for dropout to help.
-    "imagegpt-cifar": ImageGPT(
+    "imagegpt-cifar": ImageGPTConfig(
         n_layers=8, d_model=384, n_heads=6, dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0
     ),
     #                            layers        width           heads
-    "imagegpt-small": ImageGPT(n_layers=24, d_model=512, n_heads=8),
-    "imagegpt-medium": ImageGPT(n_layers=36, d_model=1024, n_heads=8),
-    "imagegpt-large": ImageGPT(n_layers=48, d_model=1536, n_heads=16),
+    "imagegpt-small": ImageGPTConfig(n_layers=24, d_model=512, n_heads=8),
+    "imagegpt-medium": ImageGPTConfig(n_layers=36, d_model=1024, n_heads=8),
+    "imagegpt-large": ImageGPTConfig(n_layers=48, d_model=1536, n_heads=16),
 }
 
 TRAINING: dict[str, dict[str, Any]] = {"imagegpt-cifar": {"train.batch_size": 64}}
 
-register(Family("imagegpt", ImageGPT, build, deep_init, __doc__ or ""), SIZES, TRAINING)
+register(Family("imagegpt", ImageGPTConfig, build, deep_init, __doc__ or ""), SIZES, TRAINING)

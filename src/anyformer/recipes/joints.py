@@ -13,22 +13,27 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import EVERYTHING, Causal
+from anyformer.core.masks import NO_MASK, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Sinusoidal2D
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.keypoints import JointHead
+from anyformer.heads.keypoints import KeypointHead
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput
-from anyformer.inputs.latents import Queries, QueriesConfig, QueriesInTurn, QueriesInTurnConfig
+from anyformer.inputs.queries import (
+    AutoregressiveQueries,
+    AutoregressiveQueriesConfig,
+    LearnedQueries,
+    LearnedQueriesConfig,
+)
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, patches, usual_block, whole_heads
+from anyformer.recipes.common import check_heads_divide, image_input_config, pair_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joints(Settings):
+class KeypointDecoderConfig(Settings):
     image_size: tuple[int, ...] = (128, 128)
     n_channels: int = 3
     n_joints: int = 14
@@ -46,50 +51,54 @@ class Joints(Settings):
     in_turn: bool = False  # one joint after another, each told where the one before is; else all at once
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
         self.require(self.n_joints > 0, f"n_joints is {self.n_joints}; it must be 1 or more.")
         self.require(self.n_decoder_layers > 0, "n_decoder_layers must be 1 or more.")
 
 
-def _stack(config: Joints, n_layers: int, cross: bool) -> Stack:
-    mask = Causal() if cross and config.in_turn else EVERYTHING
+def _stack(config: KeypointDecoderConfig, n_layers: int, cross: bool) -> Stack:
+    mask = Causal() if cross and config.in_turn else NO_MASK
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     memory = config.d_model if cross else None
-    block = usual_block(attention, feedforward, d_context=memory, dropout=config.dropout)
+    block = transformer_block(attention, feedforward, d_context=memory, dropout=config.dropout)
     block = block.replace(drop_path=config.drop_path)
     # The head normalises each layer of the decoder by itself.
     return Stack(StackConfig.repeat(block, n_layers, None if cross else NormConfig()), config.d_model)
 
 
-def _pictures(config: Joints) -> Input:
+def _pictures(config: KeypointDecoderConfig) -> Input:
     if config.backbone is not None:
         net = config.backbone.replace(n_channels=config.n_channels)
         return BackboneInput(BackboneInputConfig(resnet=net, d_model=config.d_model), Sinusoidal2D(config.d_model))
-    return ImageInput(patches(config).replace(class_token=False, dropout=0.0))
+    return ImageInput(image_input_config(config).replace(class_token=False, dropout=0.0))
 
 
-def _queries(config: Joints) -> Input:
+def _queries(config: KeypointDecoderConfig) -> Input:
     if config.in_turn:
-        return QueriesInTurn(QueriesInTurnConfig(n=config.n_joints, d_model=config.d_model, source="encoder"))
-    return Queries(
-        QueriesConfig(n=config.n_joints, d_model=config.d_model, as_code=True, source="encoder", prefix="decoder_")
+        return AutoregressiveQueries(
+            AutoregressiveQueriesConfig(n=config.n_joints, d_model=config.d_model, source="encoder")
+        )
+    return LearnedQueries(
+        LearnedQueriesConfig(
+            n=config.n_joints, d_model=config.d_model, as_code=True, source="encoder", prefix="decoder_"
+        )
     )
 
 
-def build(config: Joints) -> Model:
+def build(config: KeypointDecoderConfig) -> Model:
     stages = [
         Stage("encoder", _pictures(config), _stack(config, config.n_layers, cross=False)),
         Stage("decoder", _queries(config), _stack(config, config.n_decoder_layers, cross=True), attends="encoder"),
     ]
     report = pair_report(config.n_layers, config.n_decoder_layers)
-    head = JointHead(config.d_model, "decoder", "encoder", NormConfig())
+    head = KeypointHead(config.d_model, "decoder", "encoder", NormConfig())
     return Model("joints", config, stages, {"pose": head}, report)
 
 
-def init(config: Joints) -> InitConfig:
+def init(config: KeypointDecoderConfig) -> InitConfig:
     return InitConfig(linear="xavier", embedding_std=0.5)
 
 
@@ -97,7 +106,7 @@ def init(config: Joints) -> InitConfig:
 _NET = ResNetConfig(kind="basic", d_stem=48, widths=(48, 96), depths=(2, 2), norm="batch")
 
 SIZES = {
-    "joints-tiny": Joints(
+    "joints-tiny": KeypointDecoderConfig(
         image_size=(32, 32),
         n_joints=5,
         backbone=ResNetConfig(kind="basic", d_stem=8, widths=(8, 16), depths=(1, 1), norm="batch"),
@@ -107,9 +116,9 @@ SIZES = {
         n_heads=4,
         d_hidden=64,
     ),
-    "joints-96": Joints(image_size=(96, 96), n_joints=68, n_channels=1, backbone=_NET),
-    "joints-128": Joints(image_size=(128, 128), n_joints=14, backbone=_NET),
-    "joints-vit-128": Joints(image_size=(128, 128), n_joints=14, n_layers=6),
+    "joints-96": KeypointDecoderConfig(image_size=(96, 96), n_joints=68, n_channels=1, backbone=_NET),
+    "joints-128": KeypointDecoderConfig(image_size=(128, 128), n_joints=14, backbone=_NET),
+    "joints-vit-128": KeypointDecoderConfig(image_size=(128, 128), n_joints=14, n_layers=6),
 }
 
-register(Family("joints", Joints, build, init, __doc__ or ""), SIZES)
+register(Family("joints", KeypointDecoderConfig, build, init, __doc__ or ""), SIZES)

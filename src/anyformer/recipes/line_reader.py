@@ -14,22 +14,22 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import EVERYTHING, Causal
+from anyformer.core.masks import NO_MASK, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Sinusoidal
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
+from anyformer.heads.ctc import CTCHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.heads.spelling import SpellingHead
-from anyformer.inputs.columns import ColumnInput, ColumnInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.inputs.text_line import TextLineInput, TextLineInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, usual_block, whole_heads
+from anyformer.recipes.common import check_heads_divide, pair_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineReader(Settings):
+class LineReaderConfig(Settings):
     image_size: tuple[int, ...] = (32, 640)  # rows, and the most columns that a line has
     n_channels: int = 1
     widths: tuple[int, ...] = (48, 96, 160, 256)  # channels of the convolutions
@@ -47,33 +47,33 @@ class LineReader(Settings):
     end: int = 1
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
         for name in ("padding", "decoder_start", "end"):
             token, n = getattr(self, name), self.vocab_size
             self.require(0 <= token < n, f"{name} is {token}; it must be an id of the vocabulary, 0 to {n - 1}.")
 
 
-def _stack(config: LineReader, n_layers: int, decodes: bool) -> Stack:
-    mask = Causal() if decodes else EVERYTHING
+def _stack(config: LineReaderConfig, n_layers: int, decodes: bool) -> Stack:
+    mask = Causal() if decodes else NO_MASK
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, mask=mask)
     network = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     memory = config.d_model if decodes else None
-    block = usual_block(attention, network, d_context=memory, dropout=config.dropout)
+    block = transformer_block(attention, network, d_context=memory, dropout=config.dropout)
     return Stack(StackConfig.repeat(block, n_layers, NormConfig()), config.d_model)
 
 
-def _encoder(config: LineReader) -> Stage:
-    columns = ColumnInputConfig(
+def _encoder(config: LineReaderConfig) -> Stage:
+    columns = TextLineInputConfig(
         height=config.image_size[0],
         n_channels=config.n_channels,
         widths=config.widths,
         d_model=config.d_model,
         dropout=config.dropout,
     )
-    return Stage("encoder", ColumnInput(columns), _stack(config, config.n_layers, decodes=False))
+    return Stage("encoder", TextLineInput(columns), _stack(config, config.n_layers, decodes=False))
 
 
-def _decoder(config: LineReader) -> Stage:
+def _decoder(config: LineReaderConfig) -> Stage:
     words = TextInputConfig(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -87,11 +87,11 @@ def _decoder(config: LineReader) -> Stage:
     return Stage("decoder", TextInput(words, Sinusoidal(config.d_model)), stack, attends="encoder")
 
 
-def build(config: LineReader) -> Model:
+def build(config: LineReaderConfig) -> Model:
     language = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
     heads: dict[str, Head] = {"language": LanguageHead(language)}
     if config.spelling:
-        heads["spelling"] = SpellingHead(
+        heads["spelling"] = CTCHead(
             config.d_model, config.vocab_size, "encoder", config.padding, config.end, config.spelling
         )
     report = pair_report(config.n_layers, config.n_decoder_layers)
@@ -100,15 +100,15 @@ def build(config: LineReader) -> Model:
     return Model("line-reader", config, stages, heads, report, decoder_start=start, padding=padding)
 
 
-def init(config: LineReader) -> InitConfig:
+def init(config: LineReaderConfig) -> InitConfig:
     return InitConfig(linear="xavier", embedding_std=config.d_model**-0.5)
 
 
 SIZES = {
-    "line-reader-tiny": LineReader(
+    "line-reader-tiny": LineReaderConfig(
         image_size=(16, 64), widths=(8, 12, 16), n_layers=1, n_decoder_layers=2, d_model=32, d_hidden=64, vocab_size=256
     ),
-    "line-reader-small": LineReader(),
+    "line-reader-small": LineReaderConfig(),
 }
 
-register(Family("line-reader", LineReader, build, init, __doc__ or ""), SIZES)
+register(Family("line-reader", LineReaderConfig, build, init, __doc__ or ""), SIZES)

@@ -21,16 +21,16 @@ from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal, Mask, Window
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Rotary
-from anyformer.core.rope import Rope
+from anyformer.core.rope import RopeConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import next_word, stack_report, usual_block
+from anyformer.recipes.common import next_token_head, stack_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama(Settings):
+class LlamaConfig(Settings):
     n_layers: int = 32
     d_model: int = 4096
     n_heads: int = 32
@@ -48,7 +48,9 @@ class Llama(Settings):
     out_bias: bool = False
     hidden_bias: bool = False
     scale: float | None = None  # scores are divided by the root of this; None: of d_head
-    ropes: tuple[Rope, ...] = (Rope(),)  # of all layers; or of those that see everything, and of those with a window
+    ropes: tuple[RopeConfig, ...] = (
+        RopeConfig(),
+    )  # of all layers; or of those that see everything, and of those with a window
     window: int | None = None  # tokens that a query sees, itself among them
     windowed: tuple[bool, ...] = (True,)  # which layers have the window, over and over up to n_layers
     scale_embedding: bool = False  # multiply word vectors by √d_model
@@ -75,11 +77,11 @@ class Llama(Settings):
         return [self.window is not None and self.windowed[i % len(self.windowed)] for i in range(self.n_layers)]
 
 
-def _norm(config: Llama) -> NormConfig:
+def _norm(config: LlamaConfig) -> NormConfig:
     return NormConfig(kind=config.norm, eps=config.norm_eps)
 
 
-def _block(config: Llama, windowed: bool) -> BlockConfig:
+def _block(config: LlamaConfig, windowed: bool) -> BlockConfig:
     mask: Mask = Causal()
     if windowed and config.window is not None:
         mask = mask & Window(config.window - 1)
@@ -102,10 +104,10 @@ def _block(config: Llama, windowed: bool) -> BlockConfig:
         gated=True,
         bias=config.hidden_bias,
     )
-    return usual_block(attention, feedforward, order="sandwich" if config.sandwich else "pre", norm=_norm(config))
+    return transformer_block(attention, feedforward, order="sandwich" if config.sandwich else "pre", norm=_norm(config))
 
 
-def build(config: Llama, family: str = "llama") -> Model:
+def build(config: LlamaConfig, family: str = "llama") -> Model:
     inputs = TextInput(
         TextInputConfig(
             vocab_size=config.vocab_size,
@@ -120,35 +122,37 @@ def build(config: Llama, family: str = "llama") -> Model:
         config.d_model,
         [rotations[-1] if windowed else rotations[0] for windowed in config.windows],
     )
-    head = next_word(config, inputs)
+    head = next_token_head(config, inputs)
     report = stack_report("decoder", config.n_layers, normed=True)
     return Model(family, config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-def init(config: Llama) -> InitConfig:
+def init(config: LlamaConfig) -> InitConfig:
     return InitConfig(std=config.init_std)
 
 
-TINY = Llama(
+TINY = LlamaConfig(
     n_layers=2, d_model=64, n_heads=4, n_kv_heads=2, d_hidden=128, vocab_size=256, max_length=128, attention_dropout=0.1
 )
 
-_LLAMA3 = Llama(
-    n_kv_heads=8, d_hidden=14336, vocab_size=128256, max_length=8192, ropes=(Rope(base=500_000.0),), end=128001
+_LLAMA3 = LlamaConfig(
+    n_kv_heads=8, d_hidden=14336, vocab_size=128256, max_length=8192, ropes=(RopeConfig(base=500_000.0),), end=128001
 )
-_STRETCHED = Rope(base=500_000.0, kind="blend", factor=32.0, trained=8192)
-_SMOL = Llama(vocab_size=49152, max_length=8192, ropes=(Rope(base=100_000.0),), tied=True, end=0)
+_STRETCHED = RopeConfig(base=500_000.0, kind="blend", factor=32.0, trained=8192)
+_SMOL = LlamaConfig(vocab_size=49152, max_length=8192, ropes=(RopeConfig(base=100_000.0),), tied=True, end=0)
 
 SIZES = {
     "llama-tiny": TINY,
-    "llama2-7b": Llama(),
+    "llama2-7b": LlamaConfig(),
     "llama3-8b": _LLAMA3,
     "llama3.2-1b": _LLAMA3.replace(
         n_layers=16, d_model=2048, d_hidden=8192, max_length=131072, ropes=(_STRETCHED,), tied=True
     ),
     "smollm2-135m": _SMOL.replace(n_layers=30, d_model=576, n_heads=9, n_kv_heads=3, d_hidden=1536),
     "smollm2-360m": _SMOL.replace(n_layers=32, d_model=960, n_heads=15, n_kv_heads=5, d_hidden=2560),
-    "smollm2-1.7b": _SMOL.replace(n_layers=24, d_model=2048, n_heads=32, d_hidden=8192, ropes=(Rope(base=130_000.0),)),
+    "smollm2-1.7b": _SMOL.replace(
+        n_layers=24, d_model=2048, n_heads=32, d_hidden=8192, ropes=(RopeConfig(base=130_000.0),)
+    ),
 }
 
-register(Family("llama", Llama, build, init, __doc__ or ""), SIZES)
+register(Family("llama", LlamaConfig, build, init, __doc__ or ""), SIZES)

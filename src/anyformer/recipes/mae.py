@@ -15,13 +15,13 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report, xavier_init
-from anyformer.recipes.vit import PreNorm, ViT, encoder_block
+from anyformer.recipes.common import TINY, stack_report, xavier_init
+from anyformer.recipes.vit import PreNormConfig, ViTConfig, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Autoencoder(PreNorm):
+class AutoencoderConfig(PreNormConfig):
     """What MAE and VideoMAE say."""
 
     n_decoder_layers: int = 8
@@ -48,19 +48,19 @@ class Autoencoder(PreNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MAE(Autoencoder):
+class MAEConfig(AutoencoderConfig):
     d_head: int | None = None  # None: d_model / n_heads
     image_size: int = 224
     patch_size: int = 16
     qkv_bias: bool = True
 
 
-def _stack(config: MAE) -> Stack:
+def _stack(config: MAEConfig) -> Stack:
     block = encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head)
     return Stack(StackConfig.repeat(block, config.n_layers, config.norm), config.d_model)
 
 
-def build(config: MAE) -> Model:
+def build(config: MAEConfig) -> Model:
     patch = (config.patch_size, config.patch_size)
     images = ImageInputConfig(
         image_size=(config.image_size, config.image_size),
@@ -83,9 +83,13 @@ def build(config: MAE) -> Model:
 def encoder(model: Model) -> Model:
     """The encoder as a ViT that classifies the mean of its patches: what is fine-tuned after pre-training, its places
     still the fixed ones. Blocks are left out as in the paper's fine-tuning (table 9)."""
-    old: MAE = model.config  # type: ignore[assignment]
-    config = ViT(
-        **{name: getattr(old, name) for name in ViT.names() if name in MAE.names() and not name.endswith("_size")},
+    old: MAEConfig = model.config  # type: ignore[assignment]
+    config = ViTConfig(
+        **{
+            name: getattr(old, name)
+            for name in ViTConfig.names()
+            if name in MAEConfig.names() and not name.endswith("_size")
+        },
         image_size=(old.image_size, old.image_size),
         patch_size=(old.patch_size, old.patch_size),
         positions="sine-2d",
@@ -101,11 +105,11 @@ def encoder(model: Model) -> Model:
 
 
 SIZES = {
-    "mae-tiny": MAE(
+    "mae-tiny": MAEConfig(
         **TINY, n_decoder_layers=1, d_decoder=32, n_decoder_heads=4, d_decoder_hidden=64, image_size=32, patch_size=8
     ),
     # Its encoder is as wide and deep as vit-lite.
-    "mae-cifar": MAE(
+    "mae-cifar": MAEConfig(
         n_layers=7,
         d_model=256,
         n_heads=4,
@@ -119,13 +123,13 @@ SIZES = {
         norm_eps=1e-6,
         normalise_pixels=True,
     ),
-    "mae-b16": MAE(),
-    "mae-l16": MAE(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
-    "mae-h14": MAE(n_layers=32, d_model=1280, n_heads=16, d_hidden=5120, patch_size=14),
+    "mae-b16": MAEConfig(),
+    "mae-l16": MAEConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
+    "mae-h14": MAEConfig(n_layers=32, d_model=1280, n_heads=16, d_hidden=5120, patch_size=14),
 }
 
 register(
-    Family("mae", MAE, build, xavier_init, __doc__ or "", single=encoder),
+    Family("mae", MAEConfig, build, xavier_init, __doc__ or "", single=encoder),
     SIZES,
     training={"mae-cifar": {"train.lr": 2e-3}},
 )

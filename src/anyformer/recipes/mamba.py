@@ -15,16 +15,16 @@ from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.core.statespace import StateSpaceConfig
+from anyformer.core.statespace import SelectiveStateSpaceConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.few_rows import FEW_WORDS
-from anyformer.recipes.usual import next_word
+from anyformer.model import Model, OutputSpec, Stage
+from anyformer.recipes.common import next_token_head
+from anyformer.recipes.small_data_presets import SMALL_TEXT_DATA
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba(Settings):
+class MambaConfig(Settings):
     n_layers: int = 24
     d_model: int = 768
     expand: int = 2  # the mixer works in d_model times this many channels
@@ -46,8 +46,8 @@ class Mamba(Settings):
         return self.d_inner if self.d_inner is not None else self.expand * self.d_model
 
 
-def _block(config: Mamba) -> BlockConfig:
-    mixer = StateSpaceConfig(
+def _block(config: MambaConfig) -> BlockConfig:
+    mixer = SelectiveStateSpaceConfig(
         d_model=config.d_model,
         d_inner=config.inner,
         d_state=config.d_state,
@@ -61,28 +61,30 @@ def _block(config: Mamba) -> BlockConfig:
     return BlockConfig(sublayers=(SublayerConfig(name="mixer", part=mixer, norm=norm),))
 
 
-def build(config: Mamba) -> Model:
+def build(config: MambaConfig) -> Model:
     inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
     norm = NormConfig(kind="rms", eps=config.norm_eps)
     stack = Stack(StackConfig.repeat(_block(config), config.n_layers, norm), config.d_model)
-    head = next_word(config, inputs)
-    report = Report(hidden={"hidden_states": ("decoder", (*range(1, config.n_layers + 1), -1))}, cache="cache_params")
+    head = next_token_head(config, inputs)
+    report = OutputSpec(
+        hidden={"hidden_states": ("decoder", (*range(1, config.n_layers + 1), -1))}, cache="cache_params"
+    )
     return Model("mamba", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-def init(config: Mamba) -> InitConfig:
+def init(config: MambaConfig) -> InitConfig:
     return InitConfig(std=0.02, residual_depth=config.n_layers)
 
 
 SIZES = {
     #                      layers        width
-    "mamba-tiny": Mamba(n_layers=2, d_model=64, vocab_size=256),
-    "mamba-mini": Mamba(n_layers=15, d_model=256),
-    "mamba-130m": Mamba(n_layers=24, d_model=768),
-    "mamba-370m": Mamba(n_layers=48, d_model=1024),
-    "mamba-790m": Mamba(n_layers=48, d_model=1536),
-    "mamba-1.4b": Mamba(n_layers=48, d_model=2048),
-    "mamba-2.8b": Mamba(n_layers=64, d_model=2560),
+    "mamba-tiny": MambaConfig(n_layers=2, d_model=64, vocab_size=256),
+    "mamba-mini": MambaConfig(n_layers=15, d_model=256),
+    "mamba-130m": MambaConfig(n_layers=24, d_model=768),
+    "mamba-370m": MambaConfig(n_layers=48, d_model=1024),
+    "mamba-790m": MambaConfig(n_layers=48, d_model=1536),
+    "mamba-1.4b": MambaConfig(n_layers=48, d_model=2048),
+    "mamba-2.8b": MambaConfig(n_layers=64, d_model=2560),
 }
 
-register(Family("mamba", Mamba, build, init, __doc__ or ""), SIZES, {"mamba-mini": FEW_WORDS})
+register(Family("mamba", MambaConfig, build, init, __doc__ or ""), SIZES, {"mamba-mini": SMALL_TEXT_DATA})

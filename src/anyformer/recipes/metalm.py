@@ -16,19 +16,19 @@ from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.errors import ConfigError
 from anyformer.heads.language import LanguageHead
-from anyformer.inputs.docked import DockedInput
+from anyformer.inputs.multimodal import MultimodalInput
 from anyformer.inputs.text import TextInput
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, OutputSpec, Stage
 from anyformer.recipes.encoder_decoder import build_side, side
-from anyformer.recipes.gpt2 import GPT2
 from anyformer.recipes.gpt2 import SIZES as GPT2_SIZES
+from anyformer.recipes.gpt2 import GPT2Config
 from anyformer.recipes.vit import SIZES as VIT_SIZES
-from anyformer.recipes.vit import ViT
+from anyformer.recipes.vit import ViTConfig
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaLM(Settings):
+class MetaLMConfig(Settings):
     decoder: dict[str, Any] = field(default_factory=dict, hash=False)  # {"family": "gpt2", "n_layers": 12, …}
     # What is docked, by name: the id that keeps a place for one of its vectors, and the settings of its family.
     # {"picture": {"token": 3, "encoder": {"family": "vit", …}}}
@@ -52,40 +52,40 @@ def _dock(name: str, encoder: Mapping[str, Any]) -> tuple[Stage, int]:
     return Stage(name, inputs, stack, optional=True), int(side(encoder)[1].to_json()["d_model"])
 
 
-def build(config: MetaLM) -> Model:
+def build(config: MetaLMConfig) -> Model:
     text, stack, model = build_side(config.decoder, "decoder")
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
     if not isinstance(text, TextInput) or not heads or heads[0].reads != "decoder":
         raise ConfigError("the decoder must read text and have a language head of its own, as GPT-2 has.")
     docked = {name: _dock(name, dock["encoder"]) for name, dock in config.docks.items()}
     widths = {name: (dock["token"], docked[name][1]) for name, dock in config.docks.items()}
-    stage = Stage("decoder", DockedInput(text, widths), stack)
+    stage = Stage("decoder", MultimodalInput(text, widths), stack)
     if not stage.remembers:
         raise ConfigError("the decoder must be causal.")
-    report = Report(hidden=model.report.hidden, attentions={"attentions": ("decoder.blocks.*.self.weights",)})
+    report = OutputSpec(hidden=model.report.hidden, attentions={"attentions": ("decoder.blocks.*.self.weights",)})
     stages = [*(stage for stage, _ in docked.values()), stage]
     return Model("metalm", config, stages, {"language": heads[0]}, report, padding=config.padding)
 
 
-def init(config: MetaLM) -> InitConfig:
+def init(config: MetaLMConfig) -> InitConfig:
     family, settings = side(config.decoder)
     return family.init(settings)
 
 
-def _one(encoder: ViT, decoder: GPT2) -> MetaLM:
+def _one(encoder: ViTConfig, decoder: GPT2Config) -> MetaLMConfig:
     """The last id of the vocabulary keeps the places."""
     picture = {"token": decoder.vocab_size - 1, "encoder": {"family": "vit", **encoder.replace(head="base").to_json()}}
-    return MetaLM(decoder={"family": "gpt2", **decoder.to_json()}, docks={"picture": picture})
+    return MetaLMConfig(decoder={"family": "gpt2", **decoder.to_json()}, docks={"picture": picture})
 
 
 SIZES = {
     "metalm-tiny": _one(VIT_SIZES["vit-tiny"], GPT2_SIZES["gpt2-tiny"].replace(d_model=48)),
     # A few thousand pictures of 160 x 160.
     "metalm-small": _one(
-        ViT(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(160, 160), dropout=0.1),
-        GPT2(n_layers=4, d_model=256, n_heads=4, vocab_size=8000, max_length=256),
+        ViTConfig(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(160, 160), dropout=0.1),
+        GPT2Config(n_layers=4, d_model=256, n_heads=4, vocab_size=8000, max_length=256),
     ),
     "metalm-b16-124m": _one(VIT_SIZES["vit-b16"], GPT2_SIZES["gpt2-124m"]),
 }
 
-register(Family("metalm", MetaLM, build, init, __doc__ or ""), SIZES)
+register(Family("metalm", MetaLMConfig, build, init, __doc__ or ""), SIZES)

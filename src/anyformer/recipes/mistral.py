@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from anyformer.model import Model
 from anyformer.recipes import llama
-from anyformer.recipes.llama import Llama, init
+from anyformer.recipes.llama import LlamaConfig, init
 from anyformer.registry import Family, register
 
 
-def build(config: Llama) -> Model:
+def build(config: LlamaConfig) -> Model:
     return llama.build(config, "mistral")
 
 
 SIZES = {
     "mistral-tiny": llama.TINY.replace(window=6),
-    "mistral-7b": Llama(n_kv_heads=8, d_hidden=14336, max_length=32768, window=4096),
+    "mistral-7b": LlamaConfig(n_kv_heads=8, d_hidden=14336, max_length=32768, window=4096),
 }
 
-register(Family("mistral", Llama, build, init, __doc__ or ""), SIZES)
+register(Family("mistral", LlamaConfig, build, init, __doc__ or ""), SIZES)

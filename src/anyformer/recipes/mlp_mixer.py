@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.convolution import PositionMixConfig
+from anyformer.core.convolution import TokenMixingConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.usual import deep_init, next_word
+from anyformer.model import Model, OutputSpec, Stage
+from anyformer.recipes.common import deep_init, next_token_head
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLPMixer(Settings):
+class MLPMixerConfig(Settings):
     n_layers: int = 8
     d_model: int = 512
     d_hidden: int = 2048
@@ -32,8 +32,8 @@ class MLPMixer(Settings):
     tied: bool = True
 
 
-def _block(config: MLPMixer) -> BlockConfig:
-    mix = PositionMixConfig(d_model=config.d_model, length=config.max_length)
+def _block(config: MLPMixerConfig) -> BlockConfig:
+    mix = TokenMixingConfig(d_model=config.d_model, length=config.max_length)
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden)
     return BlockConfig(
         sublayers=(
@@ -43,14 +43,14 @@ def _block(config: MLPMixer) -> BlockConfig:
     )
 
 
-def build(config: MLPMixer) -> Model:
+def build(config: MLPMixerConfig) -> Model:
     inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
     stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
-    head = next_word(config, inputs)
-    report = Report(hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))})
+    head = next_token_head(config, inputs)
+    report = OutputSpec(hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))})
     return Model("mlp-mixer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
 
 
-SIZES = {"mlp-mixer-tiny": MLPMixer(n_layers=2, d_model=64, d_hidden=128, max_length=32)}
+SIZES = {"mlp-mixer-tiny": MLPMixerConfig(n_layers=2, d_model=64, d_hidden=128, max_length=32)}
 
-register(Family("mlp-mixer", MLPMixer, build, deep_init, __doc__ or ""), SIZES)
+register(Family("mlp-mixer", MLPMixerConfig, build, deep_init, __doc__ or ""), SIZES)

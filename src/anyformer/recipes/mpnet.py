@@ -9,34 +9,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.core.positions import RelativeBuckets, Table
+from anyformer.core.positions import LearnedPositions, RelativeBuckets
 from anyformer.model import Model
 from anyformer.recipes import encoder, roberta
-from anyformer.recipes.encoder import Encoder
-from anyformer.recipes.usual import TINY, usual_init
+from anyformer.recipes.common import TINY, normal_init
+from anyformer.recipes.encoder import TextEncoderConfig
 from anyformer.registry import Family, register
 
 FIRST_POSITION = 2  # whatever the padding id
 
 
 @dataclass(frozen=True, kw_only=True)
-class MPNet(Encoder):
+class MPNetConfig(TextEncoderConfig):
     vocab_size: int = 30527
     max_length: int = 514  # rows of the position table, of which two stand for no position
     norm_eps: float = 1e-5
     padding: int | None = 1
 
 
-def build(config: MPNet) -> Model:
-    table = Table(config.max_length, config.d_model)
+def build(config: MPNetConfig) -> Model:
+    table = LearnedPositions(config.max_length, config.d_model)
     inputs = encoder.text_input(config, table, first_position=FIRST_POSITION)
     heads = encoder.heads(config, roberta.style(config), inputs)
     return encoder.model("mpnet", config, inputs, heads, RelativeBuckets(config.n_heads))
 
 
 SIZES = {
-    "mpnet-tiny": MPNet(**TINY, vocab_size=256, max_length=130),
-    "mpnet-base": MPNet(),
+    "mpnet-tiny": MPNetConfig(**TINY, vocab_size=256, max_length=130),
+    "mpnet-base": MPNetConfig(),
 }
 
-register(Family("mpnet", MPNet, build, usual_init, __doc__ or ""), SIZES)
+register(Family("mpnet", MPNetConfig, build, normal_init, __doc__ or ""), SIZES)

@@ -15,19 +15,19 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput, ImageInputConfig
-from anyformer.inputs.latents import Queries, QueriesConfig
-from anyformer.inputs.raw import RawPixels
+from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
+from anyformer.inputs.raw_pixels import RawPixelInput
 from anyformer.inputs.sets import SetInput
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, OutputSpec, Stage
 from anyformer.registry import Family, register
 
 D_PIXEL = 256  # width of a pixel's features, and of its position, in the published image model
@@ -36,7 +36,7 @@ N_WORD_HEADS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perceiver(Settings):
+class PerceiverConfig(Settings):
     head: Literal["masked", "classify-image", "classify-audio", "classify-set"] = "masked"
     n_latents: int = 256
     d_latents: int = 1280
@@ -83,7 +83,9 @@ class Perceiver(Settings):
         return 2 * D_PIXEL if self.positions == "learned" else 3 + 2 + 4 * self.bands
 
 
-def _block(config: Perceiver, name: str, attention: AttentionConfig, widen: int, residual: bool = True) -> BlockConfig:
+def _block(
+    config: PerceiverConfig, name: str, attention: AttentionConfig, widen: int, residual: bool = True
+) -> BlockConfig:
     width = attention.d_query
     feedforward = FeedForwardConfig(d_model=width, d_hidden=widen * width, activation=config.activation)
     return BlockConfig(
@@ -94,7 +96,9 @@ def _block(config: Perceiver, name: str, attention: AttentionConfig, widen: int,
     )
 
 
-def _cross(config: Perceiver, d_query: int, d_context: int, n_heads: int, **widths: int | None) -> AttentionConfig:
+def _cross(
+    config: PerceiverConfig, d_query: int, d_context: int, n_heads: int, **widths: int | None
+) -> AttentionConfig:
     d_qk = widths.get("d_qk")
     if d_qk is None:
         d_qk = d_query if config.cross_width == "q" else d_context
@@ -108,7 +112,7 @@ def _cross(config: Perceiver, d_query: int, d_context: int, n_heads: int, **widt
     )
 
 
-def _encoder(config: Perceiver) -> StackConfig:
+def _encoder(config: PerceiverConfig) -> StackConfig:
     cross = _cross(
         config, config.d_latents, config.d_inputs, config.n_cross_heads, d_qk=config.d_qk, d_value=config.d_value
     )
@@ -125,19 +129,19 @@ def _encoder(config: Perceiver) -> StackConfig:
     return StackConfig(blocks=(reads, *(thinks,) * config.n_layers), order=order)
 
 
-def _words(config: Perceiver) -> tuple[TextInput, Queries, AttentionConfig, bool]:
+def _words(config: PerceiverConfig) -> tuple[TextInput, LearnedQueries, AttentionConfig, bool]:
     inputs = TextInput(
         TextInputConfig(
             vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False, alias="inputs", embeds=False
         ),
-        Table(config.max_length, config.d_model),
+        LearnedPositions(config.max_length, config.d_model),
     )
-    queries = Queries(QueriesConfig(n=config.max_length, d_model=config.d_model, source="latents"))
+    queries = LearnedQueries(LearnedQueriesConfig(n=config.max_length, d_model=config.d_model, source="latents"))
     cross = _cross(config, config.d_model, config.d_latents, N_WORD_HEADS, d_qk=D_WORD_QK, d_value=config.d_model)
     return inputs, queries, cross, False
 
 
-def _things(config: Perceiver) -> tuple[Input, Queries, AttentionConfig, bool]:
+def _things(config: PerceiverConfig) -> tuple[Input, LearnedQueries, AttentionConfig, bool]:
     """Pixels, a sound or a set: whatever it is, one query reads its class."""
     inputs: Input
     if config.head == "classify-set":
@@ -145,12 +149,14 @@ def _things(config: Perceiver) -> tuple[Input, Queries, AttentionConfig, bool]:
     elif config.head == "classify-audio":
         inputs = _sound(config)
     else:
-        inputs = _learned(config) if config.positions == "learned" else RawPixels(3, config.bands, config.resolution)
-    queries = Queries(QueriesConfig(n=1, d_model=config.d_latents, source="latents"))
+        inputs = (
+            _learned(config) if config.positions == "learned" else RawPixelInput(3, config.bands, config.resolution)
+        )
+    queries = LearnedQueries(LearnedQueriesConfig(n=1, d_model=config.d_latents, source="latents"))
     return inputs, queries, _cross(config, config.d_latents, config.d_latents, 1), True
 
 
-def _learned(config: Perceiver) -> ImageInput:
+def _learned(config: PerceiverConfig) -> ImageInput:
     size = (config.image_size, config.image_size)
     return ImageInput(
         ImageInputConfig(
@@ -165,7 +171,7 @@ def _learned(config: Perceiver) -> ImageInput:
     )
 
 
-def _sound(config: Perceiver) -> SpectrogramInput:
+def _sound(config: PerceiverConfig) -> SpectrogramInput:
     return SpectrogramInput(
         SpectrogramInputConfig(
             n_frames=config.n_frames,
@@ -179,7 +185,7 @@ def _sound(config: Perceiver) -> SpectrogramInput:
     )
 
 
-def build(config: Perceiver) -> Model:
+def build(config: PerceiverConfig) -> Model:
     inputs: Input
     head: Head
     if config.head == "masked":
@@ -188,10 +194,12 @@ def build(config: Perceiver) -> Model:
         inputs, head = text, LanguageHead(language, text.words)
     else:
         inputs, queries, cross, residual = _things(config)
-        head = ClassifyHead(
-            ClassifyConfig(d_model=config.d_latents, n_labels=config.n_labels, reads="outputs", problem=config.problem)
+        head = ClassificationHead(
+            ClassificationConfig(
+                d_model=config.d_latents, n_labels=config.n_labels, reads="outputs", problem=config.problem
+            )
         )
-    latents = Queries(QueriesConfig(n=config.n_latents, d_model=config.d_latents, source="inputs"))
+    latents = LearnedQueries(LearnedQueriesConfig(n=config.n_latents, d_model=config.d_latents, source="inputs"))
     answer = StackConfig(blocks=(_block(config, "cross", cross, 1, residual),))
     stages = [
         Stage("inputs", inputs, None),
@@ -200,7 +208,7 @@ def build(config: Perceiver) -> Model:
     ]
     n = config.n_layers
     rounds = [range(1 + turn * n, 2 + turn * n + n) for turn in range(config.n_rounds)]
-    report = Report(
+    report = OutputSpec(
         hidden={"hidden_states": ("latents", tuple(index for turn in rounds for index in turn))},
         attentions={
             "attentions": ("latents.blocks.*.self.weights",),
@@ -211,23 +219,23 @@ def build(config: Perceiver) -> Model:
     return Model("perceiver", config, stages, {config.head: head}, report)
 
 
-def init(config: Perceiver) -> InitConfig:
+def init(config: PerceiverConfig) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=0.02)
 
 
-_IMAGE = Perceiver(
+_IMAGE = PerceiverConfig(
     head="classify-image", n_latents=512, d_latents=1024, n_layers=6, n_rounds=8, n_heads=8, n_cross_heads=1
 )
 
-_SMALL = Perceiver(
+_SMALL = PerceiverConfig(
     n_latents=32, d_latents=192, d_model=64, n_layers=4, n_heads=4, n_cross_heads=4, widen=2, n_labels=10
 )
 
 SIZES = {
-    "perceiver-tiny": Perceiver(
+    "perceiver-tiny": PerceiverConfig(
         n_latents=8, d_latents=32, d_model=24, n_layers=2, n_heads=4, n_cross_heads=4, max_length=64
     ),
-    "perceiver-language": Perceiver(),
+    "perceiver-language": PerceiverConfig(),
     "perceiver-image": _IMAGE,
     "perceiver-fourier": _IMAGE.replace(positions="fourier"),
     "perceiver-cifar": _IMAGE.replace(
@@ -261,4 +269,4 @@ TRAINING: dict[str, dict[str, Any]] = {
     }
 }
 
-register(Family("perceiver", Perceiver, build, init, __doc__ or ""), SIZES, TRAINING)
+register(Family("perceiver", PerceiverConfig, build, init, __doc__ or ""), SIZES, TRAINING)

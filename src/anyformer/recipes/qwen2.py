@@ -6,23 +6,23 @@ Published: 0.5B 45.4% on MMLU, 7B 70.3% (the paper's tables of base models).
 
 from __future__ import annotations
 
-from anyformer.core.rope import Rope
+from anyformer.core.rope import RopeConfig
 from anyformer.model import Model
 from anyformer.recipes import llama
-from anyformer.recipes.llama import Llama, init
+from anyformer.recipes.llama import LlamaConfig, init
 from anyformer.registry import Family, register
 
 
-def build(config: Llama) -> Model:
+def build(config: LlamaConfig) -> Model:
     return llama.build(config, "qwen2")
 
 
-_QWEN2 = Llama(
+_QWEN2 = LlamaConfig(
     vocab_size=151936,
     max_length=131072,
     norm_eps=1e-6,
     qkv_bias=True,
-    ropes=(Rope(base=1_000_000.0),),
+    ropes=(RopeConfig(base=1_000_000.0),),
     end=151643,
 )
 
@@ -32,4 +32,4 @@ SIZES = {
     "qwen2-7b": _QWEN2.replace(n_layers=28, d_model=3584, n_heads=28, n_kv_heads=4, d_hidden=18944, vocab_size=152064),
 }
 
-register(Family("qwen2", Llama, build, init, __doc__ or ""), SIZES)
+register(Family("qwen2", LlamaConfig, build, init, __doc__ or ""), SIZES)

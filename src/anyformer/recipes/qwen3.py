@@ -6,25 +6,25 @@ Published: 0.6B base 52.8% on MMLU, 8B base 76.9% (the paper's tables of base mo
 
 from __future__ import annotations
 
-from anyformer.core.rope import Rope
+from anyformer.core.rope import RopeConfig
 from anyformer.model import Model
 from anyformer.recipes import llama
-from anyformer.recipes.llama import Llama, init
+from anyformer.recipes.llama import LlamaConfig, init
 from anyformer.registry import Family, register
 
 
-def build(config: Llama) -> Model:
+def build(config: LlamaConfig) -> Model:
     return llama.build(config, "qwen3")
 
 
-_QWEN3 = Llama(
+_QWEN3 = LlamaConfig(
     vocab_size=151936,
     max_length=32768,
     norm_eps=1e-6,
     qk_norm=True,
     d_head=128,
     n_kv_heads=8,
-    ropes=(Rope(base=1_000_000.0),),
+    ropes=(RopeConfig(base=1_000_000.0),),
     end=151643,
 )
 
@@ -34,4 +34,4 @@ SIZES = {
     "qwen3-8b": _QWEN3.replace(n_layers=36, d_model=4096, n_heads=32, d_hidden=12288),
 }
 
-register(Family("qwen3", Llama, build, init, __doc__ or ""), SIZES)
+register(Family("qwen3", LlamaConfig, build, init, __doc__ or ""), SIZES)

@@ -12,14 +12,14 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
-from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.inputs.backbone import FeatureInput, ResNetConfig
-from anyformer.model import Model, Report, Stage
+from anyformer.model import Model, OutputSpec, Stage
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet(Settings):
+class ResNetClassifierConfig(Settings):
     net: ResNetConfig = ResNetConfig(norm="batch")
     image_size: tuple[int, ...] = (224, 224)  # of the pictures that it is trained on; it takes any
     head: Literal["classify"] = "classify"
@@ -31,29 +31,29 @@ class ResNet(Settings):
         return self.net.n_channels
 
 
-def build(config: ResNet) -> Model:
-    head = ClassifyHead(
-        ClassifyConfig(
+def build(config: ResNetClassifierConfig) -> Model:
+    head = ClassificationHead(
+        ClassificationConfig(
             d_model=config.net.d_out, n_labels=config.n_labels, reads="encoder", gather="mean", problem=config.problem
         )
     )
-    report = Report(features={"hidden_states": ("encoder.inputs.resnet.features",)})
+    report = OutputSpec(features={"hidden_states": ("encoder.inputs.resnet.features",)})
     return Model("resnet", config, [Stage("encoder", FeatureInput(config.net), None)], {"classify": head}, report)
 
 
-def init(config: ResNet) -> InitConfig:
+def init(config: ResNetClassifierConfig) -> InitConfig:
     return InitConfig(std=0.01)
 
 
-def _size(depths: tuple[int, ...], kind: Literal["basic", "bottleneck"] = "bottleneck") -> ResNet:
+def _size(depths: tuple[int, ...], kind: Literal["basic", "bottleneck"] = "bottleneck") -> ResNetClassifierConfig:
     widths = (64, 128, 256, 512) if kind == "basic" else (256, 512, 1024, 2048)
-    return ResNet(net=ResNetConfig(kind=kind, widths=widths, depths=depths, norm="batch"))
+    return ResNetClassifierConfig(net=ResNetConfig(kind=kind, widths=widths, depths=depths, norm="batch"))
 
 
-def _small(d_stem: int, widths: tuple[int, ...], depths: tuple[int, ...]) -> ResNet:
+def _small(d_stem: int, widths: tuple[int, ...], depths: tuple[int, ...]) -> ResNetClassifierConfig:
     """For pictures of 32 x 32, as in the paper's section 4.2."""
     net = ResNetConfig(kind="basic", d_stem=d_stem, widths=widths, depths=depths, stem="small", norm="batch")
-    return ResNet(net=net, image_size=(32, 32), n_labels=10)
+    return ResNetClassifierConfig(net=net, image_size=(32, 32), n_labels=10)
 
 
 SIZES = {
@@ -66,4 +66,4 @@ SIZES = {
     "resnet-152": _size((3, 8, 36, 3)),
 }
 
-register(Family("resnet", ResNet, build, init, __doc__ or ""), SIZES)
+register(Family("resnet", ResNetClassifierConfig, build, init, __doc__ or ""), SIZES)

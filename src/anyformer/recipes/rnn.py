@@ -22,17 +22,17 @@ from typing import Literal
 from anyformer.config import Settings
 from anyformer.core.block import BlockConfig, PartConfig, SublayerConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.recurrent import AttentiveConfig, RecurrentConfig, RecurrentDecoderConfig
+from anyformer.core.recurrent import AttentionRNNDecoderConfig, RNNDecoderConfig, RNNEncoderConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.few_rows import FEW_PAIRS
-from anyformer.recipes.usual import pair_report, side_words, translator
+from anyformer.recipes.common import encoder_decoder_model, pair_report, text_input_config
+from anyformer.recipes.small_data_presets import SMALL_PARALLEL_DATA
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translator(Settings):
+class RNNTranslatorConfig(Settings):
     """What all three say."""
 
     d_model: int = 1000  # of the words
@@ -50,7 +50,7 @@ class Translator(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sutskever(Translator):
+class SutskeverConfig(RNNTranslatorConfig):
     n_layers: int = 4
     cell: Literal["lstm", "gru"] = "lstm"
     reverse: bool = True  # read the source from its end, so that its beginning stands near the target's
@@ -58,38 +58,40 @@ class Sutskever(Translator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bahdanau(Translator):
+class BahdanauConfig(RNNTranslatorConfig):
     d_out: int = 500  # after the maxout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Luong(Translator):
+class LuongConfig(RNNTranslatorConfig):
     n_layers: int = 4
     score: Literal["dot", "general", "concat"] = "general"
     feed: bool = True  # what a step made goes into the next one, with its word
     reverse: bool = True
 
 
-def _stage(name: str, config: Translator, part: PartConfig, sublayer: str, width: int) -> Stage:
+def _stage(name: str, config: RNNTranslatorConfig, part: PartConfig, sublayer: str, width: int) -> Stage:
     decodes = name == "decoder"
-    inputs = TextInput(side_words(config, decodes, config.target_words if decodes else config.vocab_size))
+    inputs = TextInput(text_input_config(config, decodes, config.target_words if decodes else config.vocab_size))
     alone = SublayerConfig(name=sublayer, part=part, norm=None, residual=False)
     stack = Stack(StackConfig(blocks=(BlockConfig(sublayers=(alone,)),)), width)
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
 
 
-def _model(family: str, config: Translator, encoder: RecurrentConfig, decoder: PartConfig, d_out: int) -> Model:
-    attends = isinstance(decoder, AttentiveConfig)
+def _model(
+    family: str, config: RNNTranslatorConfig, encoder: RNNEncoderConfig, decoder: PartConfig, d_out: int
+) -> Model:
+    attends = isinstance(decoder, AttentionRNNDecoderConfig)
     report = pair_report(1, 1, attentions=("cross_attentions",) if attends else ())
     stages = [
         _stage("encoder", config, encoder, "recurrent", encoder.width),
         _stage("decoder", config, decoder, "cross" if attends else "recurrent", d_out),
     ]
-    return translator(family, config, stages, report, d_out, config.target_words)
+    return encoder_decoder_model(family, config, stages, report, d_out, config.target_words)
 
 
-def build_sutskever(config: Sutskever) -> Model:
-    encoder = RecurrentConfig(
+def build_sutskever(config: SutskeverConfig) -> Model:
+    encoder = RNNEncoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         cell=config.cell,
@@ -97,7 +99,7 @@ def build_sutskever(config: Sutskever) -> Model:
         reverse=config.reverse,
         dropout=config.dropout,
     )
-    decoder = RecurrentDecoderConfig(
+    decoder = RNNDecoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         d_context=config.d_hidden,
@@ -109,9 +111,9 @@ def build_sutskever(config: Sutskever) -> Model:
     return _model("sutskever", config, encoder, decoder, config.d_hidden)
 
 
-def build_bahdanau(config: Bahdanau) -> Model:
-    encoder = RecurrentConfig(d_model=config.d_model, d_hidden=config.d_hidden, cell="gru", both_ways=True)
-    decoder = AttentiveConfig(
+def build_bahdanau(config: BahdanauConfig) -> Model:
+    encoder = RNNEncoderConfig(d_model=config.d_model, d_hidden=config.d_hidden, cell="gru", both_ways=True)
+    decoder = AttentionRNNDecoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         d_context=2 * config.d_hidden,
@@ -125,15 +127,15 @@ def build_bahdanau(config: Bahdanau) -> Model:
     return _model("bahdanau", config, encoder, decoder, config.d_out)
 
 
-def build_luong(config: Luong) -> Model:
-    encoder = RecurrentConfig(
+def build_luong(config: LuongConfig) -> Model:
+    encoder = RNNEncoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         n_layers=config.n_layers,
         reverse=config.reverse,
         dropout=config.dropout,
     )
-    decoder = AttentiveConfig(
+    decoder = AttentionRNNDecoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         d_context=config.d_hidden,
@@ -146,35 +148,35 @@ def build_luong(config: Luong) -> Model:
     return _model("luong", config, encoder, decoder, config.d_hidden)
 
 
-def init(config: Translator) -> InitConfig:
+def init(config: RNNTranslatorConfig) -> InitConfig:
     """No norm stands between words and gates: vectors as small as the papers' (0.1) take long to be told apart."""
     return InitConfig(linear="fan_in", embedding_std=1.0)
 
 
 register(
-    Family("sutskever", Sutskever, build_sutskever, init, __doc__ or ""),
+    Family("sutskever", SutskeverConfig, build_sutskever, init, __doc__ or ""),
     {
-        "sutskever-tiny": Sutskever(d_model=32, d_hidden=48, vocab_size=256, n_layers=2),
-        "sutskever-small": Sutskever(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
-        "sutskever-384m": Sutskever(vocab_size=160_000, target_vocab_size=80_000),
+        "sutskever-tiny": SutskeverConfig(d_model=32, d_hidden=48, vocab_size=256, n_layers=2),
+        "sutskever-small": SutskeverConfig(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
+        "sutskever-384m": SutskeverConfig(vocab_size=160_000, target_vocab_size=80_000),
     },
-    training={"sutskever-small": FEW_PAIRS},
+    training={"sutskever-small": SMALL_PARALLEL_DATA},
 )
 register(
-    Family("bahdanau", Bahdanau, build_bahdanau, init, __doc__ or ""),
+    Family("bahdanau", BahdanauConfig, build_bahdanau, init, __doc__ or ""),
     {
-        "bahdanau-tiny": Bahdanau(d_model=32, d_hidden=48, vocab_size=256, d_out=32, dropout=0.1),
-        "bahdanau-small": Bahdanau(d_model=256, d_hidden=320, d_out=256, dropout=0.3),
-        "bahdanau-search50": Bahdanau(d_model=620, vocab_size=30_000),
+        "bahdanau-tiny": BahdanauConfig(d_model=32, d_hidden=48, vocab_size=256, d_out=32, dropout=0.1),
+        "bahdanau-small": BahdanauConfig(d_model=256, d_hidden=320, d_out=256, dropout=0.3),
+        "bahdanau-search50": BahdanauConfig(d_model=620, vocab_size=30_000),
     },
-    training={"bahdanau-small": FEW_PAIRS},
+    training={"bahdanau-small": SMALL_PARALLEL_DATA},
 )
 register(
-    Family("luong", Luong, build_luong, init, __doc__ or ""),
+    Family("luong", LuongConfig, build_luong, init, __doc__ or ""),
     {
-        "luong-tiny": Luong(d_model=32, d_hidden=48, vocab_size=256, n_layers=2, dropout=0.2),
-        "luong-small": Luong(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
-        "luong-general": Luong(dropout=0.2),
+        "luong-tiny": LuongConfig(d_model=32, d_hidden=48, vocab_size=256, n_layers=2, dropout=0.2),
+        "luong-small": LuongConfig(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
+        "luong-general": LuongConfig(dropout=0.2),
     },
-    training={"luong-small": FEW_PAIRS},
+    training={"luong-small": SMALL_PARALLEL_DATA},
 )

@@ -10,33 +10,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.model import Model
 from anyformer.recipes import encoder
-from anyformer.recipes.bert import BERT
-from anyformer.recipes.encoder import Encoder, Style, Use
-from anyformer.recipes.usual import TINY, usual_init
+from anyformer.recipes.bert import BERTConfig
+from anyformer.recipes.common import TINY, normal_init
+from anyformer.recipes.encoder import HeadName, HeadStyle, TextEncoderConfig
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoBERTa(BERT):
+class RoBERTaConfig(BERTConfig):
     vocab_size: int = 50265
     max_length: int = 514  # rows of the position table; the first padding + 1 stand for no position
     n_types: int = 1
     norm_eps: float = 1e-5
     padding: int | None = 1
-    head: Use = "masked"
+    head: HeadName = "masked"
 
-    uses: ClassVar[tuple[Use, ...]] = Encoder.uses
+    uses: ClassVar[tuple[HeadName, ...]] = TextEncoderConfig.uses
 
     @property
     def first_position(self) -> int:
         return self.padding + 1 if self.padding is not None else 0
 
 
-def style(config: Encoder) -> Style:
-    return Style(
+def style(config: TextEncoderConfig) -> HeadStyle:
+    return HeadStyle(
         pools={"base": "tanh", "classify": "tanh", "choice": "tanh"},
         drops_first=True,
         words="gelu",
@@ -44,10 +44,10 @@ def style(config: Encoder) -> Style:
     )
 
 
-def build(config: RoBERTa) -> Model:
+def build(config: RoBERTaConfig) -> Model:
     inputs = encoder.text_input(
         config,
-        Table(config.max_length, config.d_model),
+        LearnedPositions(config.max_length, config.d_model),
         n_types=config.n_types,
         first_position=config.first_position,
     )
@@ -62,9 +62,9 @@ def build(config: RoBERTa) -> Model:
 
 
 SIZES = {
-    "roberta-tiny": RoBERTa(**TINY, vocab_size=256, max_length=130),
-    "roberta-base": RoBERTa(),
-    "roberta-large": RoBERTa(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
+    "roberta-tiny": RoBERTaConfig(**TINY, vocab_size=256, max_length=130),
+    "roberta-base": RoBERTaConfig(),
+    "roberta-large": RoBERTaConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("roberta", RoBERTa, build, usual_init, __doc__ or ""), SIZES)
+register(Family("roberta", RoBERTaConfig, build, normal_init, __doc__ or ""), SIZES)

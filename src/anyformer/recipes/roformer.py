@@ -9,30 +9,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.core.positions import Rotary, RotaryThroughout
+from anyformer.core.positions import Rotary, RotaryWithValues
 from anyformer.model import Model
 from anyformer.recipes import encoder
-from anyformer.recipes.bert import BERT
-from anyformer.recipes.encoder import Style, Use
-from anyformer.recipes.usual import TINY, usual_init
+from anyformer.recipes.bert import BERTConfig
+from anyformer.recipes.common import TINY, normal_init
+from anyformer.recipes.encoder import HeadName, HeadStyle
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoFormer(BERT):
+class RoFormerConfig(BERTConfig):
     vocab_size: int = 50000
     max_length: int = 1536
     d_embedding: int | None = None  # None: d_model
     turn_values: bool = False
-    head: Use = "masked"
+    head: HeadName = "masked"
 
-    uses: ClassVar[tuple[Use, ...]] = ("base", "masked", "classify", "tag", "span")
+    uses: ClassVar[tuple[HeadName, ...]] = ("base", "masked", "classify", "tag", "span")
 
 
-def build(config: RoFormer) -> Model:
+def build(config: RoFormerConfig) -> Model:
     inputs = encoder.text_input(config, n_types=config.n_types, d_embedding=config.d_embedding)
-    style = Style(pools={"classify": config.activation}, drops_first=True, d_words=config.d_embedding)
-    turn = RotaryThroughout if config.turn_values else Rotary
+    style = HeadStyle(pools={"classify": config.activation}, drops_first=True, d_words=config.d_embedding)
+    turn = RotaryWithValues if config.turn_values else Rotary
     return encoder.model(
         "roformer",
         config,
@@ -45,8 +45,8 @@ def build(config: RoFormer) -> Model:
 
 
 SIZES = {
-    "roformer-tiny": RoFormer(**TINY, vocab_size=256, max_length=128),
-    "roformer-base": RoFormer(),
+    "roformer-tiny": RoFormerConfig(**TINY, vocab_size=256, max_length=128),
+    "roformer-base": RoFormerConfig(),
 }
 
-register(Family("roformer", RoFormer, build, usual_init, __doc__ or ""), SIZES)
+register(Family("roformer", RoFormerConfig, build, normal_init, __doc__ or ""), SIZES)

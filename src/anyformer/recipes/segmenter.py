@@ -12,17 +12,17 @@ from typing import Literal
 
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
-from anyformer.heads.segment import LinearSegmentHead, MaskSegmentHead
+from anyformer.heads.segment import LinearSegmentationHead, MaskSegmentationHead
 from anyformer.inputs.image import ImageInput
-from anyformer.inputs.latents import JoinedQueries, JoinedQueriesConfig
+from anyformer.inputs.queries import PatchesAndQueries, PatchesAndQueriesConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, patches, stack_report, usual_init
-from anyformer.recipes.vit import PreNorm, encoder_block
+from anyformer.recipes.common import TINY, image_input_config, normal_init, stack_report
+from anyformer.recipes.vit import PreNormConfig, encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmenter(PreNorm):
+class SegmenterConfig(PreNormConfig):
     n_decoder_layers: int = 2  # of the "mask" head
     image_size: tuple[int, ...] = (512, 512)
     patch_size: tuple[int, ...] = (16, 16)
@@ -33,32 +33,34 @@ class Segmenter(PreNorm):
     n_labels: int = 150
 
 
-def _stack(config: Segmenter, n_layers: int, drop_path: float) -> Stack:
+def _stack(config: SegmenterConfig, n_layers: int, drop_path: float) -> Stack:
     block = encoder_block(config, drop_path=drop_path)
     return Stack(StackConfig.repeat(block, n_layers, config.norm), config.d_model)
 
 
-def build(config: Segmenter) -> Model:
-    images = ImageInput(patches(config).replace(any_size=True))
+def build(config: SegmenterConfig) -> Model:
+    images = ImageInput(image_input_config(config).replace(any_size=True))
     stages = [Stage("encoder", images, _stack(config, config.n_layers, config.drop_path))]
-    head: Head = LinearSegmentHead(config.d_model, config.n_labels, "encoder")
+    head: Head = LinearSegmentationHead(config.d_model, config.n_labels, "encoder")
     if config.head == "mask":
-        queries = JoinedQueries(
-            JoinedQueriesConfig(n=config.n_labels, d_model=config.d_model, source="encoder", d_source=config.d_model)
+        queries = PatchesAndQueries(
+            PatchesAndQueriesConfig(
+                n=config.n_labels, d_model=config.d_model, source="encoder", d_source=config.d_model
+            )
         )
         stages.append(Stage("decoder", queries, _stack(config, config.n_decoder_layers, drop_path=0.0)))
-        head = MaskSegmentHead(config.d_model, config.n_labels, "decoder")
+        head = MaskSegmentationHead(config.d_model, config.n_labels, "decoder")
     report = stack_report("encoder", config.n_layers)
     return Model("segmenter", config, stages, {config.head: head}, report)
 
 
-def _size(n_layers: int, d_model: int, n_heads: int) -> Segmenter:
-    return Segmenter(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model)
+def _size(n_layers: int, d_model: int, n_heads: int) -> SegmenterConfig:
+    return SegmenterConfig(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model)
 
 
 SIZES = {
-    "segmenter-tiny": Segmenter(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=5, drop_path=0.0),
-    "segmenter-mini": Segmenter(
+    "segmenter-tiny": SegmenterConfig(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=5, drop_path=0.0),
+    "segmenter-mini": SegmenterConfig(
         n_layers=6, d_model=192, n_heads=6, d_hidden=768, image_size=(192, 192), patch_size=(8, 8), drop_path=0.0
     ),
     #                    layers  width  heads
@@ -68,4 +70,4 @@ SIZES = {
     "segmenter-l16": _size(24, 1024, 16),
 }
 
-register(Family("segmenter", Segmenter, build, usual_init, __doc__ or ""), SIZES)
+register(Family("segmenter", SegmenterConfig, build, normal_init, __doc__ or ""), SIZES)

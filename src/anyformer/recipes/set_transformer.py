@@ -14,16 +14,16 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.stack import Stack, StackConfig
-from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
-from anyformer.inputs.latents import Queries, QueriesConfig
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
+from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
 from anyformer.inputs.sets import SetInput
-from anyformer.model import Model, Report, Stage
-from anyformer.recipes.usual import whole_heads, xavier_init
+from anyformer.model import Model, OutputSpec, Stage
+from anyformer.recipes.common import check_heads_divide, xavier_init
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetTransformer(Settings):
+class SetTransformerConfig(Settings):
     n_layers: int = 2
     d_item: int = 3  # numbers that describe an item: a point's coordinates
     d_model: int = 128
@@ -36,10 +36,10 @@ class SetTransformer(Settings):
     problem: Problem | None = None
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
 
 
-def _block(config: SetTransformer, name: str) -> BlockConfig:
+def _block(config: SetTransformerConfig, name: str) -> BlockConfig:
     attention = AttentionConfig(
         d_query=config.d_model,
         d_context=config.d_model if name == "cross" else None,
@@ -55,18 +55,18 @@ def _block(config: SetTransformer, name: str) -> BlockConfig:
     )
 
 
-def build(config: SetTransformer) -> Model:
+def build(config: SetTransformerConfig) -> Model:
     encoder = Stack(StackConfig.repeat(_block(config, "self"), config.n_layers), config.d_model)
     pool = Stack(StackConfig.repeat(_block(config, "cross"), 1), config.d_model)
-    seed = Queries(QueriesConfig(n=1, d_model=config.d_model, source="encoder"))
+    seed = LearnedQueries(LearnedQueriesConfig(n=1, d_model=config.d_model, source="encoder"))
     stages = [
         Stage("encoder", SetInput(config.d_item, config.d_model), encoder),
         Stage("pool", seed, pool, attends="encoder"),
     ]
-    head = ClassifyHead(
-        ClassifyConfig(d_model=config.d_model, n_labels=config.n_labels, reads="pool", problem=config.problem)
+    head = ClassificationHead(
+        ClassificationConfig(d_model=config.d_model, n_labels=config.n_labels, reads="pool", problem=config.problem)
     )
-    report = Report(
+    report = OutputSpec(
         hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},
         attentions={
             "attentions": ("encoder.blocks.*.self.weights",),
@@ -77,8 +77,8 @@ def build(config: SetTransformer) -> Model:
 
 
 SIZES = {
-    "set-transformer-tiny": SetTransformer(d_model=32, d_hidden=64, d_item=2, n_labels=3),
-    "set-transformer-small": SetTransformer(),
+    "set-transformer-tiny": SetTransformerConfig(d_model=32, d_hidden=64, d_item=2, n_labels=3),
+    "set-transformer-small": SetTransformerConfig(),
 }
 
-register(Family("set-transformer", SetTransformer, build, xavier_init, __doc__ or ""), SIZES)
+register(Family("set-transformer", SetTransformerConfig, build, xavier_init, __doc__ or ""), SIZES)

@@ -14,19 +14,19 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import EVERYTHING, Causal
+from anyformer.core.masks import NO_MASK, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import RelativeBuckets
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, pair_report, usual_block
+from anyformer.recipes.common import TINY, pair_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5(Settings):
+class T5Config(Settings):
     n_layers: int = 6  # of the encoder
     n_decoder_layers: int | None = None  # None: n_layers
     d_model: int = 512
@@ -55,7 +55,7 @@ class T5(Settings):
         return self.n_decoder_layers if self.n_decoder_layers is not None else self.n_layers
 
 
-def _stack(config: T5, decodes: bool) -> Stack:
+def _stack(config: T5Config, decodes: bool) -> Stack:
     attention = AttentionConfig(
         d_query=config.d_model,
         n_heads=config.n_heads,
@@ -64,7 +64,7 @@ def _stack(config: T5, decodes: bool) -> Stack:
         out_bias=False,
         scale=1.0,
         dropout=config.dropout,
-        mask=Causal() if decodes else EVERYTHING,
+        mask=Causal() if decodes else NO_MASK,
     )
     network = FeedForwardConfig(
         d_model=config.d_model,
@@ -76,14 +76,14 @@ def _stack(config: T5, decodes: bool) -> Stack:
     )
     norm = NormConfig(kind="rms", eps=config.norm_eps)
     memory = config.d_model if decodes else None
-    block = usual_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
+    block = transformer_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
     blocks = (block,) * (config.decoder_layers if decodes else config.n_layers)
     positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, both_ways=not decodes)
     settings = StackConfig(blocks=blocks, final_norm=norm, final_dropout=config.dropout)
     return Stack(settings, config.d_model, positions)
 
 
-def _inputs(config: T5, prefix: str) -> TextInput:
+def _inputs(config: T5Config, prefix: str) -> TextInput:
     return TextInput(
         TextInputConfig(
             vocab_size=config.vocab_size,
@@ -95,7 +95,7 @@ def _inputs(config: T5, prefix: str) -> TextInput:
     )
 
 
-def build(config: T5) -> Model:
+def build(config: T5Config) -> Model:
     source, target = _inputs(config, ""), _inputs(config, "decoder_")
     target.words.weight = source.words.weight
     head = LanguageConfig(
@@ -114,12 +114,12 @@ def build(config: T5) -> Model:
     return Model("t5", config, stages, dict(heads), report, decoder_start=start, padding=padding)
 
 
-def init(config: T5) -> InitConfig:
+def init(config: T5Config) -> InitConfig:
     return InitConfig(linear="fan_in", embedding_std=1.0)
 
 
-def _v1_1(n_layers: int, d_model: int, n_heads: int, d_hidden: int) -> T5:
-    return T5(
+def _v1_1(n_layers: int, d_model: int, n_heads: int, d_hidden: int) -> T5Config:
+    return T5Config(
         n_layers=n_layers,
         d_model=d_model,
         n_heads=n_heads,
@@ -131,12 +131,12 @@ def _v1_1(n_layers: int, d_model: int, n_heads: int, d_hidden: int) -> T5:
 
 
 SIZES = {
-    "t5-tiny": T5(**TINY, d_head=16, vocab_size=256),
-    "t5-small": T5(),
-    "t5-base": T5(n_layers=12, d_model=768, n_heads=12, d_hidden=3072),
-    "t5-large": T5(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
-    "t5-3b": T5(n_layers=24, d_model=1024, n_heads=32, d_head=128, d_hidden=16384),
-    "t5-11b": T5(n_layers=24, d_model=1024, n_heads=128, d_head=128, d_hidden=65536),
+    "t5-tiny": T5Config(**TINY, d_head=16, vocab_size=256),
+    "t5-small": T5Config(),
+    "t5-base": T5Config(n_layers=12, d_model=768, n_heads=12, d_hidden=3072),
+    "t5-large": T5Config(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
+    "t5-3b": T5Config(n_layers=24, d_model=1024, n_heads=32, d_head=128, d_hidden=16384),
+    "t5-11b": T5Config(n_layers=24, d_model=1024, n_heads=128, d_head=128, d_hidden=65536),
     #                 layers  width  heads  hidden
     "t5-v1.1-small": _v1_1(8, 512, 6, 1024),
     "t5-v1.1-base": _v1_1(12, 768, 12, 2048),
@@ -145,4 +145,4 @@ SIZES = {
     "t5-v1.1-xxl": _v1_1(24, 4096, 64, 10240),
 }
 
-register(Family("t5", T5, build, init, __doc__ or ""), SIZES)
+register(Family("t5", T5Config, build, init, __doc__ or ""), SIZES)

@@ -15,19 +15,19 @@ from anyformer.core.block import BlockConfig, SublayerConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassifyConfig, ClassifyHead, Problem
-from anyformer.heads.embed import EmbedHead
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report, xavier_init
-from anyformer.recipes.vit import PreNorm
+from anyformer.recipes.common import TINY, stack_report, xavier_init
+from anyformer.recipes.vit import PreNormConfig
 from anyformer.registry import Family, register
 
 Attends = Literal["divided", "joint", "space"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeSformer(PreNorm):
+class TimeSformerConfig(PreNormConfig):
     n_frames: int = 8
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
@@ -54,7 +54,7 @@ class TimeSformer(PreNorm):
         )
 
 
-def _blocks(config: TimeSformer) -> tuple[BlockConfig, ...]:
+def _blocks(config: TimeSformerConfig) -> tuple[BlockConfig, ...]:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
@@ -76,12 +76,14 @@ def _blocks(config: TimeSformer) -> tuple[BlockConfig, ...]:
     return tuple(BlockConfig(sublayers=(*looks, last), drop_path=rate) for rate in rates)
 
 
-def build(config: TimeSformer) -> Model:
+def build(config: TimeSformerConfig) -> Model:
     stack = Stack(StackConfig(blocks=_blocks(config), final_norm=config.norm), config.d_model)
-    head: Head = EmbedHead("encoder")
+    head: Head = EmbeddingHead("encoder")
     if config.head == "classify":
-        head = ClassifyHead(
-            ClassifyConfig(d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem)
+        head = ClassificationHead(
+            ClassificationConfig(
+                d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem
+            )
         )
     looks = "space" if config.attends == "divided" else "self"
     report = stack_report("encoder", config.n_layers, looks=looks)
@@ -90,12 +92,12 @@ def build(config: TimeSformer) -> Model:
 
 
 SIZES = {
-    "timesformer-tiny": TimeSformer(**TINY, n_frames=4, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
-    "timesformer-base": TimeSformer(),
-    "timesformer-base-joint": TimeSformer(attends="joint"),
-    "timesformer-high-resolution": TimeSformer(n_frames=16, image_size=(448, 448)),
+    "timesformer-tiny": TimeSformerConfig(**TINY, n_frames=4, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
+    "timesformer-base": TimeSformerConfig(),
+    "timesformer-base-joint": TimeSformerConfig(attends="joint"),
+    "timesformer-high-resolution": TimeSformerConfig(n_frames=16, image_size=(448, 448)),
 }
 
 TRAINING: dict[str, dict[str, Any]] = {"timesformer-tiny": {"train.lr": 1e-3, "train.batch_size": 32}}
 
-register(Family("timesformer", TimeSformer, build, xavier_init, __doc__ or ""), SIZES, TRAINING)
+register(Family("timesformer", TimeSformerConfig, build, xavier_init, __doc__ or ""), SIZES, TRAINING)

@@ -15,19 +15,19 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import EVERYTHING, Causal
-from anyformer.core.positions import Table
+from anyformer.core.masks import NO_MASK, Causal
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, pair_report, usual_block
+from anyformer.recipes.common import TINY, pair_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer(Settings):
+class TransformerConfig(Settings):
     n_layers: int = 6  # of the encoder
     n_decoder_layers: int | None = None  # None: n_layers
     d_model: int = 512
@@ -75,17 +75,17 @@ class Transformer(Settings):
         return self.target_vocab_size if self.target_vocab_size is not None else self.vocab_size
 
 
-def _block(config: Transformer, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
-    width, mask = config.d_model, Causal() if decodes else EVERYTHING
+def _block(config: TransformerConfig, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
+    width, mask = config.d_model, Causal() if decodes else NO_MASK
     attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
     network = FeedForwardConfig(
         d_model=width, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
     memory = width if decodes else None
-    return usual_block(attention, network, d_context=memory, order="post", dropout=config.dropout)
+    return transformer_block(attention, network, d_context=memory, order="post", dropout=config.dropout)
 
 
-def _inputs(config: Transformer, prefix: str, vocab_size: int) -> TextInput:
+def _inputs(config: TransformerConfig, prefix: str, vocab_size: int) -> TextInput:
     return TextInput(
         TextInputConfig(
             vocab_size=vocab_size,
@@ -97,23 +97,23 @@ def _inputs(config: Transformer, prefix: str, vocab_size: int) -> TextInput:
             dropout=config.dropout,
             padding=config.padding,
         ),
-        Table(config.max_length, config.d_model, fixed="halves"),
+        LearnedPositions(config.max_length, config.d_model, fixed="halves"),
     )
 
 
-def share(config: Transformer, source: TextInput, target: TextInput) -> None:
+def share(config: TransformerConfig, source: TextInput, target: TextInput) -> None:
     if config.shared and config.tied:
         target.words.weight = source.words.weight
 
 
-def language(config: Transformer, target: TextInput) -> LanguageHead:
+def language(config: TransformerConfig, target: TextInput) -> LanguageHead:
     settings = LanguageConfig(d_model=config.d_model, vocab_size=config.target_words, reads="decoder", fixed_bias=True)
     return LanguageHead(settings, target.words if config.tied else None)
 
 
 def pair(
     family: str,
-    config: Transformer,
+    config: TransformerConfig,
     source: TextInput,
     target: TextInput,
     heads: dict[str, Head],
@@ -141,25 +141,27 @@ def pair(
     )
 
 
-def build(config: Transformer) -> Model:
+def build(config: TransformerConfig) -> Model:
     source = _inputs(config, "", config.vocab_size)
     target = _inputs(config, "decoder_", config.target_words)
     share(config, source, target)
     return pair("transformer", config, source, target, {"language": language(config, target)})
 
 
-def init(config: Transformer) -> InitConfig:
+def init(config: TransformerConfig) -> InitConfig:
     # Word vectors are multiplied by √d_model on the way in, so they start that much smaller (as in the authors' code).
     embedding_std = config.d_model**-0.5 if config.scale_embedding else config.init_std
     return InitConfig(linear="xavier", embedding_std=embedding_std)
 
 
 SIZES = {
-    "transformer-tiny": Transformer(**TINY, vocab_size=256, max_length=128),
-    "transformer-small": Transformer(n_layers=4, d_model=256, n_heads=4, d_hidden=512, dropout=0.3, max_length=256),
-    "transformer-base": Transformer(),
-    "transformer-big": Transformer(d_model=1024, n_heads=16, d_hidden=4096, dropout=0.3),
-    "marian-opus": Transformer(
+    "transformer-tiny": TransformerConfig(**TINY, vocab_size=256, max_length=128),
+    "transformer-small": TransformerConfig(
+        n_layers=4, d_model=256, n_heads=4, d_hidden=512, dropout=0.3, max_length=256
+    ),
+    "transformer-base": TransformerConfig(),
+    "transformer-big": TransformerConfig(d_model=1024, n_heads=16, d_hidden=4096, dropout=0.3),
+    "marian-opus": TransformerConfig(
         vocab_size=58101, max_length=512, activation="silu", padding=58100, decoder_start=58100, end=0
     ),
 }
@@ -168,5 +170,7 @@ SIZES = {
 _FEW_PAIRS = {"train.steps": 8000, "train.lr": 2e-3, "train.eval_every": 2000, "train.average": 5}
 
 register(
-    Family("transformer", Transformer, build, init, __doc__ or ""), SIZES, training={"transformer-small": _FEW_PAIRS}
+    Family("transformer", TransformerConfig, build, init, __doc__ or ""),
+    SIZES,
+    training={"transformer-small": _FEW_PAIRS},
 )

@@ -22,13 +22,13 @@ from anyformer.core.positions import RelativeXL
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.few_rows import FEW_WORDS
-from anyformer.recipes.usual import TINY, next_word, stack_report, usual_block, usual_init
+from anyformer.recipes.common import TINY, next_token_head, normal_init, stack_report, transformer_block
+from anyformer.recipes.small_data_presets import SMALL_TEXT_DATA
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerXL(Settings):
+class TransformerXLConfig(Settings):
     n_layers: int = 12
     d_model: int = 512
     n_heads: int = 8
@@ -46,7 +46,7 @@ class TransformerXL(Settings):
         self.require(self.mem_len >= 0, f"mem_len is {self.mem_len}; it must be 0 or more.")
 
 
-def _block(config: TransformerXL) -> BlockConfig:
+def _block(config: TransformerXLConfig) -> BlockConfig:
     attention = AttentionConfig(
         d_query=config.d_model,
         n_heads=config.n_heads,
@@ -60,10 +60,10 @@ def _block(config: TransformerXL) -> BlockConfig:
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation="relu", dropout=config.dropout
     )
-    return usual_block(attention, feedforward, order=config.order, dropout=config.dropout)
+    return transformer_block(attention, feedforward, order=config.order, dropout=config.dropout)
 
 
-def _positions(config: TransformerXL) -> list[RelativeXL]:
+def _positions(config: TransformerXLConfig) -> list[RelativeXL]:
     layers = [RelativeXL(config.n_heads, config.d_head, config.d_model) for _ in range(config.n_layers)]
     if config.shared_biases:
         for layer in layers[1:]:
@@ -71,7 +71,7 @@ def _positions(config: TransformerXL) -> list[RelativeXL]:
     return layers
 
 
-def build(config: TransformerXL) -> Model:
+def build(config: TransformerXLConfig) -> Model:
     inputs = TextInput(
         TextInputConfig(
             vocab_size=config.vocab_size,
@@ -82,23 +82,25 @@ def build(config: TransformerXL) -> Model:
         )
     )
     blocks = StackConfig.repeat(_block(config), config.n_layers)
-    head = next_word(config, inputs, bias=True)
+    head = next_token_head(config, inputs, bias=True)
     report = stack_report("decoder", config.n_layers)
     stage = Stage("decoder", inputs, Stack(blocks, config.d_model, _positions(config)))
     return Model("transformer-xl", config, [stage], {"language": head}, report)
 
 
 SIZES = {
-    "transformer-xl-tiny": TransformerXL(**TINY, d_head=16, vocab_size=256, mem_len=32),
-    "transformer-xl-mini": TransformerXL(
+    "transformer-xl-tiny": TransformerXLConfig(**TINY, d_head=16, vocab_size=256, mem_len=32),
+    "transformer-xl-mini": TransformerXLConfig(
         n_layers=8, d_model=256, n_heads=4, d_head=64, d_hidden=1024, mem_len=256, dropout=0.3
     ),
-    "transformer-xl-41m": TransformerXL(),
-    "transformer-xl-277m": TransformerXL(
+    "transformer-xl-41m": TransformerXLConfig(),
+    "transformer-xl-277m": TransformerXLConfig(
         n_layers=24, d_model=1024, d_head=128, d_hidden=3072, mem_len=784, dropout=0.15, attention_dropout=0.15
     ),
 }
 
 register(
-    Family("transformer-xl", TransformerXL, build, usual_init, __doc__ or ""), SIZES, {"transformer-xl-mini": FEW_WORDS}
+    Family("transformer-xl", TransformerXLConfig, build, normal_init, __doc__ or ""),
+    SIZES,
+    {"transformer-xl-mini": SMALL_TEXT_DATA},
 )

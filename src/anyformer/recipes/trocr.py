@@ -16,19 +16,19 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Positions, Sinusoidal, Table
+from anyformer.core.positions import LearnedPositions, Positions, Sinusoidal
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, stack_report, usual_block, whole_heads
+from anyformer.recipes.common import TINY, check_heads_divide, stack_report, transformer_block
 from anyformer.registry import Family, register
 
 ROOM = 2  # learned positions start here; the rows before it were meant for padding
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrOCR(Settings):
+class TrOCRConfig(Settings):
     n_layers: int = 12
     d_model: int = 1024
     n_heads: int = 16
@@ -49,14 +49,14 @@ class TrOCR(Settings):
     padding: int = 1
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
 
 
-def _inputs(config: TrOCR) -> TextInput:
+def _inputs(config: TrOCRConfig) -> TextInput:
     first = ROOM if config.learned_positions else config.padding + 1
     positions: Positions = Sinusoidal(config.d_model, "stretched")
     if config.learned_positions:
-        positions = Table(config.max_length + ROOM, config.d_model)
+        positions = LearnedPositions(config.max_length + ROOM, config.d_model)
     settings = TextInputConfig(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -70,7 +70,7 @@ def _inputs(config: TrOCR) -> TextInput:
     return TextInput(settings, positions)
 
 
-def _block(config: TrOCR) -> BlockConfig:
+def _block(config: TrOCRConfig) -> BlockConfig:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
     )
@@ -78,10 +78,10 @@ def _block(config: TrOCR) -> BlockConfig:
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    return usual_block(attention, feedforward, d_context=context, order="post", dropout=config.dropout)
+    return transformer_block(attention, feedforward, d_context=context, order="post", dropout=config.dropout)
 
 
-def build(config: TrOCR) -> Model:
+def build(config: TrOCRConfig) -> Model:
     inputs = _inputs(config)
     blocks = StackConfig(blocks=(_block(config),) * config.n_layers, layer_drop=config.layer_drop)
     stage = Stage("decoder", inputs, Stack(blocks, config.d_model), memory="encoder_hidden_states")
@@ -91,10 +91,10 @@ def build(config: TrOCR) -> Model:
     return Model("trocr", config, [stage], {"language": head}, report, padding=config.padding)
 
 
-def init(config: TrOCR) -> InitConfig:
+def init(config: TrOCRConfig) -> InitConfig:
     return InitConfig(std=config.init_std)
 
 
-SIZES = {"trocr-tiny": TrOCR(**TINY, vocab_size=256, max_length=128, padding=0, d_context=48)}
+SIZES = {"trocr-tiny": TrOCRConfig(**TINY, vocab_size=256, max_length=128, padding=0, d_context=48)}
 
-register(Family("trocr", TrOCR, build, init, __doc__ or ""), SIZES)
+register(Family("trocr", TrOCRConfig, build, init, __doc__ or ""), SIZES)

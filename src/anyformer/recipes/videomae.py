@@ -13,19 +13,19 @@ from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
-from anyformer.heads.embed import EmbedHead
-from anyformer.heads.pooled import PooledConfig, PooledHead
-from anyformer.heads.tubes import TubesHead
-from anyformer.inputs.video import HiddenTubes, VideoInput, VideoInputConfig
+from anyformer.heads.embed import EmbeddingHead
+from anyformer.heads.pooled import PooledClassificationHead, PooledConfig
+from anyformer.heads.video_pixels import VideoPixelHead
+from anyformer.inputs.video import MaskedTubesInput, VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.mae import Autoencoder
-from anyformer.recipes.usual import stack_report, xavier_init
+from anyformer.recipes.common import stack_report, xavier_init
+from anyformer.recipes.mae import AutoencoderConfig
 from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class VideoMAE(Autoencoder):
+class VideoMAEConfig(AutoencoderConfig):
     n_decoder_layers: int = 4
     d_decoder: int = 384
     n_decoder_heads: int = 6
@@ -55,18 +55,18 @@ class VideoMAE(Autoencoder):
         )
 
 
-def _stack(config: VideoMAE, norm: NormConfig | None) -> Stack:
+def _stack(config: VideoMAEConfig, norm: NormConfig | None) -> Stack:
     block = encoder_block(config, drop_path=config.drop_path, qkv_bias=config.qv_bias)
     return Stack(StackConfig.repeat(block, config.n_layers, norm), config.d_model)
 
 
-def _head(config: VideoMAE) -> Head:
+def _head(config: VideoMAEConfig) -> Head:
     if config.head == "pixels":
         tubelet = config.inputs.tubelet
-        return TubesHead(config.d_decoder, tubelet, config.n_channels, config.normalise_pixels, "decoder")
+        return VideoPixelHead(config.d_decoder, tubelet, config.n_channels, config.normalise_pixels, "decoder")
     if config.head == "base":
-        return EmbedHead("encoder")
-    return PooledHead(
+        return EmbeddingHead("encoder")
+    return PooledClassificationHead(
         PooledConfig(
             d_model=config.d_model,
             n_labels=config.n_labels,
@@ -78,11 +78,11 @@ def _head(config: VideoMAE) -> Head:
     )
 
 
-def build(config: VideoMAE) -> Model:
+def build(config: VideoMAEConfig) -> Model:
     encoder = _stack(config, None if config.mean_pooling else config.norm)
     stages = [Stage("encoder", VideoInput(config.inputs), encoder)]
     if config.head == "pixels":
-        hidden = HiddenTubes("encoder", config.d_model, config.d_decoder, config.inputs.n_tokens)
+        hidden = MaskedTubesInput("encoder", config.d_model, config.d_decoder, config.inputs.n_tokens)
         stages.append(Stage("decoder", hidden, _stack(config.decoder, NormConfig())))
     report = stack_report("encoder", config.n_layers)
     return Model("videomae", config, stages, {config.head: _head(config)}, report)
@@ -91,10 +91,10 @@ def build(config: VideoMAE) -> Model:
 _TINY = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128, "n_frames": 4}
 
 SIZES = {
-    "videomae-tiny": VideoMAE(image_size=(32, 32), patch_size=(8, 8), n_labels=10, **_TINY),  # type: ignore[arg-type]
-    "videomae-base": VideoMAE(),
-    "videomae-large": VideoMAE(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
-    "videomae-base-pretraining": VideoMAE(head="pixels", mean_pooling=False),
+    "videomae-tiny": VideoMAEConfig(image_size=(32, 32), patch_size=(8, 8), n_labels=10, **_TINY),  # type: ignore[arg-type]
+    "videomae-base": VideoMAEConfig(),
+    "videomae-large": VideoMAEConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
+    "videomae-base-pretraining": VideoMAEConfig(head="pixels", mean_pooling=False),
 }
 
-register(Family("videomae", VideoMAE, build, xavier_init, __doc__ or ""), SIZES)
+register(Family("videomae", VideoMAEConfig, build, xavier_init, __doc__ or ""), SIZES)

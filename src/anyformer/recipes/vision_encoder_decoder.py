@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from anyformer.errors import ConfigError
 from anyformer.model import Model, Stage
 from anyformer.recipes import encoder_decoder
-from anyformer.recipes.deit import DeiT
-from anyformer.recipes.encoder_decoder import EncoderDecoder
-from anyformer.recipes.gpt2 import GPT2
+from anyformer.recipes.deit import DeiTConfig
+from anyformer.recipes.encoder_decoder import EncoderDecoderConfig
 from anyformer.recipes.gpt2 import SIZES as GPT2_SIZES
-from anyformer.recipes.trocr import TrOCR
+from anyformer.recipes.gpt2 import GPT2Config
+from anyformer.recipes.trocr import TrOCRConfig
 from anyformer.recipes.vit import SIZES as VIT_SIZES
-from anyformer.recipes.vit import ViT
+from anyformer.recipes.vit import ViTConfig
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionEncoderDecoder(EncoderDecoder):
+class VisionEncoderDecoderConfig(EncoderDecoderConfig):
     """The settings of the two sides, as in any encoder-decoder."""
 
 
-def build(config: VisionEncoderDecoder) -> Model:
+def build(config: VisionEncoderDecoderConfig) -> Model:
     model = encoder_decoder.build(config, "vision-encoder-decoder")
     encoder = model.stages["encoder"]
     if not isinstance(encoder, Stage) or "pixel_values" not in encoder.inputs.names:
@@ -38,10 +38,10 @@ def build(config: VisionEncoderDecoder) -> Model:
     return model
 
 
-def _reader(encoder: ViT, decoder: TrOCR, start: int, end: int) -> VisionEncoderDecoder:
-    return VisionEncoderDecoder(
+def _reader(encoder: ViTConfig, decoder: TrOCRConfig, start: int, end: int) -> VisionEncoderDecoderConfig:
+    return VisionEncoderDecoderConfig(
         encoder={
-            "family": "deit" if isinstance(encoder, DeiT) else "vit",
+            "family": "deit" if isinstance(encoder, DeiTConfig) else "vit",
             **encoder.replace(head="base").to_json(),
         },
         decoder={"family": "trocr", **decoder.to_json()},
@@ -51,8 +51,8 @@ def _reader(encoder: ViT, decoder: TrOCR, start: int, end: int) -> VisionEncoder
     )
 
 
-def _pair(encoder: ViT, decoder: GPT2, end: int) -> VisionEncoderDecoder:
-    return VisionEncoderDecoder(
+def _pair(encoder: ViTConfig, decoder: GPT2Config, end: int) -> VisionEncoderDecoderConfig:
+    return VisionEncoderDecoderConfig(
         encoder={"family": "vit", **encoder.replace(head="base").to_json()},
         decoder={"family": "gpt2", **decoder.replace(cross_attention=True).to_json()},
         padding=end,
@@ -61,7 +61,7 @@ def _pair(encoder: ViT, decoder: GPT2, end: int) -> VisionEncoderDecoder:
     )
 
 
-_LARGE_PICTURES = ViT(image_size=(384, 384), qkv_bias=False)
+_LARGE_PICTURES = ViTConfig(image_size=(384, 384), qkv_bias=False)
 _END = 50256  # GPT-2's one token with a meaning of its own begins, ends and fills
 
 RECIPES = {
@@ -70,8 +70,8 @@ RECIPES = {
     "vit-gpt2": _pair(VIT_SIZES["vit-b16"], GPT2_SIZES["gpt2-124m"], _END),
     # BEiT's weights without its relative positions, and RoBERTa large's vocabulary.
     "trocr-small": _reader(
-        DeiT(d_model=384, n_heads=6, d_hidden=1536, image_size=(384, 384)),
-        TrOCR(
+        DeiTConfig(d_model=384, n_heads=6, d_hidden=1536, image_size=(384, 384)),
+        TrOCRConfig(
             n_layers=6,
             d_model=256,
             n_heads=8,
@@ -85,22 +85,26 @@ RECIPES = {
         2,
         2,
     ),
-    "trocr-base": _reader(_LARGE_PICTURES, TrOCR(d_context=768), 2, 2),
+    "trocr-base": _reader(_LARGE_PICTURES, TrOCRConfig(d_context=768), 2, 2),
     "trocr-large": _reader(
-        _LARGE_PICTURES.replace(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096), TrOCR(d_context=1024), 2, 2
+        _LARGE_PICTURES.replace(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096), TrOCRConfig(d_context=1024), 2, 2
     ),
     # A few thousand pictures of 160 x 160 and their captions.
     "vit-transformer-small": _pair(
-        ViT(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(160, 160), dropout=0.1),
-        GPT2(n_layers=3, d_model=256, n_heads=4, vocab_size=10_000, max_length=128),
+        ViTConfig(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(160, 160), dropout=0.1),
+        GPT2Config(n_layers=3, d_model=256, n_heads=4, vocab_size=10_000, max_length=128),
         0,
     ),
     "trocr-small-lines": _reader(
-        ViT(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(32, 640), patch_size=(32, 8), n_channels=1),
-        TrOCR(n_layers=3, d_model=256, n_heads=4, d_hidden=1024, vocab_size=256, max_length=128, padding=0),
+        ViTConfig(
+            n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(32, 640), patch_size=(32, 8), n_channels=1
+        ),
+        TrOCRConfig(n_layers=3, d_model=256, n_heads=4, d_hidden=1024, vocab_size=256, max_length=128, padding=0),
         1,
         2,
     ),
 }
 
-register(Family("vision-encoder-decoder", VisionEncoderDecoder, build, encoder_decoder.init, __doc__ or ""), RECIPES)
+register(
+    Family("vision-encoder-decoder", VisionEncoderDecoderConfig, build, encoder_decoder.init, __doc__ or ""), RECIPES
+)

@@ -13,20 +13,27 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.masks import EVERYTHING, Mask
+from anyformer.core.masks import NO_MASK, Mask
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassifyConfig, ClassifyHead, PoolConfig, Problem
-from anyformer.heads.embed import EmbedHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig, Places
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, PoolerConfig, Problem
+from anyformer.heads.embed import EmbeddingHead
+from anyformer.inputs.image import ImageInput, ImageInputConfig, ImagePositions
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import TINY, patches, stack_report, usual_block, usual_init, whole_heads
+from anyformer.recipes.common import (
+    TINY,
+    check_heads_divide,
+    image_input_config,
+    normal_init,
+    stack_report,
+    transformer_block,
+)
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreNorm(Settings):
+class PreNormConfig(Settings):
     """What ViT and its kin say of their blocks."""
 
     n_layers: int = 12
@@ -39,7 +46,7 @@ class PreNorm(Settings):
     attention_dropout: float = 0.0
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
 
     @property
     def norm(self) -> NormConfig:
@@ -47,12 +54,12 @@ class PreNorm(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViT(PreNorm):
+class ViTConfig(PreNormConfig):
     d_head: int | None = None  # None: d_model / n_heads
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
-    positions: Places = "learned"
+    positions: ImagePositions = "learned"
     class_token: bool = True
     pooling: Literal["class", "mean", "attention"] = "class"  # what is classified: the class token, or the patches
     drop_path: float = 0.0  # of the last block; those before it less, in a straight line
@@ -72,12 +79,12 @@ class ViT(PreNorm):
 
 
 def encoder_block(
-    config: PreNorm,
+    config: PreNormConfig,
     *,
     drop_path: float = 0.0,
     qkv_bias: bool = True,
     d_head: int | None = None,
-    mask: Mask = EVERYTHING,
+    mask: Mask = NO_MASK,
 ) -> BlockConfig:
     attention = AttentionConfig(
         d_query=config.d_model,
@@ -88,35 +95,35 @@ def encoder_block(
         mask=mask,
     )
     network = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    return usual_block(attention, network, norm=config.norm, dropout=config.dropout).replace(drop_path=drop_path)
+    return transformer_block(attention, network, norm=config.norm, dropout=config.dropout).replace(drop_path=drop_path)
 
 
-def images(config: ViT) -> ImageInputConfig:
-    return patches(config).replace(class_token=config.class_token, positions=config.positions)
+def images(config: ViTConfig) -> ImageInputConfig:
+    return image_input_config(config).replace(class_token=config.class_token, positions=config.positions)
 
 
-def build(config: ViT) -> Model:
+def build(config: ViTConfig) -> Model:
     return assemble("vit", config, images(config), head(config))
 
 
-def assemble(family: str, config: ViT, inputs: ImageInputConfig, head: Head) -> Model:
+def assemble(family: str, config: ViTConfig, inputs: ImageInputConfig, head: Head) -> Model:
     """What ViT and those after it have in common."""
     report = stack_report("encoder", config.n_layers)
     return Model(family, config, [Stage("encoder", ImageInput(inputs), _stack(config))], {config.head: head}, report)
 
 
-def _stack(config: ViT) -> Stack:
+def _stack(config: ViTConfig) -> Stack:
     block = encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head)
     blocks = [block.replace(drop_path=config.drop_path * (i + 1) / config.n_layers) for i in range(config.n_layers)]
     return Stack(StackConfig(blocks=tuple(blocks), final_norm=config.norm), config.d_model)
 
 
-def head(config: ViT) -> Head:
+def head(config: ViTConfig) -> Head:
     if config.head == "base":
-        pool = PoolConfig(d_model=config.d_model, d_out=config.d_pool, activation=config.pool_activation)
-        return EmbedHead("encoder", pool)
-    return ClassifyHead(
-        ClassifyConfig(
+        pool = PoolerConfig(d_model=config.d_model, d_out=config.d_pool, activation=config.pool_activation)
+        return EmbeddingHead("encoder", pool)
+    return ClassificationHead(
+        ClassificationConfig(
             d_model=config.d_model,
             n_labels=config.n_labels,
             reads="encoder",
@@ -127,12 +134,14 @@ def head(config: ViT) -> Head:
     )
 
 
-def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViT:
-    return ViT(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, patch_size=(patch, patch))
+def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViTConfig:
+    return ViTConfig(
+        n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model, patch_size=(patch, patch)
+    )
 
 
 # For pictures of 32 x 32: ViT-Lite-7/4 of Hassani et al. 2021, which reach 91.4% on CIFAR-10 with it in 200 epochs.
-LITE = ViT(
+LITE = ViTConfig(
     n_layers=7,
     d_model=256,
     n_heads=4,
@@ -151,7 +160,7 @@ LITE = ViT(
 CIFAR = LITE.replace(n_layers=9, d_model=192, n_heads=12, d_hidden=704)
 
 SIZES = {
-    "vit-tiny": ViT(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
+    "vit-tiny": ViTConfig(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     #                layers  width  heads  patch
     "vit-ti16": _size(12, 192, 3),
     "vit-s16": _size(12, 384, 6),
@@ -165,7 +174,7 @@ SIZES = {
 }
 
 register(
-    Family("vit", ViT, build, usual_init, __doc__ or ""),
+    Family("vit", ViTConfig, build, normal_init, __doc__ or ""),
     SIZES,
     training={"vit-cifar": {"train.optimizer": "muon", "train.lr": 1e-3}},
 )

@@ -17,14 +17,20 @@ from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.keypoints import HeatmapConfig, HeatmapHead
 from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import patches, stack_report, usual_block, usual_init, whole_heads
+from anyformer.recipes.common import (
+    check_heads_divide,
+    image_input_config,
+    normal_init,
+    stack_report,
+    transformer_block,
+)
 from anyformer.registry import Family, register
 
 MARGIN = 2  # pixels around the picture
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTPose(Settings):
+class ViTPoseConfig(Settings):
     n_layers: int = 12
     d_model: int = 768
     n_heads: int = 12
@@ -45,20 +51,20 @@ class ViTPose(Settings):
     spread: float = 2.0  # of the bells that are learned, in cells of the maps
 
     def check(self) -> None:
-        whole_heads(self)
+        check_heads_divide(self)
         fits = self.layer is None or 0 <= self.layer <= self.n_layers
         self.require(fits, f"layer is {self.layer}; there are {self.n_layers}.")
         self.require(1 <= self.scale <= 64, f"scale is {self.scale}; it must be 1 or more and at most 64.")
 
 
-def build(config: ViTPose) -> Model:
-    inputs = patches(config).replace(class_token=False, spread=True, margin=MARGIN)
+def build(config: ViTPoseConfig) -> Model:
+    inputs = image_input_config(config).replace(class_token=False, spread=True, margin=MARGIN)
     width, norm = config.d_model, NormConfig(eps=config.norm_eps)
     attention = AttentionConfig(
         d_query=width, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
     network = FeedForwardConfig(d_model=width, d_hidden=width * config.hidden_ratio, activation=config.activation)
-    block = usual_block(attention, network, norm=norm, dropout=config.dropout).replace(drop_path=config.drop_path)
+    block = transformer_block(attention, network, norm=norm, dropout=config.dropout).replace(drop_path=config.drop_path)
     head = HeatmapConfig(
         d_model=config.d_model,
         n_joints=config.n_joints,
@@ -75,15 +81,15 @@ def build(config: ViTPose) -> Model:
 
 
 SIZES = {
-    "vitpose-tiny": ViTPose(n_layers=2, d_model=64, n_heads=4, image_size=(64, 64), n_joints=5),
-    "vitpose-mini": ViTPose(
+    "vitpose-tiny": ViTPoseConfig(n_layers=2, d_model=64, n_heads=4, image_size=(64, 64), n_joints=5),
+    "vitpose-mini": ViTPoseConfig(
         n_layers=6, d_model=192, n_heads=6, image_size=(128, 128), patch_size=(8, 8), n_joints=14, drop_path=0.1
     ),
     #                  layers       width         heads
-    "vitpose-s": ViTPose(n_layers=12, d_model=384, n_heads=12),
-    "vitpose-b": ViTPose(n_layers=12, d_model=768, n_heads=12),
-    "vitpose-l": ViTPose(n_layers=24, d_model=1024, n_heads=16),
-    "vitpose-h": ViTPose(n_layers=32, d_model=1280, n_heads=16),
+    "vitpose-s": ViTPoseConfig(n_layers=12, d_model=384, n_heads=12),
+    "vitpose-b": ViTPoseConfig(n_layers=12, d_model=768, n_heads=12),
+    "vitpose-l": ViTPoseConfig(n_layers=24, d_model=1024, n_heads=16),
+    "vitpose-h": ViTPoseConfig(n_layers=32, d_model=1280, n_heads=16),
 }
 
-register(Family("vitpose", ViTPose, build, usual_init, __doc__ or ""), SIZES)
+register(Family("vitpose", ViTPoseConfig, build, normal_init, __doc__ or ""), SIZES)

@@ -16,23 +16,23 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import EVERYTHING, Causal
+from anyformer.core.masks import NO_MASK, Causal
 from anyformer.core.norms import NormConfig
-from anyformer.core.positions import Table
+from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack, StackConfig
 from anyformer.heads.base import Head
-from anyformer.heads.embed import EmbedHead
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.heads.pooled import PooledConfig, PooledHead
-from anyformer.inputs.audio import FramesInput, FramesInputConfig
+from anyformer.heads.pooled import PooledClassificationHead, PooledConfig
+from anyformer.inputs.audio import MelConvInput, MelConvInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.usual import pair_report, stack_report, usual_block
+from anyformer.recipes.common import pair_report, stack_report, transformer_block
 from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whisper(Settings):
+class WhisperConfig(Settings):
     n_layers: int = 4
     n_decoder_layers: int = 4
     d_model: int = 384
@@ -65,25 +65,25 @@ class Whisper(Settings):
             self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {name} {heads}.")
 
 
-def _block(config: Whisper, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
-    width, mask = config.d_model, Causal() if decodes else EVERYTHING
+def _block(config: WhisperConfig, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
+    width, mask = config.d_model, Causal() if decodes else NO_MASK
     attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
     network = FeedForwardConfig(
         d_model=width, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
-    return usual_block(attention, network, d_context=width if decodes else None, dropout=config.dropout)
+    return transformer_block(attention, network, d_context=width if decodes else None, dropout=config.dropout)
 
 
-def _encoder(config: Whisper) -> Stage:
-    inputs = FramesInputConfig(
+def _encoder(config: WhisperConfig) -> Stage:
+    inputs = MelConvInputConfig(
         n_mels=config.n_mels, n_tokens=config.source_length, d_model=config.d_model, dropout=config.dropout
     )
     block = _block(config, config.n_heads, config.d_hidden, decodes=False)
     stack = StackConfig(blocks=(block,) * config.n_layers, final_norm=NormConfig(), layer_drop=config.layer_drop)
-    return Stage("encoder", FramesInput(inputs), Stack(stack, config.d_model))
+    return Stage("encoder", MelConvInput(inputs), Stack(stack, config.d_model))
 
 
-def _decoder(config: Whisper) -> tuple[Stage, TextInput]:
+def _decoder(config: WhisperConfig) -> tuple[Stage, TextInput]:
     settings = TextInputConfig(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -91,7 +91,7 @@ def _decoder(config: Whisper) -> tuple[Stage, TextInput]:
         dropout=config.dropout,
         padding=config.padding,
     )
-    inputs = TextInput(settings, Table(config.max_length, config.d_model))
+    inputs = TextInput(settings, LearnedPositions(config.max_length, config.d_model))
     block = _block(config, config.n_decoder_heads, config.d_decoder_hidden, decodes=True)
     stack = StackConfig(
         blocks=(block,) * config.n_decoder_layers, final_norm=NormConfig(), layer_drop=config.decoder_layer_drop
@@ -99,7 +99,7 @@ def _decoder(config: Whisper) -> tuple[Stage, TextInput]:
     return Stage("decoder", inputs, Stack(stack, config.d_model), attends="encoder"), inputs
 
 
-def _classifier(config: Whisper) -> Model:
+def _classifier(config: WhisperConfig) -> Model:
     head = PooledConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
@@ -108,14 +108,14 @@ def _classifier(config: Whisper) -> Model:
         problem="single_label_classification",
     )
     report = stack_report("encoder", config.n_layers, normed=True)
-    return Model("whisper", config, [_encoder(config)], {"classify": PooledHead(head)}, report)
+    return Model("whisper", config, [_encoder(config)], {"classify": PooledClassificationHead(head)}, report)
 
 
-def build(config: Whisper) -> Model:
+def build(config: WhisperConfig) -> Model:
     if config.head == "classify":
         return _classifier(config)
     decoder, words = _decoder(config)
-    heads: dict[str, Head] = {"embed": EmbedHead("decoder")}
+    heads: dict[str, Head] = {"embed": EmbeddingHead("decoder")}
     if config.head == "language":
         settings = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder")
         heads = {"language": LanguageHead(settings, words.words if config.tied else None)}
@@ -124,12 +124,12 @@ def build(config: Whisper) -> Model:
     return Model("whisper", config, stages, heads, report, decoder_start=config.decoder_start, padding=config.padding)
 
 
-def init(config: Whisper) -> InitConfig:
+def init(config: WhisperConfig) -> InitConfig:
     return InitConfig(linear="xavier", embedding_std=config.init_std)
 
 
-def _size(n_layers: int, d_model: int, n_heads: int, n_decoder_layers: int | None = None, **more: int) -> Whisper:
-    return Whisper(
+def _size(n_layers: int, d_model: int, n_heads: int, n_decoder_layers: int | None = None, **more: int) -> WhisperConfig:
+    return WhisperConfig(
         n_layers=n_layers,
         n_decoder_layers=n_layers if n_decoder_layers is None else n_decoder_layers,
         d_model=d_model,
@@ -157,4 +157,4 @@ SIZES = {
     "whisper-large-v3-turbo": _size(32, 1280, 20, 4, vocab_size=51866, n_mels=128),
 }
 
-register(Family("whisper", Whisper, build, init, __doc__ or ""), SIZES)
+register(Family("whisper", WhisperConfig, build, init, __doc__ or ""), SIZES)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from anyformer import shipped
+from anyformer import pretrained
 from anyformer.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TASKS = {
     "electra": ("anyformer.tasks.electra", "Electra"),
     "embed": ("anyformer.tasks.embed", "Embed"),
     "fill-mask": ("anyformer.tasks.fill_mask", "FillMask"),
-    "generate": ("anyformer.tasks.language", "Generate"),
+    "generate": ("anyformer.tasks.language", "GenerateTask"),
     "match": ("anyformer.tasks.match", "Match"),
     "pose": ("anyformer.tasks.pose", "PoseTask"),
     "read": ("anyformer.tasks.read", "Read"),
@@ -74,6 +74,6 @@ def task(
     for every call that does not say otherwise.
     """
     kind = find(name)
-    found = shipped.default(name).open() if path is None else shipped.place(path)
+    found = pretrained.default(name).open() if path is None else pretrained.resolve_path(path)
     ready: Callable[..., Any] = kind.load(found, device=device, dtype=dtype, **options)
     return ready

@@ -18,20 +18,31 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example, Examples
-from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows, each
+from anyformer.data.rows import ListRows, Rows, map_rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
 from anyformer.metrics.squad import squad
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
-from anyformer.tasks.rounds import rounds
-from anyformer.tasks.text import TEXT, TextTask, several, text_of, texts_of
-from anyformer.text.parts import Span
+from anyformer.tasks.base import (
+    DEFAULT_SETUP,
+    Batch,
+    Column,
+    Loss,
+    Metrics,
+    Options,
+    Progress,
+    Source,
+    TaskSetup,
+    answering,
+)
+from anyformer.tasks.schedule_presets import schedule_for
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, text_of, texts_of
+from anyformer.tokenizers.components import Span
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExtractedAnswer:
     """A span of the context, its characters from `start` to before `end`, and its chance; "" where there is none."""
 
     text: str
@@ -52,7 +63,7 @@ class AnswerOptions(Options):
 
 class AnswerTask(TextTask):
     name = "answer"
-    fills = MappingProxyType({**TEXT, "inside": 0})
+    fills = MappingProxyType({**TEXT_PAD_VALUES, "inside": 0})
     about = "the answer to a question, as a span of a text"
     columns = (
         Column("question", ("query",)),
@@ -70,9 +81,9 @@ class AnswerTask(TextTask):
     wanted = "an encoder that can have a head for spans"
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
-        if any(not answers for answers in each(rows, answers_of)):
+        if any(not answers for answers in map_rows(rows, answers_of)):
             options = options.replace(unanswerable=True)
         return super().begin(source, rows, valid, replace(setup, task=options))
 
@@ -137,10 +148,10 @@ class AnswerTask(TextTask):
 
     # Figures and answers.
 
-    def predict(self, rows: Rows, progress: Progress | None = None) -> list[Answer]:
+    def predict(self, rows: Rows, progress: Progress | None = None) -> list[ExtractedAnswer]:
         """The best span of each row, over all its windows."""
         examples = self.prepared(rows)
-        best: dict[int, tuple[float, Answer]] = {}
+        best: dict[int, tuple[float, ExtractedAnswer]] = {}
         nothing: dict[int, float] = {}
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
@@ -151,29 +162,29 @@ class AnswerTask(TextTask):
                     if row not in best or score > best[row][0]:
                         start, end = int(example["begins"][first]), int(example["finishes"][last])
                         text = rows[row]["context"][max(start, 0) : max(end, 0)]
-                        best[row] = (score, Answer(text, chance, start, end))
+                        best[row] = (score, ExtractedAnswer(text, chance, start, end))
         return [self._or_nothing(*best[row], nothing[row]) for row in range(len(rows))]
 
-    def _or_nothing(self, score: float, answer: Answer, nothing: float) -> Answer:
+    def _or_nothing(self, score: float, answer: ExtractedAnswer, nothing: float) -> ExtractedAnswer:
         if self.settings.unanswerable and nothing > score:
-            return Answer("", 1.0 - answer.score, 0, 0)
+            return ExtractedAnswer("", 1.0 - answer.score, 0, 0)
         return answer
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         said = [answer.text for answer in self.predict(rows, progress)]
         wanted = [[text for text, _ in answers_of(row)] for row in rows]
         return {**squad(said, wanted), "signature": "squad:v1.1-normalisation|scale:100"}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A question and its context as a pair, as a mapping, or as a line with a tab between them."""
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         rows = [_row(one) for one in things]
-        answers = self.predict(ListedRows(rows)) if rows else []
+        answers = self.predict(ListRows(rows)) if rows else []
         return answers[0] if alone else answers
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        return rounds(rows, 3, size=32, lr=1e-4, schedule="linear", warm=10)
+        return schedule_for(rows, 3, size=32, lr=1e-4, schedule="linear", warm=10)
 
 
 def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tuple[list[Any], ...]:

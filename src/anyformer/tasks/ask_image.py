@@ -18,28 +18,28 @@ from torch import Generator, Tensor
 from anyformer.config import Settings
 from anyformer.core.taps import look
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.images.processor import ResizeTransform
+from anyformer.data.rows import Rows
 from anyformer.data.settings import TokenizerSettings
+from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.captions import caption_scores
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture
-from anyformer.pictures.processor import Placement
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Options, Progress, Total, answering
 from anyformer.tasks.generated import Generated, generated
-from anyformer.tasks.grouped import together
-from anyformer.tasks.picture_text import PictureText, PictureTextTask, WriteOptions, as_grid, draw_texts, texts_of
-from anyformer.tasks.text import pad_labels, several, token_loss
-from anyformer.text.batch import pad
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.tasks.grouped import group_by_image
+from anyformer.tasks.picture_text import ImageText, ImageTextOptions, PictureTextTask, as_grid, draw_texts, texts_of
+from anyformer.tasks.text import as_list, pad_labels, token_loss
+from anyformer.tokenizers.padding import pad
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 PLACE = "<picture>"  # the token that keeps a place for one vector of a picture
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskOptions(WriteOptions):
+class AskOptions(ImageTextOptions):
     question: str = "what is in the picture?"  # where the data or the caller has none
     augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, jitter=0.3)
 
@@ -63,7 +63,7 @@ class AskImage(PictureTextTask):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self.dock = picture_dock(self.model.config)
+        self.dock = image_encoder_of(self.model.config)
         self.place = int(self.dock["token"])
 
     @property
@@ -72,13 +72,13 @@ class AskImage(PictureTextTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return bool(picture_dock(config))
+        return bool(image_encoder_of(config))
 
     @classmethod
-    def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Any, data: Any = DEFAULT_SETUP.data) -> Rows:
         """Without questions, a picture named on several lines has several answers to the usual one."""
         rows = super().read(paths, data)
-        return rows if "question" in rows.columns else together(rows, "answers")
+        return rows if "question" in rows.columns else group_by_image(rows, "answers")
 
     @classmethod
     def texts(cls, rows: Rows, options: AskOptions) -> Iterator[str]:
@@ -116,7 +116,7 @@ class AskImage(PictureTextTask):
         ids = self.tokenizer.encode(question or self.settings.question, special=False)
         return [*[self.place] * self.width, *ids]
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         if "answers" not in row:
             return {}
         return {**super().targets(row, placement), "question": self.asked(row.get("question"))}
@@ -143,7 +143,7 @@ class AskImage(PictureTextTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """The loss, with the right pictures and with each other's; and how good answers are beside the references."""
         total, other, said, wanted = Total(), Total(), [], []
         with answering(self.model):
@@ -156,20 +156,20 @@ class AskImage(PictureTextTask):
                 wanted += [texts_of(row, "answers") for row in some]
         scores = caption_scores(said, wanted)
         exact = sum(text in texts for text, texts in zip(said, wanted, strict=True)) / max(len(said), 1)
-        figures: Figures = {"loss": total.mean, "loss_shuffled": other.mean, "exact": 100 * exact}
+        figures: Metrics = {"loss": total.mean, "loss_shuffled": other.mean, "exact": 100 * exact}
         return {**figures, **scores, **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A picture, a pair of it and a question, or "FILE|question"; `question` holds for all that bring none."""
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         question = options.pop("question", None)
         pairs = [split(one, question) for one in things]
         answers = [self._answer(picture, asked, options) for picture, asked in pairs]
         return answers[0] if alone else answers
 
     def _answer(
-        self, picture: Picture, question: str | None, options: Mapping[str, Any]
-    ) -> PictureText | list[PictureText]:
+        self, picture: ImageFile, question: str | None, options: Mapping[str, Any]
+    ) -> ImageText | list[ImageText]:
         batch, _ = self.look_at([picture])
         with answering(self.model):
             return self._said(picture, self._write(batch["pixel_values"], [question], options)[0])
@@ -204,19 +204,19 @@ class AskImage(PictureTextTask):
         return as_grid(weights, (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1]))
 
 
-def picture_dock(config: Settings) -> dict[str, Any]:
+def image_encoder_of(config: Settings) -> dict[str, Any]:
     """What is docked to a language model and reads pictures; empty where nothing does."""
     docks: Mapping[str, Any] = getattr(config, "docks", {})
     return next((dock for dock in docks.values() if "image_size" in dock["encoder"]), {})
 
 
-def split(thing: Any, question: str | None) -> tuple[Picture, str | None]:
+def split(thing: Any, question: str | None) -> tuple[ImageFile, str | None]:
     """ "beach.jpg|who is there?" -> the picture and the question"""
     if isinstance(thing, Mapping) and "image" in thing:
-        return Picture.of(thing["image"]), thing.get("question", question)
+        return ImageFile.of(thing["image"]), thing.get("question", question)
     if isinstance(thing, tuple) and len(thing) == 2:
-        return Picture.of(thing[0]), str(thing[1])
+        return ImageFile.of(thing[0]), str(thing[1])
     if isinstance(thing, str) and "|" in thing:
         name, _, asked = thing.partition("|")
-        return Picture.of(name), asked.strip() or question
-    return Picture.of(thing), question
+        return ImageFile.of(name), asked.strip() or question
+    return ImageFile.of(thing), question

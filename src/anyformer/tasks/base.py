@@ -22,18 +22,18 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import Batches, BatchSettings, Index
-from anyformer.data.examples import Example, Examples, OnDemand, prepare
+from anyformer.data.batch_sampler import BatchConfig, Index, LengthGroupedSampler
+from anyformer.data.examples import Example, Examples, LazyExamples, prepare
 from anyformer.data.examples import Progress as Progress
 from anyformer.data.files import Paths
-from anyformer.data.formats import Row
-from anyformer.data.read import Joined, Renamed, Rows, file_columns, read, side_by_side, unused_columns
-from anyformer.data.settings import DataSettings, TokenizerSettings, pairs
+from anyformer.data.rows import JoinedTables, RenamedRows, Rows, file_columns, read, side_by_side, unused_columns
+from anyformer.data.settings import DataSettings, TokenizerSettings, parse_pairs
+from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError, nearest
 from anyformer.model import Model
 
 Batch = dict[str, Tensor]
-Figures = dict[str, float | str]
+Metrics = dict[str, float | str]
 Source = str | PathLike[str]
 
 
@@ -62,7 +62,7 @@ class Options(Settings):
 
 
 @dataclass(frozen=True)
-class Setup:
+class TaskSetup:
     """Everything that a user may say when a task begins. `model` are the recipe's settings, or those of the folder's
     model, changed by the user; None: as they stand."""
 
@@ -76,10 +76,10 @@ class Setup:
         return rows if self.whole is None else self.whole
 
 
-AS_USUAL = Setup()
+DEFAULT_SETUP = TaskSetup()
 
 
-class Plan(Protocol):
+class BatchPlan(Protocol):
     """The batches of every epoch, as numbers that the task's `gather` understands."""
 
     @property
@@ -102,7 +102,7 @@ class Task:
     options_class: ClassVar[type[Options]] = Options
     takes: ClassVar[tuple[str, ...]] = ()  # options of a call
     writes: ClassVar[bool] = False  # whether a call takes those of `model.generate` too, which checks them
-    batch: ClassVar[BatchSettings] = BatchSettings()  # where nobody says how large
+    batch: ClassVar[BatchConfig] = BatchConfig()  # where nobody says how large
     # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
     steady: bool = False
     # What may be appended to rows of tokens [rows, tokens] without changing the loss, by name; where everything in a
@@ -152,7 +152,7 @@ class Task:
         return None
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         """To be trained on `rows`: from a recipe's name, or from a folder whose model is taken further."""
         raise NotImplementedError
 
@@ -167,7 +167,7 @@ class Task:
         **options: Any,
     ) -> Self:
         """A folder, ready to answer."""
-        from anyformer.weights.folder import load
+        from anyformer.checkpoints.folder import load
 
         return cls.around(load(path, device=device, dtype=dtype, weights=weights), path, options)
 
@@ -186,7 +186,7 @@ class Task:
     def saved_options(cls, said: Mapping[str, Any]) -> dict[str, Any]:
         """The options among what a folder says of its task. A key that this task does not know is an error, unless
         another task wrote it."""
-        from anyformer.weights.folder import TASK
+        from anyformer.checkpoints.folder import TASK
 
         names = cls.options_class.names()
         unknown = [name for name in said if name not in names and name not in TASK]
@@ -235,7 +235,7 @@ class Task:
     def loss(self, batch: Batch) -> Loss:
         raise NotImplementedError
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """The field's own figures, with the signature where there is one."""
         raise NotImplementedError
 
@@ -256,11 +256,11 @@ class Task:
     # How rows are read, kept and put together; few tasks need their own.
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         """Files as rows with this task's columns. Several sources may each have a form of their own: two parallel files
         and a TSV, say."""
         names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = pairs(data.columns, "data.columns")
+        chosen = parse_pairs(data.columns, "data.columns")
 
         def one(source: Paths) -> Rows:
             found = read(
@@ -272,7 +272,7 @@ class Task:
             return one(paths)
         if side_by_side(paths, cls.sides, data.format, cls.format):
             return one(paths)
-        return Joined([one(source) for source in paths])
+        return JoinedTables([one(source) for source in paths])
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
@@ -297,8 +297,8 @@ class Task:
             others = [column.name for column in columns[cls.asks :]]
             some = {ours: theirs for ours, theirs in chosen.items() if ours not in others}
             found = fit(laid, [replace(one, optional=one.name not in asked) for one in columns], some, cls.name)
-        assert isinstance(found, Renamed)
-        return Renamed(found.rows, {name: found.names[name] for name in asked})
+        assert isinstance(found, RenamedRows)
+        return RenamedRows(found.rows, {name: found.names[name] for name in asked})
 
     def key(self) -> str:
         """What examples depend on beside their rows."""
@@ -307,7 +307,7 @@ class Task:
     def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
         """Examples of all rows, kept in the `cache` folder where one is given."""
         if not self.cached:
-            return OnDemand(rows, self.example)
+            return LazyExamples(rows, self.example)
         key = hashlib.blake2b(self.key().encode(), digest_size=16).hexdigest()
         return prepare(rows, self.examples, cache=cache, key=key, progress=progress)
 
@@ -326,8 +326,8 @@ class Task:
         """By which examples are put together: [n], or [n, sides]."""
         return examples.lengths
 
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
-        return Batches(self.lengths(examples), settings, seed)
+    def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
+        return LengthGroupedSampler(self.lengths(examples), settings, seed)
 
     def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
         """The examples that a batch of a plan names."""
@@ -342,7 +342,7 @@ class Task:
         return numbers
 
     def batches_of(
-        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+        self, examples: Examples, settings: BatchConfig | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[Index, Batch]]:
         """Every batch once, in order of length, on the model's device, with the numbers of the examples that are in
         it: for evaluation."""
@@ -393,7 +393,7 @@ def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: 
 
 
 def _header(data: DataSettings) -> bool | None:
-    chosen = pairs(data.columns, "data.columns")
+    chosen = parse_pairs(data.columns, "data.columns")
     if data.header is None and any(not name.isdigit() for name in chosen.values()):
         return True  # whoever knows the names has seen them
     return data.header

@@ -12,19 +12,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyformer import registry, shipped
+from anyformer import pretrained, registry
+from anyformer.checkpoints.delta import own_tensors
+from anyformer.checkpoints.folder import load, load_meta
+from anyformer.checkpoints.hf import SENTENCES
+from anyformer.checkpoints.resize import select_vocabulary
 from anyformer.config import Settings
-from anyformer.core.init import materialise
-from anyformer.core.positions import Table
+from anyformer.core.init import materialize
+from anyformer.core.positions import LearnedPositions
 from anyformer.errors import ConfigError, FolderError, nearest
-from anyformer.inputs.replaced import ReplacedInput
+from anyformer.inputs.replaced_tokens import ReplacedTokensInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
-from anyformer.text.tokenizer import Tokenizer
-from anyformer.weights.difference import own_tensors
-from anyformer.weights.folder import load, outline
-from anyformer.weights.hf import SENTENCES
-from anyformer.weights.resize import with_words
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 Fits = Callable[[Settings], bool]
 
@@ -35,9 +35,9 @@ def find_source(given: str | PathLike[str]) -> str:
     path, names = Path(given).expanduser(), registry.recipes()
     if path.exists() or str(given) in names:
         return str(path)
-    found = shipped.find(str(given))
+    found = pretrained.find(str(given))
     if found is None:
-        hint = nearest(str(given), [*names, *(model.name for model in shipped.models())])
+        hint = nearest(str(given), [*names, *(model.name for model in pretrained.models())])
         raise ConfigError(f'There is no recipe and no folder "{given}".{hint}')
     return str(found.open())
 
@@ -98,9 +98,9 @@ def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:
     return config.replace(**changes)
 
 
-def sketch(folder: str | PathLike[str], fits: Fits) -> Model:
+def load_meta_for(folder: str | PathLike[str], fits: Fits) -> Model:
     """The model that would be taken further, without its weights: what there is to be set, and what its tensors are."""
-    return further(outline(folder), fits)
+    return finetune_model(load_meta(folder), fits)
 
 
 def load_for(
@@ -108,7 +108,7 @@ def load_for(
 ) -> tuple[Model, Tokenizer]:
     """A folder's model, if it can do the work, in the precision that training wants, and its tokenizer; or, with the
     path of another as `words`, that one, and the model with its words: those that both know keep their vectors."""
-    model = further(load(folder, dtype=torch.float32), fits)
+    model = finetune_model(load(folder, dtype=torch.float32), fits)
     if not fits(model.config):
         raise FolderError(f"{folder} holds a {model.family} model; this task wants {wanted}.")
     model = with_settings(model, chosen)
@@ -122,10 +122,10 @@ def load_for(
     other = Tokenizer.load(words)
     known, kept = tokenizer.engine.get_vocab(), dict.fromkeys(range(len(other)))
     kept.update({i: known.get(piece) for piece, i in other.engine.get_vocab().items()})
-    return with_words(model, with_vocabulary(model.config, other), list(kept.values())), other
+    return select_vocabulary(model, with_vocabulary(model.config, other), list(kept.values())), other
 
 
-def vocabulary(config: Settings) -> int:
+def vocab_size(config: Settings) -> int:
     """The rows of the word table."""
     for holder in (config.to_json(), *(value for value in config.to_json().values() if isinstance(value, dict))):
         if "vocab_size" in holder:
@@ -136,7 +136,7 @@ def vocabulary(config: Settings) -> int:
 def check_words(tokenizer: Tokenizer, config: Settings) -> None:
     """An error unless a model has a row for every token that it reads and for every one that it writes."""
     settings = config.to_json()
-    tokenizer.check(vocabulary(config))
+    tokenizer.check(vocab_size(config))
     decoder = settings["decoder"] if isinstance(settings.get("decoder"), dict) else settings
     written = decoder.get("target_vocab_size") or decoder.get("vocab_size")
     if written is not None:
@@ -155,8 +155,8 @@ def with_settings(model: Model, config: Settings | None) -> Model:
     is."""
     if config is None or config == model.config:
         return model
-    fresh = resettled(model, config)
-    materialise(fresh, model.device, model.dtype)
+    fresh = with_config(model, config)
+    materialize(fresh, model.device, model.dtype)
     known = own_tensors(model)
     with torch.no_grad():
         for name, place in own_tensors(fresh).items():
@@ -165,10 +165,10 @@ def with_settings(model: Model, config: Settings | None) -> Model:
     return fresh.train(model.training)
 
 
-def resettled(model: Model, config: Settings) -> Model:
+def with_config(model: Model, config: Settings) -> Model:
     """A model with other settings, without weights yet, once it is sure that it takes those of this one: tensors of the
     same names and shapes."""
-    fresh = registry.outline(registry.family(model.family), config)
+    fresh = registry.build_meta(registry.family(model.family), config)
     has, wants = ({name: list(value.shape) for name, value in own_tensors(one).items()} for one in (model, fresh))
     odd = next((name for name in {**has, **wants} if has.get(name) != wants.get(name)), None)
     if odd is None:
@@ -216,23 +216,23 @@ def transfer(state: Mapping[str, Tensor], model: Model) -> list[str]:
     return left
 
 
-def further(model: Model, fits: Fits) -> Model:
+def finetune_model(model: Model, fits: Fits) -> Model:
     """What a task that wants such settings takes further."""
-    return model if fits(model.config) else single(model)
+    return model if fits(model.config) else unwrap_pretrained(model)
 
 
-def single(model: Model) -> Model:
+def unwrap_pretrained(model: Model) -> Model:
     """What is taken further of a model that was pre-trained as two; others are themselves."""
     take = registry.family(model.family).single
     return model if take is None else take(model)
 
 
-def longest(model: Model) -> int | None:
+def max_positions(model: Model) -> int | None:
     """How many tokens the model's positions can hold; None: any number."""
     limits = [
         inputs.positions.weight.shape[0] - inputs.config.first_position
         for inputs in text_inputs(model)
-        if isinstance(inputs.positions, Table)
+        if isinstance(inputs.positions, LearnedPositions)
     ]
     return min(limits, default=model.config.to_json().get("max_length"))
 
@@ -246,5 +246,5 @@ def tells_types(model: Model) -> bool:
 def text_inputs(model: Model) -> list[TextInput]:
     """The text inputs of the model's stages."""
     stages = [cast("Stage", stage).inputs for stage in model.stages.values()]
-    inputs = [one.text if isinstance(one, ReplacedInput) else one for one in stages]
+    inputs = [one.text if isinstance(one, ReplacedTokensInput) else one for one in stages]
     return [one for one in inputs if isinstance(one, TextInput)]

@@ -15,19 +15,19 @@ from typing import Any, ClassVar
 
 from anyformer import registry
 from anyformer.config import Settings
-from anyformer.data.read import Rows
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.rows import Rows
 from anyformer.data.settings import TokenizerSettings
 from anyformer.heads.base import IGNORED
-from anyformer.metrics.captions import caption_scores, words
-from anyformer.pictures.augment import Augmentation
-from anyformer.tasks.base import AS_USUAL, Column, Figures, Options, Progress, Total, answering
-from anyformer.tasks.grouped import together
-from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, texts_of
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.metrics.captions import caption_scores, normalize_words
+from anyformer.tasks.base import DEFAULT_SETUP, Column, Metrics, Options, Progress, Total, answering
+from anyformer.tasks.grouped import group_by_image
+from anyformer.tasks.picture_text import ImageTextOptions, PictureTextTask, texts_of
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionOptions(WriteOptions):
+class CaptionOptions(ImageTextOptions):
     plain: bool = True  # small letters without punctuation, as captions are compared
     augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, jitter=0.3)
 
@@ -47,16 +47,16 @@ class Caption(PictureTextTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return writes_of_pictures(config)
+        return is_captioner(config)
 
     @classmethod
-    def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Any, data: Any = DEFAULT_SETUP.data) -> Rows:
         """A picture named on several lines has several captions."""
-        return together(super().read(paths, data), "captions")
+        return group_by_image(super().read(paths, data), "captions")
 
     @classmethod
     def spell(cls, text: str, options: CaptionOptions) -> str:
-        return " ".join(words(text)) if options.plain else text.strip()
+        return " ".join(normalize_words(text)) if options.plain else text.strip()
 
     @classmethod
     def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: CaptionOptions) -> Tokenizer:
@@ -83,7 +83,7 @@ class Caption(PictureTextTask):
 
     # Figures.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """The field's figures; those of the same captions each beside another picture's references; and those of the
         commonest training caption for all."""
         total, said, wanted = Total(), [], []
@@ -92,7 +92,7 @@ class Caption(PictureTextTask):
                 total.add(self.word_loss(batch, 0.0))
                 said += self.texts_written(batch)
                 wanted += [texts_of(rows[int(i)], "captions") for i in numbers]
-        figures: Figures = {**caption_scores(said, wanted), "loss": total.mean}
+        figures: Metrics = {**caption_scores(said, wanted), "loss": total.mean}
         if len(said) > 1:
             figures["cider_shuffled"] = caption_scores([*said[1:], said[0]], wanted)["cider"]
         if self.commonest:
@@ -100,7 +100,7 @@ class Caption(PictureTextTask):
         return {**figures, **self.skipped()}
 
 
-def writes_of_pictures(config: Settings) -> bool:
+def is_captioner(config: Settings) -> bool:
     """Families that read a picture and write: the captioners, GIT, and an encoder-decoder whose encoder sees."""
     encoder = getattr(config, "encoder", None)
     if isinstance(encoder, Mapping):

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from anyformer.text.foreign import NAMES, other_than
+from anyformer.tokenizers.foreign import NAMES, other_than
 
 # What no text needs: control characters but tabs and ends of lines, the soft hyphen, marks without width.
 CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f]+")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyformer.core.state import Mark, State
+from anyformer.core.cache import Cache, CacheMark
 
 if TYPE_CHECKING:  # the task makes chats
-    from anyformer.tasks.generate import Answer, Generate
+    from anyformer.tasks.generate import GeneratedText, TextGenerator
 
 
 class Chat:
@@ -21,29 +21,29 @@ class Chat:
     from the last question.
     """
 
-    def __init__(self, task: Generate, *, system: str | None = None, stop: Any = None, **options: Any) -> None:
+    def __init__(self, task: TextGenerator, *, system: str | None = None, stop: Any = None, **options: Any) -> None:
         self.task = task
         self.stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         self.options = {**task.options, **options}
         self.messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
-        self.state: State | None = None
+        self.state: Cache | None = None
         self.read: list[int] = []  # the tokens that the state has seen
-        self.question: Mark | None = None  # in the state, before the last token of the last question
+        self.question: CacheMark | None = None  # in the state, before the last token of the last question
 
-    def say(self, text: str, **options: Any) -> Answer:
+    def say(self, text: str, **options: Any) -> GeneratedText:
         turn = self._turn(text, options)
         while True:
             try:
                 next(turn)
             except StopIteration as end:
-                answer: Answer = end.value
+                answer: GeneratedText = end.value
                 return answer
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
         """A turn that is broken off before its end has not been said."""
         return self._turn(text, options)
 
-    def _turn(self, text: str, options: dict[str, Any]) -> Generator[str, None, Answer]:
+    def _turn(self, text: str, options: dict[str, Any]) -> Generator[str, None, GeneratedText]:
         messages = [*self.messages, {"role": "user", "content": text}]
         request = self.task.ask([messages], self.stops, {**self.options, **options})
         ids = self.task.tokenizer.encode(request.prompts[0], special=False)
@@ -53,12 +53,12 @@ class Chat:
 
     def _listen(
         self,
-        pieces: Generator[str, None, Answer],
+        pieces: Generator[str, None, GeneratedText],
         messages: list[dict[str, str]],
         ids: list[int],
-        state: State,
-        mark: Mark,
-    ) -> Generator[str, None, Answer]:
+        state: Cache,
+        mark: CacheMark,
+    ) -> Generator[str, None, GeneratedText]:
         answer = yield from pieces
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         self.state, self.question = state, mark
@@ -66,7 +66,7 @@ class Chat:
         self.read = [*ids, *answer.ids][: state.length]
         return answer
 
-    def _prepare(self, ids: list[int]) -> tuple[State, Mark]:
+    def _prepare(self, ids: list[int]) -> tuple[Cache, CacheMark]:
         """A state that has read all of the prompt but its last token, and a mark there for the next turn."""
         state, self.state = self._known(ids), None
         rest = ids[state.length : -1]
@@ -76,15 +76,15 @@ class Chat:
                 self.task.model(input_ids=row, past_key_values=state, logits_to_keep=1)
         return state, state.mark()
 
-    def _known(self, ids: list[int]) -> State:
+    def _known(self, ids: list[int]) -> Cache:
         """As much of the last turn's state as the new prompt begins with."""
         state, mark, read = self.state, self.question, self.read
         if state is None or mark is None:
-            return State()
+            return Cache()
         if len(ids) > len(read) and ids[: len(read)] == read:
             return state
         if len(ids) > mark.length and ids[: mark.length] == read[: mark.length]:
             with torch.inference_mode():
                 state.rewind(mark)
             return state
-        return State()
+        return Cache()

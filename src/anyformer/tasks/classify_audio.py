@@ -13,26 +13,26 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
+from anyformer.data.audio import augment
+from anyformer.data.audio.audio_file import as_audio
+from anyformer.data.audio.feature_extractor import AudioFeatureExtractor
+from anyformer.data.audio.read import read_audio
 from anyformer.data.files import Paths
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.data.settings import DataSettings, pairs
+from anyformer.data.rows import Rows
+from anyformer.data.settings import DataSettings, parse_pairs
+from anyformer.data.tables.formats import Row
 from anyformer.errors import Error
 from anyformer.model import Model
-from anyformer.sounds import augment
-from anyformer.sounds.extractor import Extractor
-from anyformer.sounds.open import as_sound
-from anyformer.sounds.read import read_sounds
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Options
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Options
 from anyformer.tasks.labelled import LabelledTask
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.schedule_presets import schedule_for
 
 MEASURED = 256  # sounds whose mean loudness and its spread stand for all
 LABELS = ("labels", "class", "category", "target", "word", "digit", "speaker_id", "species")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changes(Settings):
+class SpecAugmentSettings(Settings):
     """What happens to spectrograms while a model learns, as shares of their length and of their mels."""
 
     time_mask: float = 0.15  # blotted out at most, twice
@@ -43,7 +43,7 @@ class Changes(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyAudioOptions(Options):
-    augment: Changes = Changes()
+    augment: SpecAugmentSettings = SpecAugmentSettings()
 
 
 class ClassifyAudio(LabelledTask):
@@ -59,41 +59,43 @@ class ClassifyAudio(LabelledTask):
 
     @classmethod
     def thing(cls, value: Any) -> Any:
-        return as_sound(value)
+        return as_audio(value)
 
     @classmethod
     def reads_such(cls, config: Settings) -> bool:
         return "n_mels" in config.names()
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = pairs(data.columns, "data.columns")
-        rows = read_sounds(paths, format=data.format, header=data.header, names=names, sound=chosen.pop("sound", None))
+        chosen = parse_pairs(data.columns, "data.columns")
+        rows = read_audio(paths, format=data.format, header=data.header, names=names, sound=chosen.pop("sound", None))
         return cls.fit(rows, chosen)
 
     @classmethod
-    def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> Extractor:
+    def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> AudioFeatureExtractor:
         return find_extractor(model, rows)
 
     def features(self, row: Row) -> dict[str, Any]:
-        return {self.reader.field: hear(self.reader, row["sound"]).numpy()}
+        return {self.reader.field: extract_features(self.reader, row["sound"]).numpy()}
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is None:
             return batch
         name, whisper = self.reader.field, self.reader.kind == "whisper"
         x = batch[name].transpose(1, 2) if whisper else batch[name]
-        x = change(x, self.settings.augment, generator)
+        x = spec_augment(x, self.settings.augment, generator)
         return {**batch, name: x.transpose(1, 2) if whisper else x}
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size, lr = 64 if rows > 1000 else 16, 1e-3 if fresh else 5e-5
-        return rounds(rows, 200 if fresh else 10, size=size, lr=lr, evals=20, weight_decay=0.05, label_smoothing=0.1)
+        return schedule_for(
+            rows, 200 if fresh else 10, size=size, lr=lr, evals=20, weight_decay=0.05, label_smoothing=0.1
+        )
 
 
-def hear(extractor: Extractor, sound: Any) -> Tensor:
+def extract_features(extractor: AudioFeatureExtractor, sound: Any) -> Tensor:
     """Features of one sound; whatever is wrong with it names it."""
     try:
         return extractor([sound.open(extractor.rate)])[0]
@@ -102,7 +104,7 @@ def hear(extractor: Extractor, sound: Any) -> Tensor:
         raise type(error)(said if sound.name in said else f"{sound.name}: {said}") from None
 
 
-def change(x: Tensor, how: Changes, generator: Generator) -> Tensor:
+def spec_augment(x: Tensor, how: SpecAugmentSettings, generator: Generator) -> Tensor:
     """Spectrograms [B, frames, mels], each changed in its own way."""
     _, frames, mels = x.shape
     x = augment.shift(x, int(how.shift * frames), generator)
@@ -111,19 +113,19 @@ def change(x: Tensor, how: Changes, generator: Generator) -> Tensor:
     return augment.mask_frequency(x, int(how.mel_mask * mels), generator, times=2)
 
 
-def find_extractor(model: Model, rows: Rows | None) -> Extractor:
+def find_extractor(model: Model, rows: Rows | None) -> AudioFeatureExtractor:
     """The folder's own; else one of the model's size, whose numbers lie around zero for the sounds at hand."""
-    found = Extractor.read(model.origin.files)
+    found = AudioFeatureExtractor.read(model.origin.files)
     if found is not None:
         return found
     settings = model.config.to_json()
     if "source_length" in settings:  # a model that hears 30 seconds, or as many as it was made for
-        return Extractor(kind="whisper", n_mels=settings["n_mels"], n_frames=2 * settings["source_length"])
-    extractor = Extractor(n_mels=settings["n_mels"], n_frames=settings["n_frames"])
+        return AudioFeatureExtractor(kind="whisper", n_mels=settings["n_mels"], n_frames=2 * settings["source_length"])
+    extractor = AudioFeatureExtractor(n_mels=settings["n_mels"], n_frames=settings["n_frames"])
     if rows is None:
         return extractor
     plain = extractor.replace(normalise=False)
     step = max(len(rows) // MEASURED, 1)
-    heard = torch.stack([hear(plain, rows[i]["sound"]) for i in range(0, len(rows), step)])
+    heard = torch.stack([extract_features(plain, rows[i]["sound"]) for i in range(0, len(rows), step)])
     real = heard[heard.abs().sum(dim=2) > 0]  # frames of sound, without what rows are filled up with
     return extractor.replace(mean=float(real.mean()), std=float(real.std().clamp(min=1e-3)))

@@ -16,29 +16,29 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.images import draw
+from anyformer.data.images.attention_maps import class_attention
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.images.processor import ResizeTransform
+from anyformer.data.rows import Rows
 from anyformer.data.settings import class_name
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError
-from anyformer.metrics.classes import accuracy, f1
+from anyformer.metrics.classification import accuracy, f1
 from anyformer.model import Model
-from anyformer.pictures import draw
-from anyformer.pictures.attention import class_attention
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture
-from anyformer.pictures.processor import Placement
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Progress, Setup, Source, answering
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Progress, Source, TaskSetup, answering
 from anyformer.tasks.distill import DistillOptions, Teacher
-from anyformer.tasks.picture import PictureTask, head_for, takes_pictures
-from anyformer.tasks.rounds import rounds
-from anyformer.tasks.text import chances, token_loss
+from anyformer.tasks.picture import PictureTask, head_for, takes_images
+from anyformer.tasks.schedule_presets import schedule_for
+from anyformer.tasks.text import softmax_scores, token_loss
 
 HEADS = ("distill", "classify", "classify-image")
 
 
 @dataclass(frozen=True)
-class PictureLabel:
+class ImageLabel:
     """A class and its chance; `scores` has those of all. `draw` gives the picture with what the model looked at."""
 
     label: str
@@ -69,7 +69,7 @@ class ClassifyImage(PictureTask):
     wanted = "an encoder of pictures that can have a head for classes"
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: ClassifyImageOptions, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: ClassifyImageOptions, setup: TaskSetup) -> tuple[str, ...]:
         labels = super().find_labels(rows, options, setup)
         if len(labels) < 2:
             raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
@@ -81,7 +81,7 @@ class ClassifyImage(PictureTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return takes_pictures(config) and head_for(config, *HEADS) is not None
+        return takes_images(config) and head_for(config, *HEADS) is not None
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: ClassifyImageOptions) -> Settings:
@@ -95,7 +95,7 @@ class ClassifyImage(PictureTask):
     teacher: Teacher | None = None
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         task = super().begin(source, rows, valid, setup)
         if task.settings.teacher:
             task.teacher = Teacher(task.settings, task.processor, task.labels)
@@ -110,7 +110,7 @@ class ClassifyImage(PictureTask):
             return made
         return {**made, "teacher": self.teacher.scores(made["pixel_values"])}
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         return {"labels": self.number_of(row["label"])} if "label" in row else {}
 
     def collate_targets(self, examples: Sequence[Example]) -> Batch:
@@ -137,7 +137,7 @@ class ClassifyImage(PictureTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         said, right, total = [], [], 0.0
         with answering(self.model):
             for _, batch in self.batches_of(self.prepared(rows), progress=progress):
@@ -146,7 +146,7 @@ class ClassifyImage(PictureTask):
                 said.append(logits.topk(min(5, logits.shape[1])).indices.cpu())
                 right.append(batch["labels"].cpu())
         best, wanted = torch.cat(said), torch.cat(right)
-        figures: Figures = {
+        figures: Metrics = {
             "accuracy": accuracy(best[:, 0].tolist(), wanted.tolist()),
             "f1": f1(best[:, 0].tolist(), wanted.tolist(), positive=None),
             "loss": total / len(wanted),
@@ -155,28 +155,28 @@ class ClassifyImage(PictureTask):
             figures["top5"] = float((best == wanted.unsqueeze(1)).any(dim=1).double().mean())
         return {**figures, **self.skipped()}
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[PictureLabel]:
+    def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[ImageLabel]:
         with answering(self.model):
-            scores = chances(self.scores(self.look_at(pictures)[0])).cpu()
+            scores = softmax_scores(self.scores(self.look_at(pictures)[0])).cpu()
         return [self._label(*pair) for pair in zip(pictures, scores, strict=True)]
 
-    def _label(self, picture: Picture, scores: Tensor) -> PictureLabel:
+    def _label(self, picture: ImageFile, scores: Tensor) -> ImageLabel:
         best = int(scores.argmax())
         every = dict(zip(self.labels, scores.tolist(), strict=True))
-        return PictureLabel(self.labels[best], float(scores[best]), every, lambda: self.draw(picture))
+        return ImageLabel(self.labels[best], float(scores[best]), every, lambda: self.draw(picture))
 
-    def draw(self, picture: Picture) -> Any:
+    def draw(self, picture: ImageFile) -> Any:
         """The picture, and beside it what the class token attends to: in the last layer, and through all of them."""
         image = draw.shrink(picture.open())
         with answering(self.model):
             batch, _ = self.look_at([picture])
             shape = (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1])
             found = class_attention(self.model, batch, shape)
-            best = self._label(picture, chances(self.scores(batch))[0].cpu())
+            best = self._label(picture, softmax_scores(self.scores(batch))[0].cpu())
         if found is None:
-            return draw.beside([image], [str(best)])
-        maps = [draw.heat(image, one[0].cpu().numpy()) for one in found]
-        return draw.beside([image, *maps], [str(best), "last layer", "all layers (rollout)"])
+            return draw.side_by_side([image], [str(best)])
+        maps = [draw.heatmap(image, one[0].cpu().numpy()) for one in found]
+        return draw.side_by_side([image, *maps], [str(best), "last layer", "all layers (rollout)"])
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
@@ -184,7 +184,9 @@ class ClassifyImage(PictureTask):
         models are short of steps before they are short of pictures, so that few pictures come in small batches."""
         size = 256 if rows > 20_000 else 128 if rows > 2000 else 32
         epochs, lr = (200, 1e-3 if size == 256 else 5e-4) if fresh else (10, 5e-5)
-        advice = rounds(rows, epochs, size=size, lr=lr, evals=40, saves=10, weight_decay=0.05, label_smoothing=0.1)
+        advice = schedule_for(
+            rows, epochs, size=size, lr=lr, evals=40, saves=10, weight_decay=0.05, label_smoothing=0.1
+        )
         return {**advice, "ema": 0.999 if advice["steps"] > 5000 else 0.0}
 
 

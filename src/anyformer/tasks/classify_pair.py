@@ -20,16 +20,16 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example, Examples
-from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows
+from anyformer.data.rows import ListRows, Rows
 from anyformer.data.settings import class_name
+from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
-from anyformer.metrics.classes import accuracy
+from anyformer.metrics.classification import accuracy
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Source
+from anyformer.tasks.base import Batch, Column, Loss, Metrics, Source
 from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText
-from anyformer.tasks.text import chances, several, text_of, texts_of, token_loss
+from anyformer.tasks.text import as_list, softmax_scores, text_of, texts_of, token_loss
 
 FIRST = Column(
     "first",
@@ -160,7 +160,7 @@ class ClassifyPair(ClassifyText):
         if generator is None or not self.settings.either_way:
             return batch
         swapped = torch.rand(len(batch["labels"]), generator=generator, device=batch["labels"].device) < 0.5
-        return change_places(batch, swapped)
+        return swap_pair(batch, swapped)
 
     def lengths(self, examples: Examples) -> Any:
         if not self.chooses:
@@ -199,7 +199,7 @@ class ClassifyPair(ClassifyText):
         one = super().scores(batch)
         if self.model.training:
             return one
-        other = super().scores(change_places(batch, torch.ones(len(one), dtype=torch.bool, device=one.device)))
+        other = super().scores(swap_pair(batch, torch.ones(len(one), dtype=torch.bool, device=one.device)))
         if self.number:
             return (one + other) / 2
         chances = [logits.float().log_softmax(dim=-1) for logits in (one, other)]
@@ -211,12 +211,12 @@ class ClassifyPair(ClassifyText):
             return super().loss(batch)
         return Loss(*token_loss(self.scores(batch), batch["labels"]))
 
-    def figures(self, said: list[int], right: list[int]) -> Figures:
+    def figures(self, said: list[int], right: list[int]) -> Metrics:
         return {"accuracy": accuracy(said, right)} if self.chooses else super().figures(said, right)
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A pair of texts, a list of pairs, or a line with a tab between the two; for choices, a text and a list."""
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         rows = [self._row(one) for one in things]
         answers = self.answer(rows) if rows else []
         return answers[0] if alone else answers
@@ -235,7 +235,7 @@ class ClassifyPair(ClassifyText):
     def answer(self, rows: list[Row]) -> list[Any]:
         if not self.chooses:
             return super().answer(rows)
-        found = chances(self.predict(ListedRows(rows)))
+        found = softmax_scores(self.predict(ListRows(rows)))
         return [self._choice(row["choices"], scores) for row, scores in zip(rows, found, strict=True)]
 
     @staticmethod
@@ -244,7 +244,7 @@ class ClassifyPair(ClassifyText):
         return Choice(choices[best], best, float(scores[best]), tuple(scores[: len(choices)].tolist()))
 
 
-def change_places(batch: Batch, rows: Tensor) -> Batch:
+def swap_pair(batch: Batch, rows: Tensor) -> Batch:
     """`[CLS] first [SEP] second [SEP]` as `[CLS] second [SEP] first [SEP]`, in the rows that are True."""
     types = batch["token_type_ids"]
     mask = batch.get("attention_mask", torch.ones_like(types))

@@ -23,18 +23,18 @@ from anyformer.config import Settings
 from anyformer.data.arrays import ends_of, labels_of, read_arrays
 from anyformer.data.examples import Example
 from anyformer.data.files import Paths
-from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows, read
-from anyformer.data.settings import DataSettings, pairs
+from anyformer.data.images.read import JoinedImageRows
+from anyformer.data.images.read import expand as expand_paths
+from anyformer.data.rows import ListRows, Rows, read
+from anyformer.data.settings import DataSettings, parse_pairs
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.jsonfile import parse_json, parse_object
 from anyformer.model import Model
-from anyformer.pictures.read import Joined
-from anyformer.pictures.read import expand as expand_paths
 from anyformer.schema import check_value
-from anyformer.tasks.base import AS_USUAL, Batch, Column, listing
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, listing
 from anyformer.tasks.labelled import LabelledTask
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.schedule_presets import schedule_for
 
 FILE = "preprocessor_config.json"
 FAR = 1e30  # beyond which a number is none in float32
@@ -167,18 +167,18 @@ class ClassifySet(LabelledTask):
         return reads_tables(config) or "d_item" in config.names()
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         parts = [
             read_sets(path) if path.suffix.lower() == ".npz" else _table(path, data) for path in expand_paths(paths)
         ]
-        return parts[0] if len(parts) == 1 else Joined(parts)
+        return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
 
     @classmethod
     def questions(cls, rows: Rows, chosen: Mapping[str, str]) -> Rows:
         """Every column but the label's, which need not be there."""
         label = _label_column(rows, chosen)
         made = [{"set": {name: value for name, value in row.items() if name != label}} for row in rows]
-        return ListedRows(made, rows.path)
+        return ListRows(made, rows.path)
 
     @classmethod
     def fit_rows(cls, config: Settings, rows: Rows) -> Settings:
@@ -218,7 +218,7 @@ class ClassifySet(LabelledTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size, lr = 128 if rows > 2000 else 32, 1e-3 if fresh else 1e-4
-        return rounds(rows, 60 if fresh else 10, size=size, least=100, lr=lr, evals=10, weight_decay=1e-4)
+        return schedule_for(rows, 60 if fresh else 10, size=size, least=100, lr=lr, evals=10, weight_decay=1e-4)
 
 
 def pad_sets(sets: Sequence[Any]) -> tuple[Tensor, Tensor]:
@@ -239,14 +239,14 @@ def reads_tables(config: Settings) -> bool:
 def _table(path: Path, data: DataSettings) -> Rows:
     """Every column but the label's describes the row."""
     rows = read(path, format=data.format, header=data.header, names=("label", *LABELS), default="csv")
-    label = _label_column(rows, pairs(data.columns, "data.columns"))
+    label = _label_column(rows, parse_pairs(data.columns, "data.columns"))
     if label is None:
         raise DataError(
             f"{rows.path} has no column for the label (looked for label, {', '.join(LABELS)}); it has:"
             f' {", ".join(rows.columns)}. Say which it is: data.columns="label=NAME".'
         )
     made = [{"set": {name: value for name, value in row.items() if name != label}, "label": row[label]} for row in rows]
-    return ListedRows(made, rows.path)
+    return ListRows(made, rows.path)
 
 
 def _label_column(rows: Rows, chosen: Mapping[str, str]) -> str | None:
@@ -271,7 +271,7 @@ def read_sets(path: Path) -> Rows:
     if labels is not None:
         for row, one in zip(rows, labels, strict=True):
             row["label"] = one
-    return ListedRows(rows, str(path))
+    return ListRows(rows, str(path))
 
 
 def _numbers(values: Sequence[Any]) -> Any:

@@ -19,16 +19,36 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows
-from anyformer.data.settings import class_name, class_number, meanings, named
+from anyformer.data.rows import ListRows, Rows
+from anyformer.data.settings import class_name, class_number, meanings, rename_labels
+from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError
-from anyformer.metrics.classes import accuracy, f1, matthews, pearson, spearman
+from anyformer.metrics.classification import accuracy, f1, matthews_corrcoef, pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
-from anyformer.tasks.embed import read_plan
-from anyformer.tasks.text import TEXT, TextTask, chances, divergence, labels_of, several, texts_of, token_loss
+from anyformer.tasks.base import (
+    DEFAULT_SETUP,
+    Batch,
+    Column,
+    Loss,
+    Metrics,
+    Options,
+    Progress,
+    Source,
+    TaskSetup,
+    answering,
+)
+from anyformer.tasks.embed import read_sentence_transformer_config
+from anyformer.tasks.text import (
+    TEXT_PAD_VALUES,
+    TextTask,
+    as_list,
+    divergence,
+    labels_of,
+    softmax_scores,
+    texts_of,
+    token_loss,
+)
 
 MOST = 1000  # labels; more than that are no classes
 OF_NUMBERS = ("pearson", "spearman")
@@ -47,7 +67,7 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Number:
+class RegressionValue:
     """What a regression says."""
 
     value: float
@@ -75,7 +95,7 @@ class ClassifyOptions(Options):
 
 class ClassifyText(TextTask):
     name = "classify-text"
-    fills = TEXT
+    fills = TEXT_PAD_VALUES
     about = "a class for a text: sentiment, topic, language"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("text", ("sentence", "review", "content", "body", "document", "tweet", "comment")),
@@ -111,7 +131,7 @@ class ClassifyText(TextTask):
     # Which classes there are.
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if options.problem == "choices" and cls is ClassifyText:
             raise ConfigError("task.problem=choices is a question and its answers: train classify-pair.")
@@ -137,7 +157,7 @@ class ClassifyText(TextTask):
         return "number" if fraction else "classes"
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: Any, setup: TaskSetup) -> tuple[str, ...]:
         """The distinct labels, in order: by number where they are numbers, else by the alphabet."""
         if options.problem != "classes":
             return ()
@@ -150,7 +170,7 @@ class ClassifyText(TextTask):
                     ' Say which column does: data.columns="label=NAME".'
                 )
         ordered = sorted(found, key=_order)
-        labels = named(ordered, setup.data.labels, rows.path)
+        labels = rename_labels(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
             raise DataError(f'{rows.path} has one label only, "{labels[0]}"; there is nothing to tell apart.')
         return labels
@@ -257,7 +277,7 @@ class ClassifyText(TextTask):
             found[numbers, : logits.shape[1]] = logits
         return found
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         logits = self.predict(rows, progress)
         wanted = torch.from_numpy(np.array(self.prepared(rows).fields["labels"].flat))
         if self.number:
@@ -267,25 +287,25 @@ class ClassifyText(TextTask):
         total, count = token_loss(logits, wanted)
         return {**self.figures(logits.argmax(dim=1).tolist(), wanted.tolist()), "loss": float(total / count)}
 
-    def figures(self, said: list[int], right: list[int]) -> Figures:
+    def figures(self, said: list[int], right: list[int]) -> Metrics:
         """F1 is the second class's where there are two, as GLUE has it, and the mean over classes else."""
         one = 1 if len(self.labels) == 2 else None
         return {
             "accuracy": accuracy(said, right),
             "f1": f1(said, right, positive=one),
-            "matthews": matthews(said, right),
+            "matthews": matthews_corrcoef(said, right),
         }
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         answers = self.answer([{"text": one} for one in things]) if things else []
         return answers[0] if alone else answers
 
     def answer(self, rows: list[Row]) -> list[Any]:
-        logits = self.predict(ListedRows(rows))
+        logits = self.predict(ListRows(rows))
         if self.number:
-            return [Number(float(row[0])) for row in logits]
-        return [self._label(row) for row in chances(logits)]
+            return [RegressionValue(float(row[0])) for row in logits]
+        return [self._label(row) for row in softmax_scores(logits)]
 
     def _label(self, scores: Tensor) -> Label:
         best = int(scores.argmax())
@@ -311,7 +331,7 @@ class ClassifyText(TextTask):
 def is_sentence_encoder(source: Source) -> bool:
     """Whether a folder of sentence-transformers says that its vectors are means: its first token was never trained."""
     folder = Path(source)
-    return (folder / "modules.json").exists() and read_plan(folder).pools == ("mean",)
+    return (folder / "modules.json").exists() and read_sentence_transformer_config(folder).pools == ("mean",)
 
 
 def problem_of(model: Model) -> str:

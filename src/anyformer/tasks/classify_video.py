@@ -14,15 +14,15 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.files import Paths
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.data.settings import DataSettings, pairs
+from anyformer.data.images.processor import FILE, IMAGENET, ImageProcessor
+from anyformer.data.rows import Rows
+from anyformer.data.settings import DataSettings, parse_pairs
+from anyformer.data.tables.formats import Row
+from anyformer.data.video.clips import Clip, read_clips
 from anyformer.model import Model
-from anyformer.pictures.clips import Clip, read_clips
-from anyformer.pictures.processor import FILE, IMAGENET, Processor
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Options
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Options
 from anyformer.tasks.labelled import LabelledTask
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.schedule_presets import schedule_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ClassifyVideoOptions(Options):
 class ClipReader:
     """So many frames of a clip, each as a picture is prepared, one after another."""
 
-    processor: Processor
+    processor: ImageProcessor
     n_frames: int
 
     field = "pixel_values"
@@ -89,9 +89,9 @@ class ClassifyVideo(LabelledTask):
         return clips and getattr(config, "attends", None) != "space"  # which answers frame by frame
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = pairs(data.columns, "data.columns")
+        chosen = parse_pairs(data.columns, "data.columns")
         clip = chosen.pop("clip", None)
         return cls.fit(read_clips(paths, format=data.format, header=data.header, names=names, clip=clip), chosen)
 
@@ -99,11 +99,11 @@ class ClassifyVideo(LabelledTask):
     def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> ClipReader:
         settings = model.config.to_json()
         if FILE in model.origin.files:
-            return ClipReader(Processor.read(model.origin.files[FILE], FILE), settings["n_frames"])
+            return ClipReader(ImageProcessor.read(model.origin.files[FILE], FILE), settings["n_frames"])
         size = tuple(settings["image_size"])
         channels = settings["n_channels"]
         mean, std = (IMAGENET["mean"], IMAGENET["std"]) if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
-        processor = Processor(size=size, channels=channels, mean=mean, std=std)
+        processor = ImageProcessor(size=size, channels=channels, mean=mean, std=std)
         return ClipReader(processor, settings["n_frames"])
 
     def features(self, row: Row) -> dict[str, Any]:
@@ -112,17 +112,17 @@ class ClassifyVideo(LabelledTask):
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         clips = batch["clips"]
         if generator is not None:
-            clips = move(clips, self.settings.augment, generator)
+            clips = augment_clips(clips, self.settings.augment, generator)
         left = {name: value for name, value in batch.items() if name != "clips"}
         return {"pixel_values": self.reader.normalise(clips), **left}
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         lr = 5e-4 if fresh else 5e-5
-        return rounds(rows, 40 if fresh else 10, size=16, lr=lr, warm=10, evals=10, weight_decay=0.05)
+        return schedule_for(rows, 40 if fresh else 10, size=16, lr=lr, warm=10, evals=10, weight_decay=0.05)
 
 
-def move(clips: Tensor, how: ClipAugmentation, generator: Generator) -> Tensor:
+def augment_clips(clips: Tensor, how: ClipAugmentation, generator: Generator) -> Tensor:
     """Each clip mirrored or not, and all of its frames moved alike; what leaves at one side comes back at the other."""
     rows, columns = clips.shape[-2:]
     chance = torch.rand(3, len(clips), generator=generator, device=generator.device).to(clips.device)

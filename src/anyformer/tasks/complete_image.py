@@ -28,25 +28,25 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.data.examples import Example, Examples
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.images import draw
+from anyformer.data.images.augment import Augmentation, augment
+from anyformer.data.images.image_file import ImageError, ImageFile, is_image, pillow
+from anyformer.data.images.image_tokens import ColorPalette, ImageTokenizer, PixelIntensities
+from anyformer.data.images.processor import FILE, ImageProcessor, ResizeTransform
+from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings
+from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, FolderError
 from anyformer.jsonfile import parse_object
 from anyformer.model import Model
-from anyformer.pictures import draw
-from anyformer.pictures.augment import Augmentation, augment
-from anyformer.pictures.codes import Codes, Intensities, Palette
-from anyformer.pictures.open import Picture, PictureError, is_picture, pillow
-from anyformer.pictures.processor import FILE, Placement, Processor
-from anyformer.recipes.dalle import BYTES, DallE
-from anyformer.recipes.image_transformer import ImageTransformer
-from anyformer.recipes.imagegpt import ImageGPT
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Source, Total, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask
-from anyformer.tasks.text import several, token_loss
+from anyformer.recipes.dalle import BYTES, DalleConfig
+from anyformer.recipes.image_transformer import ImageTransformerConfig
+from anyformer.recipes.imagegpt import ImageGPTConfig
+from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source, Total, answering
+from anyformer.tasks.picture import ImageOptions, PictureTask
+from anyformer.tasks.text import as_list, token_loss
 
 SEEN = 2000  # pictures whose colours a palette is made of
 PIXELS = 200_000  # and how many pixels of them
@@ -81,11 +81,11 @@ class Completion:
         shown = {str(i + 1): picture for i, picture in enumerate(self.pictures)}
         if self.bits is not None:
             shown = {"given": self.given, **shown, "original": self.original}
-        return draw.beside([_image(one) for one in shown.values()], list(shown))
+        return draw.side_by_side([_image(one) for one in shown.values()], list(shown))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompleteImageOptions(PictureOptions):
+class CompleteImageOptions(ImageOptions):
     augment: Augmentation = Augmentation(flip=0.5)
     given: float = 0.5  # the share of a picture's rows that is given
     samples: int = 4  # completions of each picture
@@ -111,26 +111,28 @@ class CompleteImage(PictureTask):
     steady = True
     wanted = "a decoder of pixels"
 
-    def __init__(self, model: Model, processor: Processor, options: Any = None, **more: Any) -> None:
+    def __init__(self, model: Model, processor: ImageProcessor, options: Any = None, **more: Any) -> None:
         super().__init__(model, processor, options, **more)
         self.codes = codes_of(model)
-        if isinstance(self.codes, Palette) and {*(processor.mean or ()), *(processor.std or ())} != {0.5}:
+        if isinstance(self.codes, ColorPalette) and {*(processor.mean or ()), *(processor.std or ())} != {0.5}:
             raise ConfigError(f"{FILE}: colours are compared from -1 to 1; image_mean and image_std must be 0.5.")
         self.metric = self.codes.figure
         config = model.config
-        self.words, self.text_length = (config.n_words, config.text_length) if isinstance(config, DallE) else (0, 0)
+        self.words, self.text_length = (
+            (config.n_words, config.text_length) if isinstance(config, DalleConfig) else (0, 0)
+        )
 
     # The model.
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return isinstance(config, (ImageTransformer, ImageGPT)) or (
-            isinstance(config, DallE) and config.n_words == BYTES
+        return isinstance(config, (ImageTransformerConfig, ImageGPTConfig)) or (
+            isinstance(config, DalleConfig) and config.n_words == BYTES
         )
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: CompleteImageOptions) -> Settings:
-        return config.replace(head="language") if isinstance(config, ImageGPT) else config
+        return config.replace(head="language") if isinstance(config, ImageGPTConfig) else config
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
@@ -141,25 +143,25 @@ class CompleteImage(PictureTask):
             )
 
     @classmethod
-    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
         """Pictures of the model's own size; without a palette of its own, a model of colours gets one of the data's."""
         size = size_of(model.config)
         if data.image_size is not None and (data.image_size, data.image_size) != size:
             raise ConfigError(
                 f"The model writes pictures of {size[0]} x {size[1]}; data.image_size cannot change that."
             )
-        channels = model.config.n_channels if isinstance(model.config, ImageTransformer) else 3
-        processor = Processor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
-        if not isinstance(model.config, ImageTransformer):
+        channels = model.config.n_channels if isinstance(model.config, ImageTransformerConfig) else 3
+        processor = ImageProcessor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
+        if not isinstance(model.config, ImageTransformerConfig):
             if rows is None:
                 raise ConfigError(f"The folder has no {FILE}, which says what colours the model's words stand for.")
-            palette = Palette.fit(_some_pixels(rows, processor), n_colours(model.config), size)
+            palette = ColorPalette.fit(_some_pixels(rows, processor), n_colors(model.config), size)
             model.origin.files[FILE] = palette.write(processor.write())
         return processor
 
     # Rows to loss.
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         if not self.text_length:
             return {}
         text = row.get("text")
@@ -193,13 +195,13 @@ class CompleteImage(PictureTask):
         return Loss(*token_loss(self.scores(batch), batch["labels"]))
 
     def batches_of(
-        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+        self, examples: Examples, settings: BatchConfig | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[Index, Batch]]:
         """As many pictures as their tokens allow: a small one is thousands."""
-        few = BatchSettings(rows=max(AT_ONCE // self.codes.length, 1))
+        few = BatchConfig(rows=max(AT_ONCE // self.codes.length, 1))
         return super().batches_of(examples, settings or few, progress)
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         total = Total()
         with answering(self.model):
             for _, batch in self.batches_of(self.prepared(rows), progress=progress):
@@ -212,17 +214,17 @@ class CompleteImage(PictureTask):
         """A picture; or, where the model reads a text first, a text, or a text and a picture."""
         if not self.text_length:
             return super().__call__(thing, **options)
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         answers = [self._said(*_text_and_picture(one), options) for one in things]
         return answers[0] if alone else answers
 
-    def _said(self, text: str, picture: Picture | None, options: dict[str, Any]) -> Completion:
+    def _said(self, text: str, picture: ImageFile | None, options: dict[str, Any]) -> Completion:
         if picture is not None:
             return self.answer([picture], texts=[text], **options)[0]
-        blank = Picture.of(np.zeros((*self.codes.size, 3), dtype=np.uint8), text)
+        blank = ImageFile.of(np.zeros((*self.codes.size, 3), dtype=np.uint8), text)
         return replace(self.answer([blank], texts=[text], **{**options, "given": 0.0})[0], bits=None)
 
-    def answer(self, pictures: Sequence[Picture], texts: Sequence[str] = (), **options: Any) -> list[Completion]:
+    def answer(self, pictures: Sequence[ImageFile], texts: Sequence[str] = (), **options: Any) -> list[Completion]:
         chosen: CompleteImageOptions = self.settings.replace(**options)
         placed = [self.processor.place(picture.open(self.processor.mode))[0] for picture in pictures]
         tokens = self.codes.encode(self.processor.stack(placed)["pixels"].to(self.model.device))
@@ -286,51 +288,53 @@ class CompleteImage(PictureTask):
 
 def size_of(config: Settings) -> tuple[int, int]:
     """Rows and columns of the pictures that a model writes; a model that knows only how many pixels: a square."""
-    if isinstance(config, (ImageTransformer, DallE)):
+    if isinstance(config, (ImageTransformerConfig, DalleConfig)):
         return config.image_size[0], config.image_size[1]
-    assert isinstance(config, ImageGPT)
+    assert isinstance(config, ImageGPTConfig)
     side = math.isqrt(config.max_length)
     if side * side != config.max_length:
         raise ConfigError(f"max_length is {config.max_length}, which are not the pixels of a square.")
     return side, side
 
 
-def n_colours(config: Settings) -> int:
+def n_colors(config: Settings) -> int:
     """How many colours a model's words stand for."""
-    if isinstance(config, DallE):
+    if isinstance(config, DalleConfig):
         return config.n_codes
-    assert isinstance(config, ImageGPT)
+    assert isinstance(config, ImageGPTConfig)
     return config.vocab_size - 1
 
 
-def _text_and_picture(thing: Any) -> tuple[str, Picture | None]:
+def _text_and_picture(thing: Any) -> tuple[str, ImageFile | None]:
     """What is handed in: a text, the name of a picture's file, or both."""
     if isinstance(thing, tuple) and len(thing) == 2:
-        return str(thing[0]), Picture.of(thing[1])
-    if isinstance(thing, str) and not (is_picture(thing) or Path(thing).is_file()):
+        return str(thing[0]), ImageFile.of(thing[1])
+    if isinstance(thing, str) and not (is_image(thing) or Path(thing).is_file()):
         return thing, None
-    return "", Picture.of(thing)
+    return "", ImageFile.of(thing)
 
 
-def codes_of(model: Model) -> Codes:
+def codes_of(model: Model) -> ImageTokenizer:
     config = model.config
-    if isinstance(config, ImageTransformer):
-        return Intensities(size_of(config), config.raster, config.n_values)
+    if isinstance(config, ImageTransformerConfig):
+        return PixelIntensities(size_of(config), config.raster, config.n_values)
     try:
-        return Palette.read(parse_object(model.origin.files.get(FILE, b"{}"), FILE), size_of(config), n_colours(config))
+        return ColorPalette.read(
+            parse_object(model.origin.files.get(FILE, b"{}"), FILE), size_of(config), n_colors(config)
+        )
     except ConfigError as error:
         raise ConfigError(f"{FILE}: {error}") from None
 
 
-def _some_pixels(rows: Rows, processor: Processor) -> Tensor:
+def _some_pixels(rows: Rows, processor: ImageProcessor) -> Tensor:
     """Pixels [n, 3] of some of the pictures, evenly."""
     every = max(len(rows) // SEEN, 1)
     placed = []
     for i in range(0, len(rows), every):
-        with suppress(PictureError):  # training skips it and says so
+        with suppress(ImageError):  # training skips it and says so
             placed.append(processor.place(rows[i]["image"].open(processor.mode))[0])
     if not placed:
-        raise PictureError(f"None of the pictures of {rows.path} that were tried can be opened.")
+        raise ImageError(f"None of the pictures of {rows.path} that were tried can be opened.")
     pixels = torch.from_numpy(np.stack(placed)).permute(0, 2, 3, 1).reshape(-1, 3)
     return pixels[:: max(len(pixels) // PIXELS, 1)]
 

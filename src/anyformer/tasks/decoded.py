@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.data.examples import Example, Examples
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.pictures.decode import Decoded, take
-from anyformer.tasks.base import Figures, Plan, Progress, Task
+from anyformer.data.images.loading import DecodedImages, take
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
+from anyformer.tasks.base import BatchPlan, Metrics, Progress, Task
 
 
 class DecodedTask(Task):
@@ -28,23 +28,23 @@ class DecodedTask(Task):
         raise NotImplementedError
 
     def prepare(self, rows: Rows, cache: Path | None = None, progress: Progress | None = None) -> Examples:
-        return Decoded(rows, self.example, unreadable="replace" if self.lenient else "raise")
+        return DecodedImages(rows, self.example, unreadable="replace" if self.lenient else "raise")
 
     def prepare_to_evaluate(self, rows: Rows) -> Examples:
-        return Decoded(rows, self.example, unreadable="skip")
+        return DecodedImages(rows, self.example, unreadable="skip")
 
     def origins(self, examples: Sequence[Example], numbers: Index) -> Index:
         return np.array([one["row"] for one in examples], dtype=np.int64)
 
-    def skipped(self) -> Figures:
+    def skipped(self) -> Metrics:
         """How many of the rows evaluated last have a file that cannot be read, if some have."""
         examples = None if self._last is None else self._last[1]
-        broken = len(examples.broken) if isinstance(examples, Decoded) else 0
+        broken = len(examples.broken) if isinstance(examples, DecodedImages) else 0
         return {"skipped": float(broken)} if broken else {}
 
     def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
         return take(examples, numbers)
 
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+    def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
         """Whole batches only, where there is more than one: a model compiled for a size stays with it."""
         return super().plan(examples, settings.replace(whole=settings.shuffle), seed)

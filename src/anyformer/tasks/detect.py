@@ -18,26 +18,26 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.images import draw
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.images.processor import IMAGENET, ImageProcessor, ResizeTransform
+from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings
-from anyformer.decode.slots import read, set_head, tidy
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, InputError
+from anyformer.forward_context import Output
+from anyformer.generation.detection import detection_head, postprocess, tidy
 from anyformer.heads.base import IGNORED
-from anyformer.heads.geometry import broken, clip, to_centres
-from anyformer.heads.matching import Targets
-from anyformer.heads.set_loss import BOX, CLASS, GIOU
-from anyformer.metrics.detection import Found, Truth, average_precision, coco_figures
+from anyformer.heads.box_ops import clip, is_degenerate, to_cxcywh
+from anyformer.heads.matcher import DetectionTargets
+from anyformer.heads.set_criterion import BOX, CLASS, GIOU
+from anyformer.metrics.detection import GroundTruthBoxes, PredictedBoxes, average_precision, coco_metrics
 from anyformer.model import Model
-from anyformer.pictures import draw
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture
-from anyformer.pictures.processor import IMAGENET, Placement, Processor
-from anyformer.run import Output
 from anyformer.tasks import build
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Total, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, TaskSetup, Total, answering
+from anyformer.tasks.picture import ImageOptions, PictureTask
+from anyformer.tasks.schedule_presets import schedule_for
 from anyformer.tasks.text import labels_of
 
 NMS = 0.7  # of detectors for small data: two of their anchors often end at one thing
@@ -45,7 +45,7 @@ NAMED = 5  # boxes that are told of one by one when they are left out
 
 
 @dataclass(frozen=True)
-class Thing:
+class Detection:
     """`box` is left, top, right, bottom in pixels of the picture; `slot` the query that found it."""
 
     label: str
@@ -58,10 +58,10 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Things(Sequence[Thing]):
+class Detections(Sequence[Detection]):
     """What is in a picture, the surest first; `draw` gives the picture with the boxes on it."""
 
-    found: tuple[Thing, ...]
+    found: tuple[Detection, ...]
     draw: Callable[[], Any] = field(repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Things(Sequence[Thing]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectOptions(PictureOptions):
+class DetectOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.35, 1.2), flip=0.5, jitter=0.2)
     threshold: float = 0.5  # answers are as sure as this at least; figures count all of them
     # Of two boxes of one class whose IoU is above this, the less sure is left out; 1 keeps all. None: 0.7 for detectors
@@ -114,7 +114,7 @@ class Detect(PictureTask):
     # The model.
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: DetectOptions, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: DetectOptions, setup: TaskSetup) -> tuple[str, ...]:
         labels = super().find_labels(rows, options, setup)
         if not labels or not any(row["boxes"] is not None and len(row["boxes"]) for row in rows):
             raise DataError(f"{rows.path} has no boxes with classes, so there is nothing to learn to find.")
@@ -144,16 +144,16 @@ class Detect(PictureTask):
         return further, labels
 
     @classmethod
-    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
         """The shorter side as long as the model was made for, unless the longer grows too long."""
         shortest, longest = model.config.to_json()["image_size"]
         if data.image_size is not None:
             shortest, longest = data.image_size, max(round(data.image_size * longest / shortest), data.image_size)
-        return Processor(shortest=shortest, longest=longest, pad=True, mean=IMAGENET["mean"], std=IMAGENET["std"])
+        return ImageProcessor(shortest=shortest, longest=longest, pad=True, mean=IMAGENET["mean"], std=IMAGENET["std"])
 
     # Rows to loss.
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         found: dict[str, Any] = {"before": np.array(placement.before)}
         if row.get("boxes") is not None:
             boxes, keep = self._check(row, placement.before)
@@ -170,7 +170,7 @@ class Detect(PictureTask):
         if len(boxes) != len(row["classes"]):
             raise InputError(f"{row['image'].name} has {len(boxes)} boxes and {len(row['classes'])} classes.")
         inside = clip(torch.from_numpy(boxes), *size)
-        bad = broken(inside).numpy()
+        bad = is_degenerate(inside).numpy()
         for i in np.flatnonzero(bad):
             self._tell(row["image"].name, boxes[i], size)
         return inside.numpy(), ~bad
@@ -208,14 +208,14 @@ class Detect(PictureTask):
         if "boxes" in made:
             edges = batch["sizes"] if "sizes" in batch else torch.tensor([made["pixel_values"].shape[-2:]])
             scale = edges.flip(1).repeat(1, 2).to(made["boxes"])  # width, height, width, height
-            made["boxes"] = to_centres(made["boxes"] / scale[:, None])
+            made["boxes"] = to_cxcywh(made["boxes"] / scale[:, None])
         return made
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch)[0]
 
     def _loss(self, batch: Batch) -> tuple[Loss, Output]:
-        out = self.model(**self._pixels(batch), labels=Targets(batch["classes"], batch["boxes"]))
+        out = self.model(**self._pixels(batch), labels=DetectionTargets(batch["classes"], batch["boxes"]))
         n = len(batch["pixel_values"])
         parts = {name: value.detach() * n for name, value in self.layers(out.loss_dict)}
         return Loss(out.loss * n, torch.tensor(n, device=out.loss.device), parts), out
@@ -236,9 +236,9 @@ class Detect(PictureTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         examples = self.prepared(rows)
-        found: dict[int, Found] = {}
+        found: dict[int, PredictedBoxes] = {}
         sizes: dict[int, tuple[int, int]] = {}
         total, slots = Total(), []
         with answering(self.model):
@@ -247,24 +247,24 @@ class Detect(PictureTask):
                 total.add(loss)
                 assert self.settings.nms is not None  # set when the task was made
                 places = [examples.row(int(number)) for number in numbers]
-                said = read(set_head(self.model), out, 0.0, batch["before"])
+                said = postprocess(detection_head(self.model), out, 0.0, batch["before"])
                 sizes |= dict(zip(places, batch["before"].tolist(), strict=True))
                 for row, one in zip(places, said, strict=True):
-                    found[row] = as_found(tidy(one, sizes[row], self.settings.nms))
+                    found[row] = as_predicted_boxes(tidy(one, sizes[row], self.settings.nms))
                 slots.append(out.pred_boxes.float().cpu())
         self.slots = torch.cat(slots)
         figures = self._figures([found[i] for i in found], [self._truth(rows[i], sizes[i]) for i in found])
         return {**figures, "loss": total.mean, **self.skipped()}
 
-    def _figures(self, found: list[Found], truth: list[Truth]) -> Figures:
+    def _figures(self, found: list[PredictedBoxes], truth: list[GroundTruthBoxes]) -> Metrics:
         """While it learns, the quick ones; they are the same."""
-        return {**average_precision(found, truth, sizes=False)} if self.lenient else coco_figures(found, truth)
+        return {**average_precision(found, truth, sizes=False)} if self.lenient else coco_metrics(found, truth)
 
-    def _truth(self, row: Row, size: tuple[int, int]) -> Truth:
+    def _truth(self, row: Row, size: tuple[int, int]) -> GroundTruthBoxes:
         boxes, keep = self._check(row, size)
         classes = np.array([self.number_of(label) for label in row["classes"]], dtype=np.int64)
         areas, crowds = (row.get(name) for name in ("areas", "crowds"))
-        return Truth.of(
+        return GroundTruthBoxes.of(
             classes[keep],
             boxes[keep],
             None if areas is None else np.asarray(areas)[keep],
@@ -272,8 +272,8 @@ class Detect(PictureTask):
         )
 
     def answer(
-        self, pictures: Sequence[Picture], threshold: float | None = None, nms: float | None = None, **options: Any
-    ) -> list[Things]:
+        self, pictures: Sequence[ImageFile], threshold: float | None = None, nms: float | None = None, **options: Any
+    ) -> list[Detections]:
         given = {"threshold": threshold, "nms": nms}
         chosen = self.settings.replace(**{name: value for name, value in given.items() if value is not None})
         assert chosen.nms is not None  # as in the settings
@@ -286,19 +286,21 @@ class Detect(PictureTask):
             for picture, found, size in zip(pictures, answers, sizes, strict=True)
         ]
 
-    def _things(self, picture: Picture, found: Output) -> Things:
+    def _things(self, picture: ImageFile, found: Output) -> Detections:
         values = (found[name].tolist() for name in ("labels", "scores", "boxes", "queries"))
         kinds, things = [], []
         for label, score, box, slot in zip(*values, strict=True):
             kinds.append(label)
-            things.append(Thing(self.labels[label], score, tuple(box), slot))
+            things.append(Detection(self.labels[label], score, tuple(box), slot))
         names = [f"{thing.label} {thing.score:.2f}" for thing in things]
-        return Things(tuple(things), lambda: draw.boxes(picture.open(), [thing.box for thing in things], names, kinds))
+        return Detections(
+            tuple(things), lambda: draw.boxes(picture.open(), [thing.box for thing in things], names, kinds)
+        )
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         epochs = 20 if not fresh else 400 if rows < 1000 else 150
-        advice = rounds(rows, epochs, size=16, lr=4e-4 if fresh else 2e-5, evals=20, saves=10, weight_decay=1e-4)
+        advice = schedule_for(rows, epochs, size=16, lr=4e-4 if fresh else 2e-5, evals=20, saves=10, weight_decay=1e-4)
         return {**advice, "ema": 0.998 if advice["steps"] > 2000 else 0.0}
 
 
@@ -307,6 +309,6 @@ def usual_nms(model: Model) -> float:
     return NMS if model.config.to_json().get("anchors") else 1.0
 
 
-def as_found(one: Output) -> Found:
+def as_predicted_boxes(one: Output) -> PredictedBoxes:
     labels, scores, boxes = (one[name].cpu().numpy() for name in ("labels", "scores", "boxes"))
-    return Found(labels.astype(np.int64), scores.astype(np.float64), boxes.astype(np.float64))
+    return PredictedBoxes(labels.astype(np.int64), scores.astype(np.float64), boxes.astype(np.float64))

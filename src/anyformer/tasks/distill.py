@@ -15,19 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.checkpoints.folder import load
+from anyformer.data.images.processor import FILE, ImageProcessor
 from anyformer.errors import ConfigError
 from anyformer.model import Model
-from anyformer.pictures.processor import FILE, Processor
 from anyformer.tasks.base import Source
-from anyformer.tasks.picture import PictureOptions
+from anyformer.tasks.picture import ImageOptions
 from anyformer.tasks.text import labels_of
-from anyformer.weights.folder import load
 
 WEIGHTS = {"hard": 0.5, "soft": 0.1}  # the teacher's part of the loss, as DeiT has it
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillOptions(PictureOptions):
+class DistillOptions(ImageOptions):
     teacher: str = ""  # the folder of a trained classifier to learn from; none: labels alone
     distill: Literal["hard", "soft"] = "hard"  # its best class, or all of its chances
     teacher_weight: float | None = None  # the teacher's part of the loss; None: 0.5 for hard, 0.1 for soft
@@ -42,13 +42,13 @@ class DistillOptions(PictureOptions):
 class Teacher:
     """A classifier that is only asked. It sees the pixels that the student sees, brought to its own size and scale."""
 
-    def __init__(self, options: DistillOptions, processor: Processor, labels: Sequence[str]) -> None:
+    def __init__(self, options: DistillOptions, processor: ImageProcessor, labels: Sequence[str]) -> None:
         self.options = options
         self.weight = options.teacher_weight if options.teacher_weight is not None else WEIGHTS[options.distill]
         self.model = load(options.teacher).requires_grad_(False)
         self.order = torch.tensor(known_order(self.model, labels, options.teacher))
         content = self.model.origin.files.get(FILE)
-        own = processor if content is None else Processor.read(content, f"{options.teacher}/{FILE}")
+        own = processor if content is None else ImageProcessor.read(content, f"{options.teacher}/{FILE}")
         self.size, self.student = own.fixed, processor
         self.processor = own
 
@@ -81,7 +81,7 @@ class Teacher:
         return heat**2 * F.kl_div(own, other, reduction="sum", log_target=True)
 
 
-def _channels(processor: Processor, name: str, like: Tensor) -> Tensor:
+def _channels(processor: ImageProcessor, name: str, like: Tensor) -> Tensor:
     values = getattr(processor, name)
     if values is None:
         values = ({"mean": 0.0, "std": 1.0}[name],) * processor.channels

@@ -14,19 +14,19 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.read import Rows
+from anyformer.data.rows import Rows
 from anyformer.errors import ConfigError, FolderError
 from anyformer.model import Model
 from anyformer.recipes.electra_joint import copy_generator
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Figures, Loss, Progress, Setup, Source, Total, answering
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Loss, Metrics, Progress, Source, TaskSetup, Total, answering
 from anyformer.tasks.fill_mask import FillMask, MaskOptions
 from anyformer.tasks.objectives import replaced_tokens, special_tokens
-from anyformer.tasks.text import several, text_of
+from anyformer.tasks.text import as_list, text_of
 
 
 @dataclass(frozen=True)
-class Doubts:
+class ReplacedTokens:
     """The pieces of a text, and for each the chance that it was replaced; those above one half print in brackets."""
 
     pieces: tuple[str, ...]
@@ -60,7 +60,7 @@ class Electra(FillMask):
         return config
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         if getattr(setup.task, "from_generator", False) and not build.is_folder(source):
             raise ConfigError(
                 "task.from_generator is for a folder that is taken further; a recipe has learned nothing."
@@ -100,7 +100,7 @@ class Electra(FillMask):
         parts = {"words": words.detach(), "replaced": found.detach()}
         return Loss(words + weight * found, torch.full((), tokens, device=words.device), parts)
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         total, right, gaps_found, gaps = Total(), 0, 0, 0
         chance = torch.get_rng_state()
         torch.manual_seed(0)  # the words that the generator draws
@@ -124,16 +124,16 @@ class Electra(FillMask):
         }
 
     def __call__(self, thing: Any, top: int = 0, **options: Any) -> Any:
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         answers = [self._doubts(text_of(one, "text")) for one in things]
         return answers[0] if alone else answers
 
-    def _doubts(self, text: str) -> Doubts:
+    def _doubts(self, text: str) -> ReplacedTokens:
         ids = self.tokenizer.encode(text, max_length=self.max_length)
         with answering(self.model):
             logits = self.model(input_ids=torch.tensor([ids], device=self.model.device)).logits[0]
         framing = self.framing
         inner = [i for i, token in enumerate(ids) if token not in framing]
-        return Doubts(
+        return ReplacedTokens(
             tuple(self.tokenizer.pieces([ids[i] for i in inner])), tuple(logits[inner].float().sigmoid().tolist())
         )

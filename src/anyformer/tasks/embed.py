@@ -21,39 +21,39 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from anyformer.checkpoints.folder import load as load_model
 from anyformer.config import Settings
 from anyformer.core.linear import pack_weights
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows, each
+from anyformer.data.rows import Rows, map_rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
-from anyformer.heads.embed import POOLS, SentenceHead
+from anyformer.heads.embed import POOLS, SentenceEmbeddingHead
 from anyformer.jsonfile import check_inside, read_json, read_object
-from anyformer.metrics.classes import pearson, spearman
+from anyformer.metrics.classification import pearson, spearman
 from anyformer.metrics.retrieval import ranks, warn_of_nan
 from anyformer.model import Model
 from anyformer.schema import Range, check_fields
 from anyformer.tasks import build
 from anyformer.tasks.base import (
-    AS_USUAL,
+    DEFAULT_SETUP,
     POOLING,
     Batch,
     Column,
-    Figures,
     Loss,
+    Metrics,
     Options,
     Progress,
-    Setup,
     Source,
+    TaskSetup,
     answering,
     fit,
 )
 from anyformer.tasks.negatives import everyone
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.schedule_presets import schedule_for
 from anyformer.tasks.text import TextTask, texts_of
-from anyformer.text.batch import pad
-from anyformer.text.tokenizer import Tokenizer
-from anyformer.weights.folder import load as load_model
+from anyformer.tokenizers.padding import pad
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 TOKENS = 1024  # a batch: long enough for full speed, short enough for the caches of a CPU
 
@@ -69,7 +69,7 @@ _FLAGS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class SentenceTransformerConfig:
     """What a sentence-transformers folder says: where the encoder lies, how its tokens become one vector."""
 
     encoder: Path
@@ -79,10 +79,10 @@ class Plan:
     lower: bool = False
 
 
-def read_plan(folder: Path) -> Plan:
+def read_sentence_transformer_config(folder: Path) -> SentenceTransformerConfig:
     """From modules.json; a folder without one is an encoder whose mean is taken, as sentence-transformers does."""
     if not (folder / "modules.json").exists():
-        return Plan(folder)
+        return SentenceTransformerConfig(folder)
     found: dict[str, Path] = {}
     for kind, place in read_modules(folder / "modules.json"):
         if kind not in ("Transformer", "Pooling", "Normalize"):
@@ -94,10 +94,12 @@ def read_plan(folder: Path) -> Plan:
     said = read_object(limits, folder=folder) if limits.exists() else {}
     check_fields(said, {"max_seq_length": Annotated[int, Range(1)] | None}, str(limits), error=FolderError)
     pools = read_pools(found["Pooling"] / "config.json") if "Pooling" in found else ("mean",)
-    return Plan(encoder, pools, "Normalize" in found, said.get("max_seq_length"), bool(said.get("do_lower_case")))
+    return SentenceTransformerConfig(
+        encoder, pools, "Normalize" in found, said.get("max_seq_length"), bool(said.get("do_lower_case"))
+    )
 
 
-def write_plan(plan: Plan, width: int, max_length: int) -> dict[str, bytes]:
+def write_plan(plan: SentenceTransformerConfig, width: int, max_length: int) -> dict[str, bytes]:
     """The files of a sentence-transformers folder that say so."""
     kinds = {"Transformer": "", "Pooling": "1_Pooling", **({"Normalize": "2_Normalize"} if plan.normalise else {})}
     modules = [
@@ -172,7 +174,7 @@ class Embed(TextTask):
         tokenizer: Tokenizer,
         options: EmbedOptions | None = None,
         *,
-        plan: Plan | None = None,
+        plan: SentenceTransformerConfig | None = None,
         tokens: int = TOKENS,
         **more: Any,
     ) -> None:
@@ -180,11 +182,11 @@ class Embed(TextTask):
         if len(model.stages) != 1:
             raise FolderError(f"This {model.family} model is not one encoder, so it gives no vector for a text.")
         pool = "mean" if self.settings.pool == "auto" else self.settings.pool
-        self.recipe = plan or Plan(Path(), (pool,), self.settings.normalise)
+        self.recipe = plan or SentenceTransformerConfig(Path(), (pool,), self.settings.normalise)
         self.tokens, self.cuts = tokens, True
         (self.stage,) = model.stages
         # Tokens are pooled where they are, packed or not.
-        model.heads["sentence"] = SentenceHead(self.stage, self.recipe.pools, self.recipe.normalise)
+        model.heads["sentence"] = SentenceEmbeddingHead(self.stage, self.recipe.pools, self.recipe.normalise)
         self.metric = "spearman" if self.settings.highest is not None else "recall_at_1"
         self.contrastive = self.settings.highest is None
 
@@ -200,14 +202,14 @@ class Embed(TextTask):
         **options: Any,
     ) -> Embed:
         """Ready to answer: the model's own head has nothing to say here, and on a CPU weights are packed."""
-        plan = read_plan(Path(path))
+        plan = read_sentence_transformer_config(Path(path))
         model = load_model(plan.encoder, device=device, dtype=dtype, weights=weights)
         tokenizer = Tokenizer.load(plan.encoder)
         build.check_words(tokenizer, model.config)
         said, chosen = cls.chosen(model, options)
         if chosen.pool != "auto":
-            plan = Plan(plan.encoder, (chosen.pool,), chosen.normalise)
-        limit = plan.max_length or said.get("max_length") or build.longest(model) or 512
+            plan = SentenceTransformerConfig(plan.encoder, (chosen.pool,), chosen.normalise)
+        limit = plan.max_length or said.get("max_length") or build.max_positions(model) or 512
         task = cls(model, tokenizer, chosen, plan=plan, tokens=tokens, max_length=limit)
         model.heads = nn.ModuleDict({"sentence": model.heads["sentence"]})
         pack_weights(model, tokens)
@@ -223,10 +225,10 @@ class Embed(TextTask):
     # Rows to loss.
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if "score" in rows.columns and options.highest is None:
-            options = options.replace(highest=max(each(rows, _score)))
+            options = options.replace(highest=max(map_rows(rows, _score)))
         if options.pool == "auto":
             options = options.replace(pool=_trained_pool(source))
         return super().begin(source, rows, valid, replace(setup, task=options))
@@ -295,7 +297,7 @@ class Embed(TextTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """With scores, how the cosines correlate with them; else how often the nearest second text is the right one.
         Ties count against a model, so that one that gives every text the same vector finds nothing."""
         first, second = (self._sides(texts_of(rows, name)) for name in ("first", "second"))
@@ -344,14 +346,18 @@ class Embed(TextTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        return rounds(rows, 3, size=64, lr=5e-4 if fresh else 5e-5, schedule="linear", warm=10)
+        return schedule_for(rows, 3, size=64, lr=5e-4 if fresh else 5e-5, schedule="linear", warm=10)
 
 
 def _trained_pool(source: Source) -> str:
     """The pooling that a folder was trained with, here or by sentence-transformers; else the mean."""
     config = Path(source) / "config.json"
     said = read_json(config).get("task") if config.is_file() else None
-    pools = (said["pool"],) if isinstance(said, dict) and "pool" in said else read_plan(Path(source)).pools
+    pools = (
+        (said["pool"],)
+        if isinstance(said, dict) and "pool" in said
+        else read_sentence_transformer_config(Path(source)).pools
+    )
     if len(pools) > 1:
         raise FolderError(f"{source} pools by {' and '.join(pools)}; embed trains one of them: give task.pool.")
     return str(pools[0])

@@ -17,24 +17,24 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import Batches, BatchSettings
+from anyformer.data.batch_sampler import BatchConfig, LengthGroupedSampler
 from anyformer.data.examples import Example, Examples
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.language import perplexity
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Plan, Progress, Source, Total, answering
-from anyformer.tasks.next_sentence import Pieces, cut_documents, join_pairs
-from anyformer.tasks.objectives import Masking, masked_words, special_tokens
+from anyformer.tasks.base import Batch, BatchPlan, Column, Loss, Metrics, Options, Progress, Source, Total, answering
+from anyformer.tasks.next_sentence import DocumentChunks, cut_documents, join_pairs
+from anyformer.tasks.objectives import Masking, mask_tokens, special_tokens
 from anyformer.tasks.stream import BREAK, StreamTask
-from anyformer.tasks.text import TEXT, chances, several, text_of, texts_of, token_loss
+from anyformer.tasks.text import TEXT_PAD_VALUES, as_list, softmax_scores, text_of, texts_of, token_loss
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledText:
     """The text with the likeliest word in each gap; `choices` has the best words of each, with their chances."""
 
     text: str
@@ -72,8 +72,8 @@ class FillMask(StreamTask):
             raise InputError("The tokenizer has no token for a gap ([MASK]), so there is nothing to fill.")
         self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.rate)
         if self.settings.next_sentence:  # pairs are of uneven lengths
-            self.steady, self.fills = False, MappingProxyType({**TEXT, "labels": IGNORED})
-        self._cut: tuple[Examples, Pieces] | None = None
+            self.steady, self.fills = False, MappingProxyType({**TEXT_PAD_VALUES, "labels": IGNORED})
+        self._cut: tuple[Examples, DocumentChunks] | None = None
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -108,17 +108,17 @@ class FillMask(StreamTask):
         texts = ["" if text == BREAK else text for text in texts_of(rows, "text")]
         return [{"input_ids": ids} for ids in self.tokenizer.encode(texts, special=False)]
 
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+    def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
         if not self.settings.next_sentence:
             return super().plan(examples, settings, seed)
-        return Batches(self.pieces(examples).sizes, settings, seed)
+        return LengthGroupedSampler(self.pieces(examples).sizes, settings, seed)
 
     def gather(self, examples: Examples, numbers: Any) -> list[Example]:
         if not self.settings.next_sentence:
             return super().gather(examples, numbers)
         return [self.pieces(examples).example(examples, int(i)) for i in numbers]
 
-    def pieces(self, examples: Examples) -> Pieces:
+    def pieces(self, examples: Examples) -> DocumentChunks:
         """The texts that next-sentence pairs are made of, cut once for the examples at hand."""
         if self._cut is None or self._cut[0] is not examples:
             self._cut = (examples, cut_documents(examples.sizes("input_ids"), self.max_length - 3))
@@ -137,7 +137,7 @@ class FillMask(StreamTask):
         return self.spoil(torch.cat([before, middle, after], dim=1), generator)
 
     def spoil(self, ids: Tensor, generator: Generator) -> Batch:
-        return masked_words(ids, special_tokens(ids, self.framing), self.masking, generator)
+        return mask_tokens(ids, special_tokens(ids, self.framing), self.masking, generator)
 
     def _collate_pairs(self, examples: Sequence[Example], generator: Generator) -> Batch:
         rows, types, follows = join_pairs(examples, self.frame, self.max_length - 3, generator)
@@ -163,7 +163,7 @@ class FillMask(StreamTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """With the same gaps every time; `loss` is the mean over gaps."""
         total, right = Total(), 0
         pairs, followed = 0, 0
@@ -178,7 +178,7 @@ class FillMask(StreamTask):
                     pairs += len(labels)
                     said = out.seq_relationship_logits.argmax(dim=-1)
                     followed += int((said == batch["next_sentence_label"]).sum())
-        figures: Figures = {
+        figures: Metrics = {
             "loss": total.mean,
             "perplexity": perplexity(total.total, int(total.count)),
             "accuracy": right / total.count,
@@ -186,18 +186,18 @@ class FillMask(StreamTask):
         return {**figures, "next_sentence_accuracy": followed / pairs} if pairs else figures
 
     def __call__(self, thing: Any, top: int = 5, **options: Any) -> Any:
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         answers = [self._fill(text_of(one, "text"), top) for one in things]
         return answers[0] if alone else answers
 
-    def _fill(self, text: str, top: int) -> Filled:
+    def _fill(self, text: str, top: int) -> FilledText:
         ids = self.tokenizer.encode(text, max_length=self.max_length)
         gaps = [i for i, token in enumerate(ids) if token == self.tokenizer.mask_id]
         if not gaps:
             raise InputError(f'"{text[:60]}" has no gap; write {self.tokenizer.names["mask_token"]} for one.')
         with answering(self.model):
             logits = self.words(self.model(input_ids=torch.tensor([ids], device=self.model.device)))[0]
-        best = chances(logits[gaps]).topk(min(top, logits.shape[-1]))
+        best = softmax_scores(logits[gaps]).topk(min(top, logits.shape[-1]))
         choices = tuple(
             tuple((self.tokenizer.pieces([i])[0].strip(), score) for i, score in zip(row, scores, strict=True))
             for row, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -205,7 +205,7 @@ class FillMask(StreamTask):
         mark = self.tokenizer.names["mask_token"]
         for words in choices:
             text = text.replace(mark, words[0][0], 1)
-        return Filled(text, choices)
+        return FilledText(text, choices)
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:

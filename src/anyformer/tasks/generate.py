@@ -19,15 +19,15 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from anyformer.core.state import State
-from anyformer.decode.engine import stream
-from anyformer.decode.prompt import decoding_stage
+from anyformer.core.cache import Cache
 from anyformer.errors import InputError
+from anyformer.generation.engine import stream
+from anyformer.generation.prompt import decoding_stage
 from anyformer.model import Model
 from anyformer.tasks.chat import Chat
-from anyformer.text.shots import Table, make_shots
-from anyformer.text.stream import Cut, Reader, cut_at
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.tokenizers.few_shot import Table, make_few_shot_prompt
+from anyformer.tokenizers.streaming import IncrementalDecoder, StopStringFilter, find_stop
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 NEW_TOKENS = 200  # where nobody says how long an answer may be
 
@@ -35,7 +35,7 @@ Stop = str | Sequence[str]
 
 
 @dataclass(frozen=True)
-class Answer:
+class GeneratedText:
     """What the model wrote. `prompt` is the text that it read, special tokens and all; `ids` what it wrote, as ids.
 
     `text` ends before a stop string, `ids` with the token that completes it. `logprobs` has one number for each id,
@@ -52,7 +52,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Request:
+class PromptRequest:
     """Prompts that are ready to be encoded, and how to read what comes back."""
 
     prompts: list[str]
@@ -62,11 +62,11 @@ class Request:
     options: dict[str, Any]
 
 
-class Generate:
+class TextGenerator:
     """A text in, an `Answer` out; a list in, a list out.
 
     Every call takes `system` (what a chat model is told before the question), `shots` and `template` (examples, see
-    `anyformer.text.shots`), `stop` (strings that end an answer) and the options of `model.generate`.
+    `anyformer.tokenizers.few_shot`), `stop` (strings that end an answer) and the options of `model.generate`.
 
     `chat`, here or in a call, says whether a prompt is framed by the chat template or continued as it stands (default:
     framed if the model has a template, which is printed once).
@@ -82,10 +82,10 @@ class Generate:
         self._inferred = chat is None and self.templated  # and not said yet
 
     @overload
-    def __call__(self, text: str, **options: Any) -> Answer: ...
+    def __call__(self, text: str, **options: Any) -> GeneratedText: ...
     @overload
-    def __call__(self, text: Sequence[str], **options: Any) -> list[Answer]: ...
-    def __call__(self, text: str | Sequence[str], **options: Any) -> Answer | list[Answer]:
+    def __call__(self, text: Sequence[str], **options: Any) -> list[GeneratedText]: ...
+    def __call__(self, text: str | Sequence[str], **options: Any) -> GeneratedText | list[GeneratedText]:
         texts = [text] if isinstance(text, str) else list(text)
         answers = self._write(self._request(texts, **{**self.options, **options})) if texts else []
         return answers[0] if isinstance(text, str) else answers
@@ -108,7 +108,7 @@ class Generate:
         template: str | None = None,
         stop: Stop | None = None,
         **options: Any,
-    ) -> Request:
+    ) -> PromptRequest:
         if not all(isinstance(text, str) for text in texts):
             raise InputError("generate takes a text or a list of texts.")
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
@@ -117,16 +117,16 @@ class Generate:
         if shots is not None:
             if system is not None:
                 raise InputError("system is for a chat, and examples are a plain text to continue; give one of them.")
-            made = make_shots(shots, template)
+            made = make_few_shot_prompt(shots, template)
             stops = (made.stop,) if stop is None and made.stop else stops
-            return Request([made.prompt(text) for text in texts], False, True, stops, options)
+            return PromptRequest([made.prompt(text) for text in texts], False, True, stops, options)
         if template is not None:
             raise InputError("template says how examples are written; give shots with it.")
         if self.templated if chat is None else chat:
             return self.ask([self._messages(text, system) for text in texts], stops, options)
         if system is not None:
             raise InputError("system is for models with a chat template; this one continues the text as it stands.")
-        return Request(texts, False, False, stops, options)
+        return PromptRequest(texts, False, False, stops, options)
 
     def _say_framing(self, shots: bool) -> None:
         """Print, once, how prompts are framed, where the model's template decides that and not the caller."""
@@ -139,22 +139,22 @@ class Generate:
 
     def ask(
         self, conversations: list[list[dict[str, str]]], stops: tuple[str, ...], options: dict[str, Any]
-    ) -> Request:
+    ) -> PromptRequest:
         """Conversations by the model's template."""
-        return Request(self.tokenizer.chat(conversations), True, True, stops, options)
+        return PromptRequest(self.tokenizer.chat(conversations), True, True, stops, options)
 
     @staticmethod
     def _messages(text: str, system: str | None) -> list[dict[str, str]]:
         before = [] if system is None else [{"role": "system", "content": system}]
         return [*before, {"role": "user", "content": text}]
 
-    def _encode(self, request: Request) -> dict[str, Tensor]:
+    def _encode(self, request: PromptRequest) -> dict[str, Tensor]:
         batch = self.tokenizer(request.prompts, side="left", special=not request.framed)
         if int(batch["attention_mask"].sum(dim=1).min()) == 0:
             raise InputError("A text is empty: there is nothing to continue.")
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
-    def _write(self, request: Request) -> list[Answer]:
+    def _write(self, request: PromptRequest) -> list[GeneratedText]:
         batch = self._encode(request)
         options = self._decoding(request, batch["attention_mask"])
         if options.get("num_return_sequences", 1) != 1:
@@ -165,10 +165,10 @@ class Generate:
         for row, (text, length) in enumerate(zip(request.prompts, out.lengths.tolist(), strict=True)):
             ids = out.sequences[row, prompt:length].tolist()
             logprobs = None if out.logprobs is None else tuple(out.logprobs[row, : len(ids)].tolist())
-            answers.append(Answer(self._read(ids, request), text, tuple(ids), logprobs))
+            answers.append(GeneratedText(self._read(ids, request), text, tuple(ids), logprobs))
         return answers
 
-    def _decoding(self, request: Request, mask: Tensor) -> dict[str, Any]:
+    def _decoding(self, request: PromptRequest, mask: Tensor) -> dict[str, Any]:
         """The options of model.generate. Where neither the model nor the caller says how a text ends, the tokenizer
         does; where nobody says how long an answer may be, it is NEW_TOKENS, or what the model has places for.
         """
@@ -188,14 +188,14 @@ class Generate:
             more |= {"stop_strings": request.stops, "tokenizer": self.tokenizer}
         return {**more, **options}
 
-    def _read(self, ids: list[int], request: Request) -> str:
+    def _read(self, ids: list[int], request: PromptRequest) -> str:
         text = self.tokenizer.decode(ids)
-        text = text[: cut_at(text, request.stops)]
+        text = text[: find_stop(text, request.stops)]
         return text.strip() if request.strip else text
 
     def pieces(
-        self, request: Request, ids: Tensor | None = None, past: State | None = None
-    ) -> Generator[str, None, Answer]:
+        self, request: PromptRequest, ids: Tensor | None = None, past: Cache | None = None
+    ) -> Generator[str, None, GeneratedText]:
         """What a request's one prompt is answered with; `past` has read the first of its `ids`. Returns the Answer."""
         batch = self._encode(request) if ids is None else {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         steps = stream(
@@ -203,8 +203,8 @@ class Generate:
         )  # mistakes show here
         return self._follow(steps, request)
 
-    def _follow(self, steps: Iterator[Tensor], request: Request) -> Generator[str, None, Answer]:
-        reader, cut = Reader(self.tokenizer), Cut(request.stops, request.strip)
+    def _follow(self, steps: Iterator[Tensor], request: PromptRequest) -> Generator[str, None, GeneratedText]:
+        reader, cut = IncrementalDecoder(self.tokenizer), StopStringFilter(request.stops, request.strip)
         ids: list[int] = []
         text = ""
         for tokens in steps:
@@ -218,4 +218,4 @@ class Generate:
         rest = cut.add(reader.end()) + cut.end()
         if rest:
             yield rest
-        return Answer(text + rest, request.prompts[0], tuple(ids))
+        return GeneratedText(text + rest, request.prompts[0], tuple(ids))

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.forward_context import Output
 from anyformer.model import Model
-from anyformer.run import Output
 
 TABLES = ("output_scores", "output_logits")  # [rows, vocabulary] a step, which an answer does not hold
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.pictures.read import PictureRows
+from anyformer.data.images.read import ImageRows
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
 
 
-def together(rows: Rows, column: str) -> Rows:
+def group_by_image(rows: Rows, column: str) -> Rows:
     """One row a picture, with all that its rows say in `column`, as a list; rows stay as they are where none shares a
     picture with another."""
     places: dict[str, list[int]] = {}
@@ -22,6 +22,6 @@ def together(rows: Rows, column: str) -> Rows:
         texts = [text for row in every for text in ([row[column]] if isinstance(row[column], str) else row[column])]
         return {**every[0], column: texts}
 
-    return PictureRows(
+    return ImageRows(
         rows.path, len(groups), make, lambda i: rows.where(groups[i][0]), rows.fingerprint + column, rows.about
     )

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.cache import cache_folder
-from anyformer.data.read import Rows
+from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings
 from anyformer.errors import DataError
 from anyformer.model import Model
-from anyformer.tasks.base import Batch, Figures, Loss, Progress, Task
-from anyformer.tasks.carried import Streams
+from anyformer.tasks.base import Batch, Loss, Metrics, Progress, Task
+from anyformer.tasks.segment_memory import MemoryStreams
 
 
 class Job:
@@ -28,7 +28,7 @@ class Job:
         rows: Rows,
         valid: Rows | None = None,
         *,
-        batch: BatchSettings | None = None,
+        batch: BatchConfig | None = None,
         data: DataSettings | None = None,
         seed: int = 0,
         progress: Progress | None = None,
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def streams(self) -> int:
-        return self.plan.rows if isinstance(self.plan, Streams) else 0
+        return self.plan.rows if isinstance(self.plan, MemoryStreams) else 0
 
     def carry(self, rows: int) -> dict[str, Tensor]:
         return self.task.carry(rows)
@@ -81,7 +81,7 @@ class Job:
     def loss(self, batch: Batch) -> Loss:
         return self.task.loss(batch)
 
-    def evaluate(self) -> Figures:
+    def evaluate(self) -> Metrics:
         return {} if self.valid is None else self.task.evaluate(self.valid)
 
     def save(self, folder: str | PathLike[str]) -> None:

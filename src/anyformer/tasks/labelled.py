@@ -10,37 +10,37 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows
-from anyformer.data.settings import DataSettings, class_name, class_number, meanings, named
+from anyformer.data.rows import ListRows, Rows
+from anyformer.data.settings import DataSettings, class_name, class_number, meanings, rename_labels
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, FolderError, InputError
-from anyformer.metrics.classes import accuracy, f1
+from anyformer.metrics.classification import accuracy, f1
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import (
-    AS_USUAL,
+    DEFAULT_SETUP,
     Batch,
-    Figures,
     Loss,
+    Metrics,
     Options,
     Progress,
-    Setup,
     Source,
+    TaskSetup,
     answering,
 )
 from anyformer.tasks.classify_text import Label
 from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.picture import distinct, head_for, load_model
-from anyformer.tasks.text import chances, labels_of, several, token_loss
+from anyformer.tasks.text import as_list, labels_of, softmax_scores, token_loss
 
 
 class LabelledTask(DecodedTask):
     """`reader` makes features of a thing and knows under which name (`field`) the model takes them."""
 
     format = "tsv"
-    batch = BatchSettings(rows=32)
+    batch = BatchConfig(rows=32)
     metric = "accuracy"
     heads: ClassVar[tuple[str, ...]] = ("classify",)  # of which the first that a family has is used
     column: ClassVar[str]  # that holds the thing
@@ -83,7 +83,7 @@ class LabelledTask(DecodedTask):
     # From a recipe or a folder to a model that can be trained.
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         options = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(setup.all_of(rows), setup)
         if build.is_folder(source):
@@ -115,10 +115,10 @@ class LabelledTask(DecodedTask):
         return config.replace(**{name: value for name, value in changes.items() if name in config.names()})
 
     @classmethod
-    def find_labels(cls, rows: Rows, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, setup: TaskSetup) -> tuple[str, ...]:
         known = rows.about.get("labels")
         ordered = [str(one) for one in known] if known else distinct(rows, "label")
-        labels = named(ordered, setup.data.labels, rows.path)
+        labels = rename_labels(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
             raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
         return labels
@@ -164,7 +164,7 @@ class LabelledTask(DecodedTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         rows.need("label")
         said: list[int] = []
         right: list[int] = []
@@ -175,19 +175,19 @@ class LabelledTask(DecodedTask):
                 total += float(token_loss(logits, batch["labels"])[0])
                 said += logits.argmax(dim=1).tolist()
                 right += batch["labels"].tolist()
-        figures: Figures = {"accuracy": accuracy(said, right), "f1": f1(said, right, positive=None)}
+        figures: Metrics = {"accuracy": accuracy(said, right), "f1": f1(said, right, positive=None)}
         return {**figures, "loss": total / len(right), **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         answers = self.answer([{self.column: self.thing(one)} for one in things]) if things else []
         return answers[0] if alone else answers
 
     def answer(self, rows: list[Row]) -> list[Label]:
         found: list[Label | None] = [None] * len(rows)
         with answering(self.model):
-            for numbers, batch in self.batches_of(self.prepare(ListedRows(rows, "the things given"))):
-                for i, scores in zip(numbers.tolist(), chances(self.scores(batch)).cpu(), strict=True):
+            for numbers, batch in self.batches_of(self.prepare(ListRows(rows, "the things given"))):
+                for i, scores in zip(numbers.tolist(), softmax_scores(self.scores(batch)).cpu(), strict=True):
                     found[i] = self._label(scores)
         return [one for one in found if one is not None]
 

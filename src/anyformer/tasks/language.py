@@ -14,17 +14,17 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example, Examples
-from anyformer.data.read import Rows
+from anyformer.data.rows import Rows
 from anyformer.metrics.language import bits_per_character, perplexity
 from anyformer.model import Model
 from anyformer.tasks import generate
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Options, Plan, Progress, Source, Total, answering
-from anyformer.tasks.carried import GOES_ON, Carried, Streams, remembering
+from anyformer.tasks.base import Batch, BatchPlan, Column, Loss, Metrics, Options, Progress, Source, Total, answering
+from anyformer.tasks.segment_memory import CONTINUES, MemoryStreams, SegmentMemory, memory_layers
 from anyformer.tasks.stream import StreamTask
 from anyformer.tasks.text import token_loss
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ UNKNOWN = 2**20  # tokens that are looked at for unknown ones
 STREAMS = 8  # in which a text is evaluated: few, as each of them begins with nothing to remember
 
 
-class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes texts alone
+class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  # it takes texts alone
     """Trains as a language model does, and answers as `tasks.generate` says."""
 
     name = "generate"
@@ -59,11 +59,11 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     larger_is_better = False
     steady = True
     wanted = "a plain decoder"
-    carried: Carried | None = None
+    carried: SegmentMemory | None = None
 
     def __init__(self, model: Model, tokenizer: Tokenizer, options: Any = None, **more: Any) -> None:
         own = {name: more.pop(name) for name in ("labels", "max_length") if name in more}
-        generate.Generate.__init__(self, model, tokenizer, **more)
+        generate.TextGenerator.__init__(self, model, tokenizer, **more)
         StreamTask.__init__(self, model, tokenizer, options, **own)
 
     @classmethod
@@ -89,14 +89,14 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
     def context(self) -> int:
         return int(self.settings.memory)
 
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
+    def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
         if not self.settings.carry:
             return super().plan(examples, settings, seed)
-        remembering(self.model)
-        return Streams(len(self.flat(examples)) - self.ahead, self.window, settings, seed)
+        memory_layers(self.model)
+        return MemoryStreams(len(self.flat(examples)) - self.ahead, self.window, settings, seed)
 
     def carry(self, rows: int) -> dict[str, Tensor]:
-        self.carried = Carried(self.model, rows)
+        self.carried = SegmentMemory(self.model, rows)
         return self.carried.tensors
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
@@ -114,21 +114,21 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
             with torch.no_grad():
                 given["past_key_values"] = self.model(input_ids=batch["context_ids"], use_cache=True).past_key_values
         elif self.carried is not None:
-            given["past_key_values"] = self.carried.open(batch[GOES_ON])
+            given["past_key_values"] = self.carried.open(batch[CONTINUES])
         out = self.model(**given)
         if self.carried is not None:
             self.carried.close(out.past_key_values)
         logits: Tensor = out.logits
         return logits
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """Loss a token, over windows one after another; perplexity; bits a character of the text."""
         examples = self.prepared(rows)
         total = Total()
         with answering(self.model), self._apart(examples) as settings:
             for number, (_, batch) in enumerate(self.batches_of(examples, settings, progress)):
                 if settings is not None:
-                    batch[GOES_ON] = torch.full((settings.rows,), number > 0, device=self.model.device)
+                    batch[CONTINUES] = torch.full((settings.rows,), number > 0, device=self.model.device)
                 total.add(self.loss(batch))
         share = total.count / max(len(self.flat(examples)), 1)  # what the windows leave over is not counted
         return {
@@ -138,7 +138,7 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
             **self._unknown(examples),
         }
 
-    def _unknown(self, examples: Examples) -> Figures:
+    def _unknown(self, examples: Examples) -> Metrics:
         """The share of tokens that stand for what the vocabulary does not have, where it is one in a hundred or more:
         they are easily said, so that figures look better than they are."""
         flat, unknown = self.flat(examples), self.tokenizer.unknown_id
@@ -146,14 +146,14 @@ class Generate(generate.Generate, StreamTask):  # type: ignore[misc]  # it takes
         return {"unknown": round(share, 4)} if share >= 0.01 else {}
 
     @contextmanager
-    def _apart(self, examples: Examples) -> Iterator[BatchSettings | None]:
+    def _apart(self, examples: Examples) -> Iterator[BatchConfig | None]:
         """Another text is read, with a memory of its own, in a few streams; None: in windows, each by itself."""
         if not self.settings.carry:
             yield None
             return
-        settings = BatchSettings(rows=STREAMS, shuffle=False)
-        kept, rows = self.carried, Streams(len(self.flat(examples)) - self.ahead, self.window, settings, 0).rows
-        self.carried = Carried(self.model, rows)
+        settings = BatchConfig(rows=STREAMS, shuffle=False)
+        kept, rows = self.carried, MemoryStreams(len(self.flat(examples)) - self.ahead, self.window, settings, 0).rows
+        self.carried = SegmentMemory(self.model, rows)
         try:
             yield settings.replace(rows=rows)
         finally:

@@ -17,31 +17,31 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example
-from anyformer.data.read import Rows
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.rows import Rows
 from anyformer.errors import InputError
-from anyformer.heads.match import match_loss
+from anyformer.heads.contrastive import contrastive_loss
 from anyformer.metrics.retrieval import ranks, warn_of_nan
 from anyformer.model import Model
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Total, answering
-from anyformer.tasks.grouped import together
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Options, Progress, Total, answering
+from anyformer.tasks.grouped import group_by_image
 from anyformer.tasks.negatives import everyone, is_shared
-from anyformer.tasks.picture import PictureOptions
+from anyformer.tasks.picture import ImageOptions
 from anyformer.tasks.picture_text import AT_ONCE, PictureTextTask, draw_texts, texts_of
-from anyformer.tasks.rounds import rounds
-from anyformer.tasks.text import TEXT, chances
-from anyformer.text.batch import pad
-from anyformer.text.cuts import shorten
+from anyformer.tasks.schedule_presets import schedule_for
+from anyformer.tasks.text import TEXT_PAD_VALUES, softmax_scores
+from anyformer.tokenizers.cuts import shorten
+from anyformer.tokenizers.padding import pad
 
 TEXTS_AT_ONCE = 256
 RANKS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
-class Matched:
+class TextMatch:
     """The text that fits a picture best, with its chance among those given; `scores` has those of all."""
 
     label: str
@@ -53,7 +53,7 @@ class Matched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchOptions(PictureOptions):
+class MatchOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.5, 1.0), flip=0.5, jitter=0.4)
     max_target: int = 64  # tokens of a text
     texts: tuple[str, ...] = ()  # what a picture is compared with, where the caller does not say
@@ -62,14 +62,14 @@ class MatchOptions(PictureOptions):
 
 class Match(PictureTextTask):
     name = "match"
-    fills = TEXT
+    fills = TEXT_PAD_VALUES
     about = "pictures and texts that belong together"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = MatchOptions
     settings: MatchOptions  # type: ignore[assignment]  # it writes nothing, so it has no beams
     takes = ("texts", "template")
     writes = False
-    batch = BatchSettings(rows=128)
+    batch = BatchConfig(rows=128)
     kind = "bpe"
     metric = "recall10"
     contrastive = True
@@ -80,8 +80,8 @@ class Match(PictureTextTask):
         return "log_scale" in config.names()
 
     @classmethod
-    def read(cls, paths: Any, data: Any = AS_USUAL.data) -> Rows:
-        return together(super().read(paths, data), "captions")
+    def read(cls, paths: Any, data: Any = DEFAULT_SETUP.data) -> Rows:
+        return group_by_image(super().read(paths, data), "captions")
 
     @property
     def longest(self) -> int:
@@ -108,7 +108,7 @@ class Match(PictureTextTask):
         found = self.model(**self.seen(batch), **texts)
         count = torch.full((), float(len(found.text_embeds)), device=found.text_embeds.device)
         if not is_shared(self.model.training):
-            return Loss(match_loss(found.logits_per_text) * count, count)
+            return Loss(contrastive_loss(found.logits_per_text) * count, count)
         texts_find = self._finds(found.text_embeds, found.image_embeds, batch)
         return Loss((texts_find + self._finds(found.image_embeds, found.text_embeds, batch)) / 2, count)
 
@@ -132,7 +132,7 @@ class Match(PictureTextTask):
 
     def _pictures(self, pictures: Sequence[Any]) -> Iterator[Tensor]:
         for start in range(0, len(pictures), AT_ONCE):
-            batch, _ = self.look_at([Picture.of(one) for one in pictures[start : start + AT_ONCE]])
+            batch, _ = self.look_at([ImageFile.of(one) for one in pictures[start : start + AT_ONCE]])
             yield self._image_side(batch)
 
     def _image_side(self, batch: Batch) -> Tensor:
@@ -153,7 +153,7 @@ class Match(PictureTextTask):
     def _here(self, batch: Batch) -> Batch:
         return {name: value.to(self.model.device) for name, value in batch.items()}
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """Of how many texts the picture is among the best 1, 5, 10; and of how many pictures one of its texts."""
         total, seen, numbers = Total(), [], []
         with answering(self.model):
@@ -166,7 +166,7 @@ class Match(PictureTextTask):
         written = torch.cat(list(self._texts([text for _, text in texts])))
         return {**recalls(torch.cat(seen), written, owners), "loss": total.mean, **self.skipped()}
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+    def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
         texts = list(options.pop("texts", self.settings.texts))
         template = options.pop("template", self.settings.template)
         if options:
@@ -178,15 +178,15 @@ class Match(PictureTextTask):
         scale = self.model.heads["match"].get_parameter("scale").detach().exp().item()
         logits = scale * self.vectors(pictures=pictures) @ self.vectors(texts=[template.format(x) for x in texts]).T
         found = []
-        for row in chances(logits):
+        for row in softmax_scores(logits):
             best = int(row.argmax())
-            found.append(Matched(texts[best], float(row[best]), dict(zip(texts, row.tolist(), strict=True))))
+            found.append(TextMatch(texts[best], float(row[best]), dict(zip(texts, row.tolist(), strict=True))))
         return found
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size, lr = min(256, max(rows // 4, 8)), 1e-3 if fresh else 1e-5
-        return rounds(rows, 150 if fresh else 10, size=size, lr=lr, warm=10, evals=4, saves=4, weight_decay=0.1)
+        return schedule_for(rows, 150 if fresh else 10, size=size, lr=lr, warm=10, evals=4, saves=4, weight_decay=0.1)
 
 
 def text_room(model: Model) -> int:
@@ -194,7 +194,7 @@ def text_room(model: Model) -> int:
     return int(config.text.max_length)
 
 
-def recalls(pictures: Tensor, texts: Tensor, owners: Tensor) -> Figures:
+def recalls(pictures: Tensor, texts: Tensor, owners: Tensor) -> Metrics:
     """`owners` [texts] is the picture of each text. In percent, both ways, and their mean at 10 as `recall10`."""
     likeness = texts @ pictures.T
     own = owners[:, None] == torch.arange(len(pictures))
@@ -202,7 +202,7 @@ def recalls(pictures: Tensor, texts: Tensor, owners: Tensor) -> Figures:
     best = likeness.masked_fill(~own, float("-inf")).amax(dim=0)
     by_picture = ranks(likeness.T, best, ~own.T)
     warn_of_nan(pictures, texts)
-    figures: Figures = {}
+    figures: Metrics = {}
     for n in RANKS:
         figures[f"image_recall{n}"] = 100 * float((by_text <= n).double().mean())  # a picture found by a text
         figures[f"text_recall{n}"] = 100 * float((by_picture <= n).double().mean())

@@ -14,13 +14,13 @@ from torch import Generator
 
 from anyformer.data.examples import Example, Examples
 from anyformer.errors import DataError
-from anyformer.text.batch import share
+from anyformer.tokenizers.padding import truncate_pair
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Pieces:
+class DocumentChunks:
     """Runs of lines of one document: the first line of each, the one after its last, its document, its tokens."""
 
     first: Ids
@@ -43,7 +43,7 @@ def _lines(examples: Examples, first: int, after: int) -> list[Ids]:
     return [np.asarray(field[i], dtype=np.int64) for i in range(first, after)]
 
 
-def cut_documents(sizes: Ids, room: int) -> Pieces:
+def cut_documents(sizes: Ids, room: int) -> DocumentChunks:
     """Documents stand between blank lines; a piece takes lines of one as long as they fit into `room` tokens, and at
     least two where there are two."""
     first: list[int] = []
@@ -78,7 +78,7 @@ def cut_documents(sizes: Ids, room: int) -> Pieces:
             "Next-sentence pairs need two documents or more, with a blank line between them: the wrong sentence comes"
             " from another."
         )
-    return Pieces(*(np.array(column, dtype=np.int64) for column in (first, after, documents, lengths)))
+    return DocumentChunks(*(np.array(column, dtype=np.int64) for column in (first, after, documents, lengths)))
 
 
 def join_pairs(
@@ -105,5 +105,5 @@ def join_pairs(
 
 def _fit(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
     """Both cut, the longer first, until they fit."""
-    one, other = share(len(a), len(b), room)
+    one, other = truncate_pair(len(a), len(b), room)
     return a[:one], b[:other]

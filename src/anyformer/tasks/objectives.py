@@ -51,7 +51,7 @@ def teacher_forcing(targets: Tensor, start: int, padding: int) -> dict[str, Tens
     return {"decoder_input_ids": F.pad(targets[:, :-1], (1, 0), value=start), "labels": labels}
 
 
-def choose(special: Tensor, rate: float, generator: Generator, words: Tensor | None = None) -> Tensor:
+def choose_positions(special: Tensor, rate: float, generator: Generator, words: Tensor | None = None) -> Tensor:
     """The places to spoil [B, T]: each with the chance `rate`, special ones never.
 
     `words` [B, T] numbers the word of each token within its row; the tokens of a word are then chosen together.
@@ -70,16 +70,16 @@ def _first_of_word(words: Tensor) -> Tensor:
     return torch.where(begins, places, 0).cummax(dim=1).values
 
 
-def masked_words(
+def mask_tokens(
     input_ids: Tensor, special: Tensor, masking: Masking, generator: Generator, words: Tensor | None = None
 ) -> dict[str, Tensor]:
     """BERT's masked words; with `words` (see `choose`) its whole-word masking."""
-    chosen = choose(special, masking.rate, generator, words)
-    spoiled = _spoil(input_ids, chosen, masking, generator)
+    chosen = choose_positions(special, masking.rate, generator, words)
+    spoiled = _corrupt(input_ids, chosen, masking, generator)
     return {"input_ids": spoiled, "labels": input_ids.masked_fill(~chosen, IGNORED)}
 
 
-def _spoil(input_ids: Tensor, chosen: Tensor, masking: Masking, generator: Generator) -> Tensor:
+def _corrupt(input_ids: Tensor, chosen: Tensor, masking: Masking, generator: Generator) -> Tensor:
     """Chosen tokens masked, replaced by chance, or left, as `masking` says."""
     kind = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
     other = torch.randint(masking.vocab_size, input_ids.shape, generator=generator).to(input_ids.device)
@@ -101,7 +101,7 @@ def replaced_tokens(input_ids: Tensor, special: Tensor, masking: Masking, genera
     many = ((~special).sum(dim=1) * masking.rate).round().long()
     chosen = (order.argsort(dim=1) < many.unsqueeze(1)) & ~special
     batch = {
-        "input_ids": _spoil(input_ids, chosen, masking, generator),
+        "input_ids": _corrupt(input_ids, chosen, masking, generator),
         "labels": input_ids.masked_fill(~chosen, IGNORED),
     }
     same = len(many) > 0 and bool((many == many[0]).all())
@@ -167,7 +167,7 @@ def corrupt(ids: Tensor, noise: Tensor, sentinels: Sequence[int], end: int) -> t
     return torch.cat([source, close]), torch.cat([*pieces, marks[n : n + 1], close])
 
 
-MOST_GONE = 0.75  # the share of tokens that runs of three can take where one token at least lies between them
+MAX_REMOVED = 0.75  # the share of tokens that runs of three can take where one token at least lies between them
 
 
 def infilling(

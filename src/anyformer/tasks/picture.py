@@ -18,7 +18,7 @@ the pattern. It says:
 - `describe()` and `recall(said)`: what a folder must remember beside the labels, such as bones.
 - `loss(batch)` reads `pixel_values` (and `pixel_mask` where pictures are padded) and the targets; `evaluate`;
   `answer(pictures)` gives an answer for each, which prints well and has `draw()`, a PIL image, for `run --out`.
-- `advice()`: the training settings that suit it; `options_class`: a subclass of `PictureOptions` with an
+- `advice()`: the training settings that suit it; `options_class`: a subclass of `ImageOptions` with an
   `augment` that suits it.
 
 A batch passes three stations: `collate` (CPU, beside the trainer) stacks 8-bit `pixels`, `ready` (on the device)
@@ -37,45 +37,45 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
+from anyformer.checkpoints.resize import resize_images, with_size
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.data.examples import Example, Examples, Progress
 from anyformer.data.files import Paths
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.data.settings import DataSettings, class_name, class_number, meanings, named, pairs
+from anyformer.data.images.augment import Augmentation, augment
+from anyformer.data.images.image_file import ImageError, ImageFile
+from anyformer.data.images.processor import FILE, ImageProcessor, ResizeTransform
+from anyformer.data.images.read import read_images
+from anyformer.data.rows import Rows
+from anyformer.data.settings import DataSettings, class_name, class_number, meanings, parse_pairs, rename_labels
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.model import Model
-from anyformer.pictures.augment import Augmentation, augment
-from anyformer.pictures.open import Picture, PictureError
-from anyformer.pictures.processor import FILE, Placement, Processor
-from anyformer.pictures.read import read_pictures
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Options, Setup, Source
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Options, Source, TaskSetup
 from anyformer.tasks.decoded import DecodedTask
-from anyformer.tasks.text import labels_of, several
-from anyformer.weights.resize import resize_pictures, with_size
+from anyformer.tasks.text import as_list, labels_of
 
 MOST = 50_000  # labels; more than that are no classes
 SMALL = 64  # pixels of a side up to which pictures go through a model by the hundred
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureOptions(Options):
+class ImageOptions(Options):
     augment: Augmentation = Augmentation()  # what happens to pictures while the model learns
 
 
 class PictureTask(DecodedTask):
     format = "tsv"
-    options_class: ClassVar[type[Options]] = PictureOptions
-    settings: PictureOptions
-    batch = BatchSettings(rows=32)
+    options_class: ClassVar[type[Options]] = ImageOptions
+    settings: ImageOptions
+    batch = BatchConfig(rows=32)
     objects: ClassVar[bool] = False  # whether each annotation of COCO's is a row
     label_column: ClassVar[str] = "label"  # holds a class's name, or a list of such
     swaps: Tensor | None = None  # which joint each becomes in a mirror; None: not known
 
     def __init__(
-        self, model: Model, processor: Processor, options: Options | None = None, *, labels: Sequence[str] = ()
+        self, model: Model, processor: ImageProcessor, options: Options | None = None, *, labels: Sequence[str] = ()
     ) -> None:
         self.model, self.processor = model, processor
         chosen: Any = options if options is not None else self.options_class()
@@ -87,17 +87,17 @@ class PictureTask(DecodedTask):
     # From a recipe or a folder to a model that can be trained.
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(setup.all_of(rows), options, setup)
         if build.is_folder(source):
             model = load_model(source, dtype=torch.float32)
-            model = build.further(model, cls.fits)
+            model = build.finetune_model(model, cls.fits)
             if not cls.fits(model.config):
                 raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
             model = build.with_settings(model, setup.model)
             if (side := other_size(model.config, setup.data)) is not None:
-                model = resize_pictures(model, side)
+                model = resize_images(model, side)
             model, labels = cls.take_further(model, labels, options)
         else:
             config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
@@ -127,33 +127,33 @@ class PictureTask(DecodedTask):
         return build.with_head(model, same, **changes), known if same else labels
 
     @classmethod
-    def find_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+    def find_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
         """The folder's own; else one that suits the model."""
         if FILE in model.origin.files:
-            found = Processor.read(model.origin.files[FILE], FILE)
+            found = ImageProcessor.read(model.origin.files[FILE], FILE)
             side = other_size(model.config, data)
             whole = {"shortest": None, "longest": None, "within": None, "crop": None}
             return found if side is None else found.replace(size=(side, side), **whole)
         return cls.make_processor(model, rows, data)
 
     @classmethod
-    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
         """Pictures squeezed to the size that was asked for, else to the model's own, else to that of the first."""
         size: Any = data.image_size if data.image_size is not None else model_size(model.config)
         if size is None:
             size = 224 if rows is None else min(*first_size(rows), 224)
         size = (size, size) if isinstance(size, int) else tuple(size)
         channels = model.config.to_json().get("n_channels", 3)
-        return Processor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
+        return ImageProcessor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: Any, setup: TaskSetup) -> tuple[str, ...]:
         """In the order that the files give; else by number where they are numbers, else by the alphabet."""
         if cls.label_column not in rows.columns:
             return ()
         known = rows.about.get("labels")
         ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
-        return named(ordered, setup.data.labels, rows.path)
+        return rename_labels(ordered, setup.data.labels, rows.path)
 
     @staticmethod
     def name_labels(model: Model, labels: Sequence[str]) -> None:
@@ -193,13 +193,11 @@ class PictureTask(DecodedTask):
     # Rows to batches.
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = pairs(data.columns, "data.columns")
+        chosen = parse_pairs(data.columns, "data.columns")
         image = chosen.pop("image", None)
-        rows = read_pictures(
-            paths, format=data.format, header=data.header, names=names, image=image, objects=cls.objects
-        )
+        rows = read_images(paths, format=data.format, header=data.header, names=names, image=image, objects=cls.objects)
         return cls.fit(rows, chosen)
 
     @classmethod
@@ -211,18 +209,18 @@ class PictureTask(DecodedTask):
         return super().fit(rows, chosen)
 
     def batches_of(
-        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+        self, examples: Examples, settings: BatchConfig | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[Index, Batch]]:
         """Small pictures go through a model by the hundred."""
         small = self.processor.fixed is not None and max(self.processor.fixed) <= SMALL
-        return super().batches_of(examples, settings or (BatchSettings(rows=512) if small else self.batch), progress)
+        return super().batches_of(examples, settings or (BatchConfig(rows=512) if small else self.batch), progress)
 
     def example(self, row: Row) -> Example:
         image = row["image"].open(self.processor.mode, self.processor.fixed if self.lenient else None)
         pixels, placement = self.processor.place(image)
         return {"image": pixels, **self.targets(row, placement)}
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         """What the model should say of a row, where the row knows it, in the pixels that the model sees."""
         return {}
 
@@ -254,14 +252,14 @@ class PictureTask(DecodedTask):
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A picture: a path, bytes, an array, a PIL image; a list of them in, a list of answers out."""
-        things, alone = several(thing)
-        answers = self.answer([Picture.of(one) for one in things], **options) if things else []
+        things, alone = as_list(thing)
+        answers = self.answer([ImageFile.of(one) for one in things], **options) if things else []
         return answers[0] if alone else answers
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+    def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
         raise NotImplementedError
 
-    def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
+    def look_at(self, pictures: Sequence[ImageFile]) -> tuple[Batch, list[ResizeTransform]]:
         """Pictures as the model takes them, on its device, and where their pixels went."""
         placed = [self.processor.place(picture.open(self.processor.mode)) for picture in pictures]
         stacked = self.processor.stack([pixels for pixels, _ in placed])
@@ -270,7 +268,7 @@ class PictureTask(DecodedTask):
 
 
 def load_model(path: Source, **where: Any) -> Model:
-    from anyformer.weights.folder import load
+    from anyformer.checkpoints.folder import load
 
     return load(path, **where)
 
@@ -278,13 +276,13 @@ def load_model(path: Source, **where: Any) -> Model:
 def first_size(rows: Rows) -> tuple[int, int]:
     """Width and height of the first picture that can be opened."""
     for row in rows:
-        with suppress(PictureError):  # training names it
+        with suppress(ImageError):  # training names it
             width, height = row["image"].open().size
             return width, height
     raise DataError(f"None of the pictures of {rows.path} can be opened.")
 
 
-def takes_pictures(config: Settings) -> bool:
+def takes_images(config: Settings) -> bool:
     """One at a time: neither clips nor sounds, which have frames; what has mels beside pictures takes either."""
     names = config.names()
     return "image_size" in names and ("n_frames" not in names or "n_mels" in names)

@@ -14,31 +14,31 @@ from torch import Generator, Tensor
 from anyformer.config import Settings
 from anyformer.core.taps import look
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.images import draw
+from anyformer.data.images.image_file import ImageFile
+from anyformer.data.images.processor import FILE, ImageProcessor, ResizeTransform
+from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
+from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
 from anyformer.heads.caption import CaptionHead
 from anyformer.model import Model
-from anyformer.pictures import draw
-from anyformer.pictures.open import Picture
-from anyformer.pictures.processor import FILE, Placement, Processor
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Loss, Options, Setup, Source, answering
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Loss, Options, Source, TaskSetup, answering
 from anyformer.tasks.generated import Generated, generated
-from anyformer.tasks.picture import PictureOptions, PictureTask
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.picture import ImageOptions, PictureTask
+from anyformer.tasks.schedule_presets import schedule_for
 from anyformer.tasks.text import pad_labels, token_loss, tokenizer_files
-from anyformer.text.batch import pad
-from anyformer.text.cuts import shorten
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.tokenizers.cuts import shorten
+from anyformer.tokenizers.padding import pad
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 AT_ONCE = 64  # pictures that are written about together
 ACROSS = 5  # words in a row of a drawing
 
 
 @dataclass(frozen=True)
-class PictureText:
+class ImageText:
     """What was written about a picture. `draw` shows, for each token, the region that was looked at before it.
 
     With `logprobs=True`, `logprobs` has one number for each id; with `alignment=True`, `alignment` is the
@@ -55,7 +55,7 @@ class PictureText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(PictureOptions):
+class ImageTextOptions(ImageOptions):
     num_beams: int = 3
     length_penalty: float = 1.0
     max_target: int = 48  # tokens of what is written
@@ -69,14 +69,14 @@ class PictureTextTask(PictureTask):
     """`column` holds the text, or several of them, that belongs to a picture."""
 
     column: ClassVar[str] = "captions"
-    settings: WriteOptions
+    settings: ImageTextOptions
     kind: ClassVar[str] = "bpe"  # of a tokenizer that is trained here
     writes = True
 
     def __init__(
         self,
         model: Model,
-        processor: Processor,
+        processor: ImageProcessor,
         options: Options | None = None,
         *,
         tokenizer: Tokenizer,
@@ -92,7 +92,7 @@ class PictureTextTask(PictureTask):
         return int(self.settings.max_target)
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if build.is_folder(source):
             model, tokenizer = build.load_for(source, cls.fits, cls.wanted, setup.model, setup.tokenizer.path)
@@ -116,13 +116,13 @@ class PictureTextTask(PictureTask):
         return config.replace(begin=tokenizer.pad_id) if "begin" in config.names() else config
 
     @classmethod
-    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
         """Pictures of the size and the channels of the side that sees them."""
-        sees = picture_side(model)
+        sees = image_encoder_config(model)
         size: Any = data.image_size if data.image_size is not None else sees.get("image_size", 224)
         size = (size, size) if isinstance(size, int) else tuple(size)
         channels = int(sees.get("n_channels", 3))
-        return Processor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
+        return ImageProcessor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
 
     def study(self, rows: Rows) -> None:
         """What else is learned of the rows before training."""
@@ -158,7 +158,7 @@ class PictureTextTask(PictureTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         epochs, least, lr = (60, 100, 1e-3) if fresh else (10, 50, 5e-5)
-        return rounds(
+        return schedule_for(
             rows, epochs, size=64, least=least, lr=lr, evals=4, saves=4, weight_decay=0.05, label_smoothing=0.1
         )
 
@@ -169,7 +169,7 @@ class PictureTextTask(PictureTask):
         ids = self.tokenizer.encode(self.spell(text, self.settings), special=False)
         return shorten([*ids, *([] if self.end is None else [self.end])], self.settings.max_target, text)
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         return {"texts": [self.encode(text) for text in texts_of(row, self.column)]} if self.column in row else {}
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
@@ -226,8 +226,8 @@ class PictureTextTask(PictureTask):
     def describe(self) -> dict[str, Any]:
         return {}
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
-        found: list[PictureText | list[PictureText]] = []
+    def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
+        found: list[ImageText | list[ImageText]] = []
         for start in range(0, len(pictures), AT_ONCE):
             some = pictures[start : start + AT_ONCE]
             with answering(self.model):
@@ -235,13 +235,13 @@ class PictureTextTask(PictureTask):
             found += [self._said(*pair) for pair in zip(some, written, strict=True)]
         return found
 
-    def _said(self, picture: Picture, written: Sequence[Generated]) -> PictureText | list[PictureText]:
+    def _said(self, picture: ImageFile, written: Sequence[Generated]) -> ImageText | list[ImageText]:
         """The answer to a picture, or the list of them that `num_return_sequences` asked for."""
         found = []
         for one in written:
             ids = list(one.ids)
             draw = partial(self.draw, picture, ids)
-            found.append(PictureText(self.tokenizer.decode(ids).strip(), one.ids, draw, one.logprobs, one.alignment))
+            found.append(ImageText(self.tokenizer.decode(ids).strip(), one.ids, draw, one.logprobs, one.alignment))
         return found if len(found) > 1 else found[0]
 
     def texts_written(self, batch: Batch) -> list[str]:
@@ -293,27 +293,27 @@ class PictureTextTask(PictureTask):
         shape = (batch["pixel_values"].shape[-2], batch["pixel_values"].shape[-1])
         return as_grid(weights if self.pair else weights[:, : -len(ids)], shape)
 
-    def looks(self, picture: Picture, ids: list[int]) -> list[tuple[str, Any]]:
+    def looks(self, picture: ImageFile, ids: list[int]) -> list[tuple[str, Any]]:
         """Each token, with the picture bright where the model looked before it wrote that; empty where none looks."""
         found = self.regions(self.look_at([picture])[0], ids)
         if found is None:
             return []
         image = draw.shrink(picture.open())
         words = [self.tokenizer.decode([token]).strip() or "␣" for token in ids]
-        return [(word, draw.heat(image, one.cpu().numpy())) for word, one in zip(words, found, strict=True)]
+        return [(word, draw.heatmap(image, one.cpu().numpy())) for word, one in zip(words, found, strict=True)]
 
-    def draw(self, picture: Picture, ids: list[int]) -> Any:
+    def draw(self, picture: ImageFile, ids: list[int]) -> Any:
         """The picture with its text, and then once for each token, bright where the model looked."""
         shown, _ = draw.enlarge(draw.shrink(picture.open()))
         text = self.tokenizer.decode(ids).strip()
         looks = [titled(image, word) for word, image in self.looks(picture, ids)]
         if not looks:
-            return draw.beside([titled(shown, text)])
+            return draw.side_by_side([titled(shown, text)])
         cells = [titled(shown, text[:60]), *looks]
         return draw.grid([cells[i : i + ACROSS] for i in range(0, len(cells), ACROSS)])
 
 
-def picture_side(model: Model) -> dict[str, Any]:
+def image_encoder_config(model: Model) -> dict[str, Any]:
     """The settings of what reads the pictures: the model's own, or those of the side that does."""
     whole = model.config.to_json()
     docks = [dock["encoder"] for dock in whole.get("docks", {}).values()]

@@ -19,22 +19,33 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.decode.turns import place_joints
+from anyformer.data.images import draw
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile, original_size
+from anyformer.data.images.person_crop import crop_person
+from anyformer.data.images.processor import FILE, ResizeTransform
+from anyformer.data.images.skeleton import FACE, Skeleton
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError
+from anyformer.generation.keypoints import predict_keypoints
 from anyformer.heads.keypoints import PoseHead
 from anyformer.jsonfile import parse_object
-from anyformer.metrics import poses
-from anyformer.pictures import draw
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture, original_size
-from anyformer.pictures.people import cut_out
-from anyformer.pictures.processor import FILE, Placement
-from anyformer.pictures.skeleton import FACE, Skeleton
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask
-from anyformer.tasks.rounds import rounds
+from anyformer.metrics import keypoints
+from anyformer.tasks.base import (
+    DEFAULT_SETUP,
+    Batch,
+    Column,
+    Loss,
+    Metrics,
+    Options,
+    Progress,
+    Source,
+    TaskSetup,
+    answering,
+)
+from anyformer.tasks.picture import ImageOptions, PictureTask
+from anyformer.tasks.schedule_presets import schedule_for
 
 SOME = 2000  # rows that a mean pose is taken over
 OUTER_EYES = (36, 45)  # of the usual face
@@ -56,7 +67,7 @@ class Pose:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoseOptions(PictureOptions):
+class PoseOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.7, 1.25), pad=0.05, flip=0.5, turn=30.0, jitter=0.3)
     # What the model sees: the whole picture, or one person, cut out by a box. "auto": whole, unless the files have
     # several people in some pictures or the folder's own processor cuts them out.
@@ -96,7 +107,7 @@ class PoseTask(PictureTask):
     # From rows to a model.
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if options.see == "auto" and _several(rows):
             options = options.replace(see="box")
@@ -107,7 +118,7 @@ class PoseTask(PictureTask):
         return task
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Options, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: Options, setup: TaskSetup) -> tuple[str, ...]:
         points = rows[0].get("keypoints")
         if not isinstance(points, np.ndarray) or points.ndim != 2:
             raise DataError(f"{rows.where(0)}, has no keypoints: a list of [x, y] or [x, y, seen] in pixels.")
@@ -164,10 +175,10 @@ class PoseTask(PictureTask):
         if self.settings.see == "whole":
             return super().example(row)
         image = row["image"].open(self.processor.mode)
-        pixels, placement = cut_out(image, _box(row.get("box"), image), self.seen)
+        pixels, placement = crop_person(image, _box(row.get("box"), image), self.seen)
         return {"image": pixels, **self.targets(row, placement)}
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         """Joints in the pixels that the model sees, weight 0 where they lie outside the picture or are not known; and
         where they truly are."""
         place = np.array([*placement.scale[::-1], *placement.offset[::-1]], dtype=np.float32)
@@ -227,7 +238,7 @@ class PoseTask(PictureTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         found, right, still, total, count = [], [], [], 0.0, 0.0
         with answering(self.model):
             for _, batch in self.batches_of(self.prepared(rows), progress=progress):
@@ -235,7 +246,7 @@ class PoseTask(PictureTask):
                 n = float(batch["labels"][..., 2].sum())
                 total, count = total + float(out.loss) * n, count + n
                 place = batch["place"].cpu()
-                said = place_joints(self.model, batch["pixel_values"]) if self.in_turn else out
+                said = predict_keypoints(self.model, batch["pixel_values"]) if self.in_turn else out
                 found.append(self.back(self.head.places(said)[..., :2].cpu(), place))
                 right.append(batch["truth"].cpu())
                 if self.mean_pose is not None:
@@ -243,23 +254,23 @@ class PoseTask(PictureTask):
         apart, truth = self._apart(found, right), torch.cat(right).double().numpy()
         figures = {**self.figures(apart, truth), "loss": total / max(count, 1.0)}
         if still:
-            mean = poses.mean_error(self._apart(still, right), truth[..., 2])
+            mean = keypoints.mean_error(self._apart(still, right), truth[..., 2])
             figures |= {"mean_pose_error": mean, "share_of_mean": float(figures["error"]) / max(mean, 1e-9)}
         return {**figures, **self.skipped()}
 
     @staticmethod
     def _apart(found: list[Tensor], right: list[Tensor]) -> Any:
-        return poses.distances(torch.cat(found).double().numpy(), torch.cat(right)[..., :2].double().numpy())
+        return keypoints.distances(torch.cat(found).double().numpy(), torch.cat(right)[..., :2].double().numpy())
 
-    def figures(self, apart: Any, truth: Any) -> Figures:
+    def figures(self, apart: Any, truth: Any) -> Metrics:
         lengths, said = self.reference(truth)
         counts = truth[..., 2]
         return {
-            "pck": poses.share_right(apart, counts, lengths),
-            "nme": poses.normalised_error(apart, counts, lengths),
-            "error": poses.mean_error(apart, counts),
-            "signature": f"PCK@{poses.ENOUGH} and NME by {said}; error in pixels; share_of_mean: error as a share of"
-            " the mean pose's",
+            "pck": keypoints.pck(apart, counts, lengths),
+            "nme": keypoints.normalized_mean_error(apart, counts, lengths),
+            "error": keypoints.mean_error(apart, counts),
+            "signature": f"PCK@{keypoints.ENOUGH} and NME by {said}; error in pixels; share_of_mean: error as a share"
+            " of the mean pose's",
         }
 
     def reference(self, truth: Any) -> tuple[Any, str]:
@@ -289,14 +300,14 @@ class PoseTask(PictureTask):
         assert isinstance(head, PoseHead)
         return head
 
-    def answer(self, pictures: Sequence[Picture], boxes: Any = None, **options: Any) -> list[Pose]:
+    def answer(self, pictures: Sequence[ImageFile], boxes: Any = None, **options: Any) -> list[Pose]:
         """`boxes` [people, 4] (left, top, right, bottom) for a picture; for several pictures a list of such."""
         every = [None] * len(pictures) if boxes is None else boxes if len(pictures) > 1 else [boxes]
         if len(every) != len(pictures):
             raise InputError(f"boxes are given for {len(every)} pictures; there are {len(pictures)}.")
         return [self._pose(picture, some) for picture, some in zip(pictures, every, strict=True)]
 
-    def _pose(self, picture: Picture, boxes: Any) -> Pose:
+    def _pose(self, picture: ImageFile, boxes: Any) -> Pose:
         image = picture.open(self.processor.mode)
         whole = boxes is None or not len(boxes)
         if self.settings.see == "whole":
@@ -304,18 +315,18 @@ class PoseTask(PictureTask):
                 raise InputError("This model sees whole pictures, so it takes no boxes; cut the people out yourself.")
             placed = [self.processor.place(image)]
         else:
-            placed = [cut_out(image, box, self.seen) for box in ([_box(None, image)] if whole else boxes)]
+            placed = [crop_person(image, box, self.seen) for box in ([_box(None, image)] if whole else boxes)]
         with answering(self.model):
             pixels = torch.from_numpy(np.stack([one for one, _ in placed])).to(self.model.device)
-            found = self.head.places(place_joints(self.model, **self.processor.normalise(pixels))).cpu()
+            found = self.head.places(predict_keypoints(self.model, **self.processor.normalise(pixels))).cpu()
         place = torch.tensor([[*where.scale[::-1], *where.offset[::-1]] for _, where in placed])
         people = torch.cat([self.back(found[..., :2], place), found[..., 2:]], dim=-1).numpy()
-        return Pose(people, self.skeleton.names, lambda: draw.joints(picture.open(), people, self.skeleton.bones))
+        return Pose(people, self.skeleton.names, lambda: draw.keypoints(picture.open(), people, self.skeleton.bones))
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size, lr = 64 if rows >= 256 else 16, 1e-3 if fresh else 1e-4
-        advice = rounds(
+        advice = schedule_for(
             rows, 200 if fresh else 20, size=size, least=300, most=100_000, lr=lr, evals=20, saves=5, weight_decay=0.05
         )
         return {**advice, "ema": 0.999 if advice["steps"] > 2000 else 0.0}

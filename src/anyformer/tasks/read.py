@@ -18,25 +18,25 @@ import torch
 from torch import Generator
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.data.examples import Example, Examples, Progress
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows, read
+from anyformer.data.images import draw
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import Array, ImageFile, pillow
+from anyformer.data.images.loading import DecodedImages
+from anyformer.data.images.processor import ImageProcessor, ResizeTransform
+from anyformer.data.images.render_pool import RenderPool
+from anyformer.data.images.synthetic_text import SIGNS, TextLineGenerator
+from anyformer.data.rows import Rows, read
 from anyformer.data.settings import DataSettings
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, InputError
-from anyformer.metrics.reading import reading_scores
+from anyformer.metrics.error_rates import cer_and_wer
 from anyformer.model import Model
-from anyformer.pictures import draw
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.decode import Decoded
-from anyformer.pictures.lines import SIGNS, Lines
-from anyformer.pictures.open import Array, Picture, pillow
-from anyformer.pictures.press import Press
-from anyformer.pictures.processor import Placement, Processor
-from anyformer.tasks.base import Batch, Column, Figures, Options, Total, answering
-from anyformer.tasks.caption import writes_of_pictures
-from anyformer.tasks.picture_text import PictureTextTask, WriteOptions, picture_side, texts_of
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.base import Batch, Column, Metrics, Options, Total, answering
+from anyformer.tasks.caption import is_captioner
+from anyformer.tasks.picture_text import ImageTextOptions, PictureTextTask, image_encoder_config, texts_of
+from anyformer.tasks.schedule_presets import schedule_for
 
 SORTED = 1024  # lines that are sorted by width at once
 ENOUGH = 50_000  # lines of prose
@@ -55,7 +55,7 @@ def prose(paths: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions(WriteOptions):
+class OcrOptions(ImageTextOptions):
     num_beams: int = 1
     max_target: int = 96
     synthetic: float = 0.0  # lines drawn by fonts for each line of the data, while the model learns
@@ -70,24 +70,24 @@ class Read(PictureTextTask):
     name = "read"
     about = "text from a picture of a line"
     columns = (Column("image"), Column("text", ("transcript", "label", "words", "transcription", "caption")))
-    options_class: ClassVar[type[Options]] = ReadOptions
-    settings: ReadOptions
-    batch = BatchSettings(rows=64)
+    options_class: ClassVar[type[Options]] = OcrOptions
+    settings: OcrOptions
+    batch = BatchConfig(rows=64)
     column = "text"
     kind = "char"
     metric = "cer"
     larger_is_better = False
     wanted = "a model that reads pictures and writes, such as line-reader-small or trocr-small-lines"
-    press: Press | None = None  # draws lines while the model learns
+    press: RenderPool | None = None  # draws lines while the model learns
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return writes_of_pictures(config)
+        return is_captioner(config)
 
     @classmethod
-    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> Processor:
+    def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
         """Models for long lines get them in their shape: as high as the model is, no wider than it goes, padded."""
-        sees = picture_side(model)
+        sees = image_encoder_config(model)
         size = tuple(sees.get("image_size", (224, 224)))
         if data.image_size is not None or size[1] < LONGER * size[0]:
             return super().make_processor(model, rows, data)
@@ -95,17 +95,17 @@ class Read(PictureTextTask):
         free = "pixel_mask" in model.names  # of any width
         usual = (0.5,) * channels
         pad_size = None if free else size
-        return Processor(within=size, pad=True, pad_size=pad_size, channels=channels, mean=usual, std=usual)
+        return ImageProcessor(within=size, pad=True, pad_size=pad_size, channels=channels, mean=usual, std=usual)
 
     def study(self, rows: Rows) -> None:
         if self.settings.synthetic:
             height, widest = self.processor.within or (32, 640)
             said = prose(self.settings.texts)
             texts = said or [text for row in rows for text in texts_of(row, "text")]
-            self.press = Press(Lines(texts, height, widest, prose=bool(said)))
+            self.press = RenderPool(TextLineGenerator(texts, height, widest, prose=bool(said)))
 
     @classmethod
-    def texts(cls, rows: Rows, options: ReadOptions) -> Iterator[str]:
+    def texts(cls, rows: Rows, options: OcrOptions) -> Iterator[str]:
         """Where lines are drawn of prose, any sign may come."""
         return chain(super().texts(rows, options), [" ".join(SIGNS)] if options.texts else [])
 
@@ -113,7 +113,7 @@ class Read(PictureTextTask):
 
     def lengths(self, examples: Examples) -> Any:
         """Lines of about as many letters stand together, which are about as wide."""
-        if not isinstance(examples, Decoded) or "text" not in examples.source.columns:
+        if not isinstance(examples, DecodedImages) or "text" not in examples.source.columns:
             return super().lengths(examples)
         return np.array([len(texts_of(row, "text")[0]) for row in examples.source])
 
@@ -140,7 +140,7 @@ class Read(PictureTextTask):
         squeezes = self.settings.wide == "squeeze"
         return image.resize((most, image.height)) if squeezes else image.crop((0, 0, most, image.height))
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Any]:
+    def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
         """Lines of like width are read together, whatever order they come in: their texts are of like length too."""
         found: list[Any] = []
         for start in range(0, len(pictures), SORTED):
@@ -152,21 +152,21 @@ class Read(PictureTextTask):
             found += [back[i] for i in range(len(some))]
         return found
 
-    def draw(self, picture: Picture, ids: list[int]) -> Any:
+    def draw(self, picture: ImageFile, ids: list[int]) -> Any:
         """The line, and below it a strip for each letter that was written, dark where along the line the model looked;
         where nobody looks, the line below its text."""
         with answering(self.model):
             batch, _ = self.look_at([picture])
             found = self.regions(batch, ids)
         if found is None:
-            return draw.beside([draw.shrink(picture.open())], [self.tokenizer.decode(ids).strip()])
+            return draw.side_by_side([draw.shrink(picture.open())], [self.tokenizer.decode(ids).strip()])
         mask = batch.get("pixel_mask")
         inside = 1.0 if mask is None else float(mask[0, 0].float().mean())  # the rest of the columns is padding
         weights = found.float().sum(dim=1)[:, : max(round(inside * found.shape[2]), 1)]
         letters = [self.tokenizer.decode([token]).strip() or "_" for token in ids]
         return draw.strips(picture.open(), weights.cpu().numpy(), letters)
 
-    def look_at(self, pictures: Sequence[Picture]) -> tuple[Batch, list[Placement]]:
+    def look_at(self, pictures: Sequence[ImageFile]) -> tuple[Batch, list[ResizeTransform]]:
         placed = [self.processor.place(self.fit_picture(one.open(self.processor.mode), one.name)) for one in pictures]
         stacked = self.processor.stack([pixels for pixels, _ in placed])
         batch = {name: value.to(self.model.device) for name, value in stacked.items()}
@@ -184,7 +184,7 @@ class Read(PictureTextTask):
         return super().collate(mixed, generator)
 
     def batches_of(
-        self, examples: Examples, settings: BatchSettings | None = None, progress: Progress | None = None
+        self, examples: Examples, settings: BatchConfig | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[Index, Batch]]:
         """To be evaluated on: nothing but the lines of the data."""
         plain = copy.copy(self)
@@ -200,17 +200,17 @@ class Read(PictureTextTask):
 
     # Figures.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         total, said, wanted = Total(), [], []
         with answering(self.model):
             for numbers, batch in self.batches_of(self.prepared(rows), progress=progress):
                 total.add(self.word_loss(batch, 0.0))
                 said += self.texts_written(batch)
                 wanted += [texts_of(rows[int(i)], "text")[0] for i in numbers]
-        return {**reading_scores(said, wanted, lowercase=self.settings.lowercase), "loss": total.mean, **self.skipped()}
+        return {**cer_and_wer(said, wanted, lowercase=self.settings.lowercase), "loss": total.mean, **self.skipped()}
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size, lr = 128 if rows > 1000 else 32, 1e-3 if fresh else 5e-5
         epochs = 10 if not fresh else 100 if rows > 5000 else 200
-        return rounds(rows, epochs, size=size, lr=lr, evals=8, saves=4, weight_decay=0.01, label_smoothing=0.1)
+        return schedule_for(rows, epochs, size=size, lr=lr, evals=8, saves=4, weight_decay=0.01, label_smoothing=0.1)

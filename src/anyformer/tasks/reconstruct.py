@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from anyformer.config import Settings
-from anyformer.data.read import Rows
+from anyformer.data.images import draw
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.image_file import ImageFile, pillow
+from anyformer.data.rows import Rows
 from anyformer.errors import ConfigError
 from anyformer.heads.pixels import PixelHead
 from anyformer.model import Model
-from anyformer.pictures import draw
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import Picture, pillow
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask, takes_pictures
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, answering
+from anyformer.tasks.picture import ImageOptions, PictureTask, takes_images
+from anyformer.tasks.schedule_presets import schedule_for
 
 GREY = 128  # of 255: where a patch is hidden
 
@@ -47,7 +47,7 @@ class Reconstruction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconstructOptions(PictureOptions):
+class ReconstructOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.3, 1.0), flip=0.5)
 
 
@@ -63,7 +63,7 @@ class Reconstruct(PictureTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return "mask_ratio" in config.names() and takes_pictures(config)
+        return "mask_ratio" in config.names() and takes_images(config)
 
     def __init__(self, model: Model, *more: Any, **options: Any) -> None:
         super().__init__(model, *more, **options)
@@ -77,7 +77,7 @@ class Reconstruct(PictureTask):
         count = torch.full((), len(batch["pixel_values"]), device=batch["pixel_values"].device)
         return Loss(self.model(pixel_values=batch["pixel_values"]).loss * count, count)
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """The squared error of hidden patches; which ones are hidden is the same every time."""
         total, count = 0.0, 0
         chance = torch.Generator().manual_seed(0)
@@ -98,10 +98,10 @@ class Reconstruct(PictureTask):
     def head(self) -> PixelHead:
         return cast("PixelHead", self.model.heads["pixels"])
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Reconstruction]:
+    def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Reconstruction]:
         return [self._answer(picture) for picture in pictures]
 
-    def _answer(self, picture: Picture) -> Reconstruction:
+    def _answer(self, picture: ImageFile) -> Reconstruction:
         with answering(self.model):
             pixels = self.look_at([picture])[0]["pixel_values"]
             out = self.model(pixel_values=pixels, noise=self.noise(pixels, torch.Generator().manual_seed(0)))
@@ -119,9 +119,9 @@ class Reconstruct(PictureTask):
         seen = torch.where(hidden, grey, pixels)
         shown = [self.processor.denormalise(one)[0].permute(1, 2, 0).cpu().numpy() for one in (seen, made, pixels)]
         images = [pillow().Image.fromarray(one.squeeze(-1) if one.shape[-1] == 1 else one) for one in shown]
-        return draw.beside(images, ["seen", "made of it", "the picture"])
+        return draw.side_by_side(images, ["seen", "made of it", "the picture"])
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         size = 1024 if rows > 20_000 else 256 if rows > 2000 else 32
-        return rounds(rows, 200, size=size, lr=1e-3, evals=20, saves=10, weight_decay=0.05)
+        return schedule_for(rows, 200, size=size, lr=1e-3, evals=20, saves=10, weight_decay=0.05)

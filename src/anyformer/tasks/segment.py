@@ -21,25 +21,36 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.data.settings import pairs
+from anyformer.data.images import draw
+from anyformer.data.images.augment import Augmentation
+from anyformer.data.images.coco_masks import semantic_mask
+from anyformer.data.images.image_file import CLASSES, ImageError, ImageFile
+from anyformer.data.images.processor import FILE, ResizeTransform
+from anyformer.data.rows import Rows
+from anyformer.data.settings import parse_pairs
+from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError
-from anyformer.heads.filters import resize
+from anyformer.forward_context import Output
+from anyformer.heads.convolutions import resize
 from anyformer.heads.segment import IGNORED_CLASS
 from anyformer.jsonfile import parse_json, parse_object
-from anyformer.metrics import pixels
+from anyformer.metrics import segmentation
 from anyformer.model import Model
-from anyformer.pictures import draw
-from anyformer.pictures.augment import Augmentation
-from anyformer.pictures.open import CLASSES, Picture, PictureError
-from anyformer.pictures.processor import FILE, Placement
-from anyformer.pictures.shapes import paint
-from anyformer.run import Output
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Column, Figures, Loss, Options, Progress, Setup, Source, answering
-from anyformer.tasks.picture import PictureOptions, PictureTask, head_for
-from anyformer.tasks.rounds import rounds
+from anyformer.tasks.base import (
+    DEFAULT_SETUP,
+    Batch,
+    Column,
+    Loss,
+    Metrics,
+    Options,
+    Progress,
+    Source,
+    TaskSetup,
+    answering,
+)
+from anyformer.tasks.picture import ImageOptions, PictureTask, head_for
+from anyformer.tasks.schedule_presets import schedule_for
 
 HEADS = ("mask", "linear", "segment")
 NOTHING = frozenset(("unlabeled", "unlabelled", "void", "ignore", "ignored"))  # names of classes that are none
@@ -63,7 +74,7 @@ class Segmentation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentOptions(PictureOptions):
+class SegmentOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.4, 1.2), flip=0.5, jitter=0.3)
 
 
@@ -100,18 +111,18 @@ class Segment(PictureTask):
         return fitted
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Options, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: Options, setup: TaskSetup) -> tuple[str, ...]:
         return tuple(cls.find_classes(rows, setup).values())
 
     @classmethod
-    def find_classes(cls, rows: Rows, setup: Setup) -> dict[int, str]:
+    def find_classes(cls, rows: Rows, setup: TaskSetup) -> dict[int, str]:
         """What stands in masks -> the name of the class. As data.labels says, or a list beside the data; of outlines
         the categories, and the background; else the numbers that occur."""
         if "mask" not in rows.columns:
             if "segments" not in rows.columns or not rows.about.get("labels"):
                 raise DataError(f"{rows.path} has neither masks nor outlines of its pictures' objects.")
             return dict(enumerate((BACKGROUND, *(str(name) for name in rows.about["labels"]))))
-        said = {int(number): name for number, name in pairs(setup.data.labels, "data.labels").items()}
+        said = {int(number): name for number, name in parse_pairs(setup.data.labels, "data.labels").items()}
         found = said or _listed(rows.path) or _occurring(rows)
         kept = {number: name for number, name in found.items() if name.lower() not in NOTHING}
         if len(kept) < 2:
@@ -119,7 +130,7 @@ class Segment(PictureTask):
         return kept
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         found = cls.find_classes(setup.all_of(rows), setup)
         task = super().begin(source, rows, valid, setup)
         numbers = {name: number for number, name in found.items()}
@@ -155,8 +166,8 @@ class Segment(PictureTask):
         """[rows, columns]: the place of each pixel's class among the labels, `ignore` where it has none."""
         if row.get("mask") is None:
             numbers = [self.number_of(name) for name in row["classes"]]
-            return paint(row["segments"], numbers, *size, nothing=self.index.get(BACKGROUND, self.ignore))
-        picture: Picture = row["mask"]
+            return semantic_mask(row["segments"], numbers, *size, nothing=self.index.get(BACKGROUND, self.ignore))
+        picture: ImageFile = row["mask"]
         values = np.asarray(picture.open(CLASSES)).astype(np.int64)
         if values.ndim != 2:
             raise InputError(f"the mask {picture.name} has colours; it must have one number a pixel, its class.")
@@ -186,7 +197,7 @@ class Segment(PictureTask):
     def ignore(self) -> int:
         return int(getattr(self.model.config, "ignore", IGNORED_CLASS))
 
-    def targets(self, row: Row, placement: Placement) -> dict[str, Any]:
+    def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         if row.get("mask") is None and row.get("segments") is None:
             return {}
         made = self.truth(row, placement.before).astype(np.int32)
@@ -214,7 +225,7 @@ class Segment(PictureTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         """At the size of the masks as they are."""
         n = len(self.labels)
         counts, total, count = np.zeros((n, n), dtype=np.int64), 0.0, 0.0
@@ -229,22 +240,22 @@ class Segment(PictureTask):
                 for i, one in zip(numbers, out.logits.float(), strict=True):
                     row = rows[self.row_of(examples, int(i))]
                     right = self.truth(row, _size(row["image"]))
-                    counts += pixels.confusion(self.classes_of(one, right.shape), right, n, self.ignore)
-        return {**pixels.figures(counts), "loss": total / max(count, 1.0), **self.skipped()}
+                    counts += segmentation.pixel_confusion(self.classes_of(one, right.shape), right, n, self.ignore)
+        return {**segmentation.segmentation_metrics(counts), "loss": total / max(count, 1.0), **self.skipped()}
 
     @staticmethod
     def classes_of(logits: Tensor, size: tuple[int, int]) -> Any:
         """[classes, rows, columns] -> the best class of each pixel of a picture of that size."""
         return resize(logits.unsqueeze(0), size)[0].argmax(dim=0).cpu().numpy()
 
-    def answer(self, pictures: Sequence[Picture], **options: Any) -> list[Segmentation]:
+    def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Segmentation]:
         with answering(self.model):
             batch, placements = self.look_at(pictures)
             logits = self.model(pixel_values=batch["pixel_values"]).logits.float()
         found = [self.classes_of(one, where.before) for one, where in zip(logits, placements, strict=True)]
         return [self._answer(*pair) for pair in zip(pictures, found, strict=True)]
 
-    def _answer(self, picture: Picture, classes: Any) -> Segmentation:
+    def _answer(self, picture: ImageFile, classes: Any) -> Segmentation:
         numbers, counts = np.unique(classes, return_counts=True)
         order = np.argsort(-counts)
         shares = {self.labels[int(numbers[i])]: float(counts[i] / counts.sum()) for i in order}
@@ -255,10 +266,10 @@ class Segment(PictureTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         epochs, lr = (200, 5e-4) if fresh else (30, 5e-5)
-        return rounds(rows, epochs, size=16, least=300, most=100_000, lr=lr, evals=10, saves=5, weight_decay=0.05)
+        return schedule_for(rows, epochs, size=16, least=300, most=100_000, lr=lr, evals=10, saves=5, weight_decay=0.05)
 
 
-def _size(picture: Picture) -> tuple[int, int]:
+def _size(picture: ImageFile) -> tuple[int, int]:
     width, height = picture.open().size
     return height, width
 
@@ -281,6 +292,6 @@ def _listed(path: str) -> dict[int, str]:
 def _occurring(rows: Rows) -> dict[int, str]:
     found: set[int] = set()
     for i in range(len(rows)):
-        with suppress(PictureError):  # training names it
+        with suppress(ImageError):  # training names it
             found |= {int(number) for number in np.unique(np.asarray(rows[i]["mask"].open(CLASSES)))}
     return {number: str(number) for number in sorted(found - {IGNORED_CLASS})}

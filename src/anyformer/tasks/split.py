@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.data.read import Rows
+from anyformer.data.rows import Rows
 from anyformer.errors import DataError
 
 Ints = NDArray[np.int64]

@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.batches import BatchSettings, Index
+from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.data.examples import Example, Examples
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError
-from anyformer.tasks.base import AS_USUAL, Plan, Setup, Source
+from anyformer.tasks.base import DEFAULT_SETUP, BatchPlan, Source, TaskSetup
 from anyformer.tasks.text import TextTask, texts_of
 
 BREAK = "<|endoftext|>"  # a line that stands between documents, in the files of the field
 
 
-class Windows:
+class TokenWindows:
     """Where the windows of every epoch begin. `context` tokens before each are read too; the first epoch starts at the
     beginning, each other one somewhere within a window of it."""
 
-    def __init__(self, tokens: int, size: int, context: int, settings: BatchSettings, seed: int) -> None:
+    def __init__(self, tokens: int, size: int, context: int, settings: BatchConfig, seed: int) -> None:
         if not settings.shuffle:  # a text to evaluate on may be shorter than a window
             size = max(min(size, tokens - context), 1)
         self.tokens, self.size, self.context, self.settings, self.seed = tokens, size, context, settings, seed
@@ -49,7 +49,7 @@ class Windows:
 class StreamTask(TextTask):
     """A row is a line or a document; an example is the number of the token at which a window begins."""
 
-    batch = BatchSettings(tokens=4096)  # the scores of all words at 4,096 places fit into any memory
+    batch = BatchConfig(tokens=4096)  # the scores of all words at 4,096 places fit into any memory
     columns_of_text = ("content", "body", "document", "story", "article")
     windows = True
     ahead = 0  # tokens of a window beyond the model's own (the next token is a label)
@@ -67,7 +67,7 @@ class StreamTask(TextTask):
     runs_on: bool = True  # whether lines follow one another, as those of a text file do
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         task = super().begin(source, rows, valid, setup)
         task.runs_on = rows.kind == "text"
         return task
@@ -96,8 +96,8 @@ class StreamTask(TextTask):
     def flat(self, examples: Examples) -> Any:
         return examples.fields["input_ids"].flat
 
-    def plan(self, examples: Examples, settings: BatchSettings, seed: int = 0) -> Plan:
-        return Windows(len(self.flat(examples)) - self.ahead, self.window, self.context, settings, seed)
+    def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
+        return TokenWindows(len(self.flat(examples)) - self.ahead, self.window, self.context, settings, seed)
 
     def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
         flat = self.flat(examples)

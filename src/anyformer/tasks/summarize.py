@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.decode.options import own_settings
-from anyformer.metrics.writing import rouge
-from anyformer.tasks.base import Column, Figures
-from anyformer.tasks.translate import Translate, WriteOptions
+from anyformer.generation.options import model_generation_config
+from anyformer.metrics.text_generation import rouge
+from anyformer.tasks.base import Column, Metrics
+from anyformer.tasks.translate import SequenceToSequenceOptions, Translate
 
 NO_REPEAT = 4  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class SummarizeOptions(WriteOptions):
+class SummarizeOptions(SequenceToSequenceOptions):
     stem: bool = False  # whether ROUGE counts stems of words (Porter's) instead of words
     # No run of so many tokens is written twice, since small models fall into saying one thing for ever; 0: any may be.
     # None: as the folder's settings for generation are, or where it has none four, so that names in pieces may recur.
@@ -52,7 +52,7 @@ class Summarize(Translate):
     def manners(self) -> Mapping[str, Any]:
         if self.settings.no_repeat is not None:
             return {"no_repeat_ngram_size": self.settings.no_repeat}
-        return {} if own_settings(self.model) else {"no_repeat_ngram_size": NO_REPEAT}
+        return {} if model_generation_config(self.model) else {"no_repeat_ngram_size": NO_REPEAT}
 
-    def figures(self, said: list[str], wanted: list[str]) -> Figures:
+    def figures(self, said: list[str], wanted: list[str]) -> Metrics:
         return rouge(said, wanted, stem=self.settings.stem)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.files import kind_of
-from anyformer.data.formats import SUFFIXES
-from anyformer.data.read import Renamed, Rows, read
-from anyformer.data.settings import pairs
+from anyformer.data.files import data_suffix
+from anyformer.data.rows import RenamedRows, Rows, read
+from anyformer.data.settings import parse_pairs
+from anyformer.data.tables.formats import SUFFIXES
 from anyformer.errors import InputError
 from anyformer.tasks.base import Task
 
@@ -18,7 +18,7 @@ TABLES = ("tsv", "csv", "jsonl", "parquet")
 
 def is_table(path: Path) -> bool:
     """Whether the name says that the file holds rows."""
-    return SUFFIXES.get(kind_of(path)) in TABLES
+    return SUFFIXES.get(data_suffix(path)) in TABLES
 
 
 def find_rows(kind: type[Task], path: str, columns: str, folder: Mapping[str, Any]) -> Rows:
@@ -26,19 +26,19 @@ def find_rows(kind: type[Task], path: str, columns: str, folder: Mapping[str, An
     those of training (`folder` holds the data settings of the model's folder) as far as the table has them, else found
     by their usual names."""
     names = [name for column in kind.columns for name in (column.name, *column.also)]
-    named = any(not name.isdigit() for name in pairs(columns, "--columns").values())
+    named = any(not name.isdigit() for name in parse_pairs(columns, "--columns").values())
     header = True if named else None if columns else folder.get("header")
     rows = read(path, header=header, names=names)
     if columns:
-        return kind.questions(rows, pairs(columns, "--columns"))
-    learned = pairs(folder.get("columns", ""), "data.columns")
+        return kind.questions(rows, parse_pairs(columns, "--columns"))
+    learned = parse_pairs(folder.get("columns", ""), "data.columns")
     return kind.questions(rows, {ours: theirs for ours, theirs in learned.items() if theirs in rows.columns})
 
 
 def describe(rows: Rows, path: str) -> str:
     """What was made of a table: how many rows, and which column is what."""
     count = f"{len(rows):,} row{'s' * (len(rows) != 1)}"
-    if not isinstance(rows, Renamed):
+    if not isinstance(rows, RenamedRows):
         return f"{path} is read as {count}."
     told = [
         f'the {ours} is the column "{theirs}"'

@@ -18,19 +18,19 @@ from torch import Generator, Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import ListedRows, Rows, each
+from anyformer.data.rows import ListRows, Rows, map_rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, InputError
 from anyformer.heads.base import IGNORED
-from anyformer.metrics.classes import accuracy
+from anyformer.metrics.classification import accuracy
 from anyformer.metrics.entities import entities, entity_scores, iob2
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import Batch, Column, Figures, Loss, Progress, Setup, Source, answering
-from anyformer.tasks.rounds import rounds
-from anyformer.tasks.text import TEXT, TextTask, chances, labels_of, pad_labels, several, token_loss
-from anyformer.text.batch import beside
-from anyformer.text.sentences import TITLES
+from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source, TaskSetup, answering
+from anyformer.tasks.schedule_presets import schedule_for
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, labels_of, pad_labels, softmax_scores, token_loss
+from anyformer.tokenizers.padding import beside
+from anyformer.tokenizers.sentence_split import TITLES
 
 Characters = tuple[int, int]  # from the first to after the last
 SHORT = rf"(?:[^\W\d_]\.){{2,}}|(?i:{'|'.join(sorted(TITLES))})\.(?=\s)|[A-HJ-Z]\.(?=\s+[A-Z])"  # D.C., Prof., J. Smith
@@ -51,7 +51,7 @@ class Entity:
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedText:
     """A tag for each word and its chance; `entities`, where the tags are of that kind (B-PER, I-PER, O). `text` is what
     was given, character by character, and `spans` are the characters of each word in it."""
 
@@ -80,7 +80,7 @@ class Tagged:
 class Tag(TextTask):
     name = "tag"
     windows = True
-    fills = MappingProxyType({**TEXT, "labels": IGNORED})
+    fills = MappingProxyType({**TEXT_PAD_VALUES, "labels": IGNORED})
     about = "a label for every word: names, parts of speech"
     columns = (
         Column("tokens", ("words", "text", "sentence")),
@@ -96,9 +96,9 @@ class Tag(TextTask):
         self.metric = "f1" if self.chunks else "accuracy"
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: Any, setup: TaskSetup) -> tuple[str, ...]:
         found: set[str] = set()
-        for tags in each(rows, tags_of):
+        for tags in map_rows(rows, tags_of):
             found.update(tags)
         if len(found) < 2:
             raise DataError(f"{rows.path} has {len(found)} different tags; there is nothing to tell apart.")
@@ -126,7 +126,7 @@ class Tag(TextTask):
 
     @classmethod
     def texts(cls, rows: Rows) -> Any:
-        return (" ".join(words) for words in each(rows, words_of))
+        return (" ".join(words) for words in map_rows(rows, words_of))
 
     # Rows to loss.
 
@@ -206,7 +206,7 @@ class Tag(TextTask):
         found: dict[int, list[tuple[str, float]]] = {}
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
-                best = chances(self.scores(batch)).max(dim=-1)
+                best = softmax_scores(self.scores(batch)).max(dim=-1)
                 for place, number in enumerate(numbers.tolist()):
                     real = batch["labels"][place] != IGNORED
                     tags = [self.labels[i] for i in best.indices[place][real].tolist()]
@@ -216,11 +216,11 @@ class Tag(TextTask):
             joined[examples.row(number)] += found[number]
         return joined
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         said = [[tag for tag, _ in row] for row in self.predict(rows, progress)]
         wanted = [tags_of(row) for row in rows]
         flat = [[tag for row in side for tag in row] for side in (said, wanted)]
-        figures: Figures = {"accuracy": accuracy(*flat)}
+        figures: Metrics = {"accuracy": accuracy(*flat)}
         if self.chunks:
             scores = {name: 100 * value for name, value in entity_scores(said, wanted).items()}
             figures = {**scores, **figures, "signature": "entities:seqeval-default|scale:100"}
@@ -228,14 +228,14 @@ class Tag(TextTask):
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A text, cut into words and marks, or a tuple of words."""
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         cut = [(one, word_spans(one)) if isinstance(one, str) else joined(list(one)) for one in things]
         rows: list[Row] = [{"tokens": [text[a:b] for a, b in spans]} for text, spans in cut if spans]
-        tags = iter(self.predict(ListedRows(rows)) if rows else [])
+        tags = iter(self.predict(ListRows(rows)) if rows else [])
         answers = [self._tagged(text, spans, next(tags) if spans else []) for text, spans in cut]
         return answers[0] if alone else answers
 
-    def _tagged(self, text: str, spans: list[Characters], found: list[tuple[str, float]]) -> Tagged:
+    def _tagged(self, text: str, spans: list[Characters], found: list[tuple[str, float]]) -> TaggedText:
         tags, scores = [tag for tag, _ in found], [score for _, score in found]
         named = []
         for kind, first, last in entities(tags) if self.chunks else []:
@@ -243,12 +243,12 @@ class Tag(TextTask):
             score = sum(scores[first : last + 1]) / (last + 1 - first)
             named.append(Entity(text[start:end], kind, first, last + 1, score, (start, end)))
         words = tuple(text[start:end] for start, end in spans)
-        return Tagged(words, tuple(tags), tuple(scores), tuple(named), text, tuple(spans))
+        return TaggedText(words, tuple(tags), tuple(scores), tuple(named), text, tuple(spans))
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         epochs, lr = (20, 5e-4) if fresh else (5, 2e-4)
-        return rounds(rows, epochs, size=32, lr=lr, schedule="linear", warm=10)
+        return schedule_for(rows, epochs, size=32, lr=lr, schedule="linear", warm=10)
 
 
 def chunked(tags: Any) -> bool:

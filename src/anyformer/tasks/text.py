@@ -15,24 +15,24 @@ from torch import Tensor
 
 from anyformer.config import Settings
 from anyformer.data.examples import Example, Examples
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows, each
+from anyformer.data.rows import Rows, map_rows
 from anyformer.data.settings import TokenizerSettings
+from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED
-from anyformer.heads.entropy import summed_cross_entropy
+from anyformer.heads.cross_entropy import summed_cross_entropy
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import AS_USUAL, Batch, Options, Setup, Source, Task
-from anyformer.text.batch import pad
-from anyformer.text.tokenizer import Tokenizer
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Options, Source, Task, TaskSetup
+from anyformer.tokenizers.padding import pad
+from anyformer.tokenizers.tokenizer import Tokenizer
 
 KINDS = ("bpe", "wordpiece", "unigram", "word", "char", "byte")
 HALF = re.compile("[\ud800-\udfff]")  # what stands for a half of a character, and cannot be written as UTF-8
 
 
 # What may be appended to a text, where the task says so.
-TEXT: Mapping[str, int] = MappingProxyType({"input_ids": 0, "attention_mask": 0, "token_type_ids": 0})
+TEXT_PAD_VALUES: Mapping[str, int] = MappingProxyType({"input_ids": 0, "attention_mask": 0, "token_type_ids": 0})
 
 
 class TextTask(Task):
@@ -57,7 +57,7 @@ class TextTask(Task):
         self.model, self.tokenizer = model, tokenizer
         self.settings = options if options is not None else self.options_class()
         self.labels = tuple(labels)
-        held = build.longest(model)
+        held = build.max_positions(model)
         self.max_length = min(max_length or self.usual_length, held if held is not None else 2**31)
 
     @property
@@ -67,7 +67,7 @@ class TextTask(Task):
     # From a recipe or a folder to a model that can be trained.
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         options = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(setup.all_of(rows), options, setup)
         chosen = setup.tokenizer
@@ -97,7 +97,7 @@ class TextTask(Task):
         return build.with_head(model, True, **_changed(model.config, config)), labels
 
     @classmethod
-    def find_labels(cls, rows: Rows, options: Any, setup: Setup) -> tuple[str, ...]:
+    def find_labels(cls, rows: Rows, options: Any, setup: TaskSetup) -> tuple[str, ...]:
         return ()
 
     @staticmethod
@@ -115,7 +115,7 @@ class TextTask(Task):
             lists = {name: row[name] if isinstance(row[name], list) else [row[name]] for name in names}
             return [text_of(one, name) for name, some in lists.items() for one in some]
 
-        for found in each(rows, all_texts):
+        for found in map_rows(rows, all_texts):
             yield from found
 
     @classmethod
@@ -216,7 +216,7 @@ def divergence(one: Tensor, other: Tensor, counts: Tensor | None = None) -> Tens
     return each.sum() if counts is None else each.masked_fill(~counts, 0.0).sum()
 
 
-def chances(logits: Tensor) -> Tensor:
+def softmax_scores(logits: Tensor) -> Tensor:
     """Scores as chances that add up to 1."""
     return F.log_softmax(logits.float(), dim=-1).exp()
 
@@ -243,7 +243,7 @@ def labels_of(model: Model) -> list[str]:
     return [f"LABEL_{i}" for i in range(n)]
 
 
-def several(thing: Any) -> tuple[list[Any], bool]:
+def as_list(thing: Any) -> tuple[list[Any], bool]:
     """A list of things, and whether it was one alone."""
     return (list(thing), False) if isinstance(thing, list) else ([thing], True)
 

@@ -17,40 +17,40 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings
+from anyformer.data.audio.audio_file import Audio, as_audio
+from anyformer.data.audio.feature_extractor import AudioFeatureExtractor
+from anyformer.data.audio.read import read_audio
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example
 from anyformer.data.files import Paths
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.data.settings import DataSettings, pairs
-from anyformer.decode.opening import language_id
+from anyformer.data.rows import Rows
+from anyformer.data.settings import DataSettings, parse_pairs
+from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
+from anyformer.generation.speech_prompt import language_id
 from anyformer.heads.base import IGNORED
-from anyformer.metrics.reading import reading_scores
+from anyformer.metrics.error_rates import cer_and_wer
 from anyformer.model import Model
-from anyformer.sounds.extractor import Extractor
-from anyformer.sounds.open import Sound, as_sound
-from anyformer.sounds.read import read_sounds
 from anyformer.tasks import build
 from anyformer.tasks.base import (
-    AS_USUAL,
+    DEFAULT_SETUP,
     Batch,
     Column,
-    Figures,
     Loss,
+    Metrics,
     Options,
     Progress,
-    Setup,
     Source,
     Task,
+    TaskSetup,
     Total,
     answering,
 )
-from anyformer.tasks.classify_audio import Changes, change, find_extractor, hear
+from anyformer.tasks.classify_audio import SpecAugmentSettings, extract_features, find_extractor, spec_augment
 from anyformer.tasks.decoded import DecodedTask
-from anyformer.tasks.rounds import rounds
-from anyformer.tasks.text import WritingTask, pad_labels, several, text_of, token_loss
-from anyformer.text.cuts import shorten
+from anyformer.tasks.schedule_presets import schedule_for
+from anyformer.tasks.text import WritingTask, as_list, pad_labels, text_of, token_loss
+from anyformer.tokenizers.cuts import shorten
 
 TOGETHER = 16  # short sounds that are written down at a time
 
@@ -82,7 +82,7 @@ class TranscribeOptions(Options):
     language: str | None = None  # spoken in the rows, for a model that knows several
     seconds: float | None = None  # how much a fresh model hears at a time; None: as its recipe says
     lowercase: bool = True  # case does not count as a mistake
-    augment: Changes = Changes(time_mask=0.05, mel_mask=0.2, shift=0.0, noise=0.1)
+    augment: SpecAugmentSettings = SpecAugmentSettings(time_mask=0.05, mel_mask=0.2, shift=0.0, noise=0.1)
 
 
 class Transcribe(DecodedTask, WritingTask):
@@ -96,7 +96,7 @@ class Transcribe(DecodedTask, WritingTask):
     format = "tsv"
     options_class = TranscribeOptions
     settings: TranscribeOptions
-    batch = BatchSettings(rows=16)
+    batch = BatchConfig(rows=16)
     framed = "end"
     kind = "bpe"
     wanted = "a model that hears and writes, such as whisper-tiny"
@@ -107,13 +107,15 @@ class Transcribe(DecodedTask, WritingTask):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self.extractor: Extractor = find_extractor(self.model, None)
-        self.model.origin.files.update({} if Extractor.read(self.model.origin.files) else self.extractor.write())
+        self.extractor: AudioFeatureExtractor = find_extractor(self.model, None)
+        self.model.origin.files.update(
+            {} if AudioFeatureExtractor.read(self.model.origin.files) else self.extractor.write()
+        )
         end = self.model.config.to_json()["end"]
         self.end: int | None = self.tokenizer.end_id if end is None else end
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Any:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         model, fresh = setup.model, not build.is_folder(source)
         if fresh and model is not None and options.seconds is not None and "source_length" in model.names():
@@ -134,17 +136,17 @@ class Transcribe(DecodedTask, WritingTask):
             raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = AS_USUAL.data) -> Rows:
+    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = pairs(data.columns, "data.columns")
+        chosen = parse_pairs(data.columns, "data.columns")
         sound = chosen.pop("sound", None)
-        rows = read_sounds(paths, format=data.format, header=data.header, names=names, sound=sound)
+        rows = read_audio(paths, format=data.format, header=data.header, names=names, sound=sound)
         return cls.fit(rows, chosen)
 
     # Rows to loss.
 
     def example(self, row: Row) -> Example:
-        return {"input_features": hear(self.extractor, row["sound"]).numpy(), "labels": self.target(row)}
+        return {"input_features": extract_features(self.extractor, row["sound"]).numpy(), "labels": self.target(row)}
 
     def target(self, row: Row) -> list[int]:
         """What follows the start token: the language and the task, where the model has tokens for them, the words, and
@@ -171,7 +173,7 @@ class Transcribe(DecodedTask, WritingTask):
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is None:
             return batch
-        x = change(batch["input_features"].transpose(1, 2), self.settings.augment, generator)
+        x = spec_augment(batch["input_features"].transpose(1, 2), self.settings.augment, generator)
         return {**batch, "input_features": x.transpose(1, 2)}
 
     def loss(self, batch: Batch) -> Loss:
@@ -185,7 +187,7 @@ class Transcribe(DecodedTask, WritingTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         total, numbers = Total(), []
         with answering(self.model):
             for some, batch in self.batches_of(self.prepared(rows)):
@@ -195,19 +197,19 @@ class Transcribe(DecodedTask, WritingTask):
         heard = [rows[i] for i in sorted(numbers)]
         said = self.write([row["sound"] for row in heard], options, progress)
         wanted = [text_of(row["text"], "text") for row in heard]
-        scores = reading_scores([str(one) for one in said], wanted, lowercase=self.settings.lowercase)
+        scores = cer_and_wer([str(one) for one in said], wanted, lowercase=self.settings.lowercase)
         return {**scores, "loss": total.mean, **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`, and `times`."""
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         chosen = {name: value for name, value in options.items() if name != "times"}
         chosen |= {"return_timestamps": True} if options.get("times") else {}
-        answers = self.write([as_sound(one) for one in things], chosen)
+        answers = self.write([as_audio(one) for one in things], chosen)
         return answers[0] if alone else answers
 
     def write(
-        self, sounds: Sequence[Sound], options: Mapping[str, Any], progress: Progress | None = None
+        self, sounds: Sequence[Audio], options: Mapping[str, Any], progress: Progress | None = None
     ) -> list[Transcript]:
         """Sounds that fit into one window together, longer ones by themselves."""
         chosen = {**self.writing, **options}
@@ -269,4 +271,4 @@ class Transcribe(DecodedTask, WritingTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         epochs, lr = (40, 1e-3) if fresh else (5, 1e-5)
-        return rounds(rows, epochs, size=16, lr=lr, warm=10, evals=10)
+        return schedule_for(rows, epochs, size=16, lr=lr, warm=10, evals=10)

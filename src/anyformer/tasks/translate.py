@@ -20,26 +20,26 @@ from torch import Generator, Tensor
 
 from anyformer import registry
 from anyformer.config import Settings
-from anyformer.data.batches import BatchSettings
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example
-from anyformer.data.formats import Row
-from anyformer.data.read import Rows
-from anyformer.decode.options import own_settings
+from anyformer.data.rows import Rows
+from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, FolderError, InputError
+from anyformer.generation.options import model_generation_config
 from anyformer.heads.base import IGNORED
 from anyformer.metrics.language import perplexity
-from anyformer.metrics.writing import bleu, by_length, has_sacrebleu
+from anyformer.metrics.text_generation import bleu, by_length, has_sacrebleu
 from anyformer.model import Model
 from anyformer.tasks.base import (
-    AS_USUAL,
+    DEFAULT_SETUP,
     Batch,
     Column,
-    Figures,
     Loss,
+    Metrics,
     Options,
     Progress,
-    Setup,
     Source,
+    TaskSetup,
     Total,
     answering,
 )
@@ -56,17 +56,17 @@ from anyformer.tasks.careful import (
     warn_of_languages,
 )
 from anyformer.tasks.generated import Generated, count, generated
-from anyformer.tasks.objectives import MOST_GONE, infilling, special_tokens
+from anyformer.tasks.objectives import MAX_REMOVED, infilling, special_tokens
 from anyformer.tasks.stream import BREAK
-from anyformer.tasks.text import WritingTask, divergence, pad_labels, several, text_of, texts_of, token_loss
+from anyformer.tasks.text import WritingTask, as_list, divergence, pad_labels, text_of, texts_of, token_loss
 from anyformer.tasks.written import Written as Written
 from anyformer.tasks.written import fitted, join, shouted
-from anyformer.text.batch import pad
-from anyformer.text.cuts import are_counted, shorten
-from anyformer.text.foreign import NAMES
-from anyformer.text.sentences import clauses, cut, pieces
+from anyformer.tokenizers.cuts import are_counted, shorten
+from anyformer.tokenizers.foreign import NAMES
+from anyformer.tokenizers.padding import pad
+from anyformer.tokenizers.sentence_split import clauses, group_sentences, split_lines_and_sentences
 
-SPOILED = "spoiled"  # whether an example is a text that is read with gaps
+CORRUPTED = "spoiled"  # whether an example is a text that is read with gaps
 PIECES = (4, 8, 16, 32, 64)  # words of its pieces, each of these as often; a sentence alone may have up to the last
 AT_ONCE = 64  # texts that are written together
 RATIO, SPARE = 3, 20  # tokens of an answer for one of a sentence, and beside
@@ -74,7 +74,7 @@ ENOUGH = 100  # of them, to look at lengths one by one
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(Options):
+class SequenceToSequenceOptions(Options):
     num_beams: int = 5
     length_penalty: float = 1.0
     max_target: int = 128  # tokens of what is written
@@ -99,7 +99,7 @@ class WriteOptions(Options):
 
     def check(self) -> None:
         self.require(self.agree >= 0, f"agree is {self.agree}; it must be 0 or more.")
-        self.require(0 <= self.gaps <= MOST_GONE, f"gaps is {self.gaps}; it must be from 0 to {MOST_GONE}.")
+        self.require(0 <= self.gaps <= MAX_REMOVED, f"gaps is {self.gaps}; it must be from 0 to {MAX_REMOVED}.")
         self.require(self.clauses >= 0, f"clauses is {self.clauses}; it must be 0 or more.")
         known = ", ".join(NAMES)
         self.require(self.language in ("", *NAMES), f'language is "{self.language}"; known are: {known}.')
@@ -108,7 +108,7 @@ class WriteOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateOptions(WriteOptions):
+class TranslateOptions(SequenceToSequenceOptions):
     lowercase: bool = False  # whether BLEU tells large letters from small ones
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab"] = "13a"
 
@@ -122,8 +122,8 @@ class Translate(WritingTask):
     )
     sides = ("source", "target")
     options_class: ClassVar[type[Options]] = TranslateOptions
-    settings: WriteOptions
-    batch = BatchSettings(tokens=4096)
+    settings: SequenceToSequenceOptions
+    batch = BatchConfig(tokens=4096)
     framed = "end"
     kind = "bpe"
     usual_length = 256
@@ -152,7 +152,7 @@ class Translate(WritingTask):
         return mark
 
     @classmethod
-    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: Setup = AS_USUAL) -> Self:
+    def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         if getattr(setup.task, "gaps", 0.0):
             if getattr(setup.task, "prefix", ""):
                 raise ConfigError("task.gaps and task.prefix: a text with gaps has no prefix. Give one of the two.")
@@ -186,11 +186,11 @@ class Translate(WritingTask):
         pairs = list(zip(texts_of(rows, "source"), texts_of(rows, "target"), strict=True))
         if not self.settings.gaps:
             return self._pairs(pairs)
-        parts = [[(piece, piece) for piece in some_pieces(a)] if a == b else [(a, b)] for a, b in pairs]
+        parts = [[(piece, piece) for piece in training_chunks(a)] if a == b else [(a, b)] for a, b in pairs]
         flat = [(row, *pair) for row, some in enumerate(parts) for pair in some]
         examples = self._pairs([pair for _, *pair in flat])
         return [
-            {"row": row, **example, SPOILED: int(source == target)}
+            {"row": row, **example, CORRUPTED: int(source == target)}
             for (row, source, target), example in zip(flat, examples, strict=True)
         ]
 
@@ -210,8 +210,8 @@ class Translate(WritingTask):
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         batch = self.pad(examples)
-        if SPOILED in examples[0]:
-            batch |= self._spoil(batch, torch.tensor([bool(example[SPOILED]) for example in examples]), generator)
+        if CORRUPTED in examples[0]:
+            batch |= self._spoil(batch, torch.tensor([bool(example[CORRUPTED]) for example in examples]), generator)
         if "labels" in examples[0]:
             rows = [example["labels"] for example in examples]
             batch["labels"] = pad_labels(rows)
@@ -241,7 +241,7 @@ class Translate(WritingTask):
 
     # Figures and answers.
 
-    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Figures:
+    def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         total = Total()
         with answering(self.model):
             for _, batch in self.batches_of(self.prepared(rows)):
@@ -261,7 +261,7 @@ class Translate(WritingTask):
             figures["by_length"] = by_length(texts, some)
         return {**figures, "loss": total.mean, "perplexity": perplexity(total.total, int(total.count))}
 
-    def figures(self, said: list[str], wanted: list[str]) -> Figures:
+    def figures(self, said: list[str], wanted: list[str]) -> Metrics:
         if not has_sacrebleu():
             return {}
         options = cast("TranslateOptions", self.settings)
@@ -270,7 +270,7 @@ class Translate(WritingTask):
     def __call__(self, thing: Any, **options: Any) -> Any:
         """`options` are those of `model.generate`. A blank text has a blank answer. With `num_return_sequences` above 1
         each text has a list of so many answers, the best first."""
-        things, alone = several(thing)
+        things, alone = as_list(thing)
         texts = [clean(text_of(one, "source")).strip() for one in things]
         warn_of_languages(self.settings.language, texts)
         lines = [self._lines(text) for text in texts]
@@ -286,7 +286,10 @@ class Translate(WritingTask):
         """What is read by itself, by lines."""
         if not self.settings.sentences:
             return [[text]] if text else []
-        return [[part for one in line for part in clauses(one, self.settings.clauses)] for line in cut(text)]
+        return [
+            [part for one in line for part in clauses(one, self.settings.clauses)]
+            for line in split_lines_and_sentences(text)
+        ]
 
     def _is_asked(self, part: str) -> bool:
         """Of single sentences, those without a word (an emoji, a row of stars) are left as they are."""
@@ -346,7 +349,7 @@ class Translate(WritingTask):
         keeps = keeps and count(chosen) == 1
         more = {"num_return_sequences": chosen["num_beams"], "logprobs": True} if keeps else {}
         given = self._generate(rows, {**chosen, **more})
-        if careful and "no_repeat_ngram_size" not in chosen and not own_settings(self.model):
+        if careful and "no_repeat_ngram_size" not in chosen and not model_generation_config(self.model):
             given = self._without_loops(rows, given, {**chosen, **more})
         if keeps:  # the one that keeps the most names must not loop either
             given = [
@@ -431,9 +434,9 @@ class Translate(WritingTask):
         return {"batch_tokens": 4096, "lr": 7e-4, **more}
 
 
-def some_pieces(text: str) -> list[str]:
+def training_chunks(text: str) -> list[str]:
     """The same every time, for a text."""
     if text.strip() == BREAK:
         return []
     chance = random.Random(zlib.crc32(text.encode()))
-    return pieces(text, iter(lambda: chance.choice(PIECES), None), max(PIECES))
+    return group_sentences(text, iter(lambda: chance.choice(PIECES), None), max(PIECES))

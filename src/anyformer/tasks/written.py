@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from anyformer.text.sentences import CONJUNCTIONS
+from anyformer.tokenizers.sentence_split import CONJUNCTIONS
 
 SEQUENCES = ("ids", "tokens", "source_tokens")  # of an answer
 STOPS, PAUSES = (".", "!", "?", "…"), (",", ";", ":")

@@ -17,7 +17,7 @@ from comparing import STATE, Comparison, DifferentError
 from torch import Tensor, nn
 
 import anyformer as af
-from anyformer.core.state import State
+from anyformer.core.cache import Cache
 from anyformer.errors import Error
 
 _loaded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, af.Model]] = weakref.WeakKeyDictionary()
@@ -96,10 +96,10 @@ def check_options(kind: str, given: dict[str, Any]) -> None:
             pytest.skip(f"departure: {reason} ({name})")
 
 
-def our_state(cache: Any) -> State | None:
+def our_state(cache: Any) -> Cache | None:
     """What stands for a cache of transformers': nothing for one that is empty."""
     if getattr(cache, STATE, None) is not None:
-        state: State = getattr(cache, STATE)
+        state: Cache = getattr(cache, STATE)
         if state.length != cache.get_seq_length():
             pytest.skip("departure: step 11b: a cache that is cut or written to from outside")
         return state
@@ -183,12 +183,12 @@ class Weights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        from anyformer.weights.table import addresses
+        from anyformer.checkpoints.key_table import named_tensors
 
         values = [parameter.data for parameter in ctx.model.parameters()]
         for parameter, grad in zip(ctx.model.parameters(), grads, strict=True):
             parameter.data = grad
-        places = addresses(ctx.model)
+        places = named_tensors(ctx.model)
         found: list[Tensor | None] = [None] * ctx.count
         for key, index in ctx.roads:
             found[index] = key.write(places[key.ours].detach()).clone()
@@ -201,7 +201,7 @@ def roads(theirs: Any, model: af.Model) -> list[tuple[Any, int]]:
     """Each of our keys with the number of their parameter: in a copy of theirs, saved, each holds its number."""
     from safetensors.torch import load_file
 
-    from anyformer.weights.hf import table_for
+    from anyformer.checkpoints.hf import table_for
 
     numbered = copy.deepcopy(theirs)
     for number, parameter in enumerate(numbered.parameters()):

@@ -8,7 +8,7 @@ import departures
 import torch
 from torch import Tensor
 
-from anyformer.core.state import State
+from anyformer.core.cache import Cache
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 2e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 STATE = "anyformer_state"  # what a cache of transformers carries along: our own memory of the same tokens
@@ -54,7 +54,7 @@ class Comparison:
             known = self.names if name == "answer" and len(self.names) == len(ours) else ()
             names = known or [f"{name}[{i}]" for i in range(len(ours))]
             return type(theirs)(map(self.value, names, ours, theirs))
-        if isinstance(ours, State):
+        if isinstance(ours, Cache):
             setattr(theirs, STATE, ours)
             return theirs
         self.check(theirs is None and ours is None, f"{name} is {ours!r:.60} instead of {theirs!r:.60}")

@@ -1,0 +1,86 @@
+"""GPT-2. Its matrices lie transposed; files on the hub leave out the prefix and keep the causal mask as a buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.checkpoints.key_table import (
+    ConfigField,
+    Key,
+    KeyTable,
+    activation,
+    each_layer,
+    lm_head_keys,
+    weight_and_bias,
+)
+from anyformer.recipes.gpt2 import GPT2Config
+
+
+def keys(config: GPT2Config) -> list[Key]:
+    block, theirs = "decoder.blocks.{i}", "transformer.h.{i}"
+    layer = [
+        *weight_and_bias(f"{block}.self.norm", f"{theirs}.ln_1"),
+        *weight_and_bias(f"{block}.self.qkv", f"{theirs}.attn.c_attn", "transpose"),
+        *weight_and_bias(f"{block}.self.out", f"{theirs}.attn.c_proj", "transpose"),
+        *weight_and_bias(f"{block}.feedforward.norm", f"{theirs}.ln_2"),
+        *weight_and_bias(f"{block}.feedforward.up", f"{theirs}.mlp.c_fc", "transpose"),
+        *weight_and_bias(f"{block}.feedforward.down", f"{theirs}.mlp.c_proj", "transpose"),
+    ]
+    if config.cross_attention:
+        layer += [
+            *weight_and_bias(f"{block}.cross.norm", f"{theirs}.ln_cross_attn"),
+            *weight_and_bias(f"{block}.cross.query", f"{theirs}.crossattention.q_attn", "transpose"),
+            *weight_and_bias(f"{block}.cross.kv", f"{theirs}.crossattention.c_attn", "transpose"),
+            *weight_and_bias(f"{block}.cross.out", f"{theirs}.crossattention.c_proj", "transpose"),
+        ]
+    return [
+        *lm_head_keys(config.tied, "transformer.wte.weight"),
+        Key("decoder.inputs.positions.weight", "transformer.wpe.weight"),
+        *each_layer(config.n_layers, layer),
+        *weight_and_bias("decoder.final_norm", "transformer.ln_f"),
+    ]
+
+
+IDS = ("bos_token_id", "eos_token_id")
+TEXT_END = 50256  # <|endoftext|> of the original vocabulary: what GPT2Config assumes if a file does not say
+
+
+def ids(config: GPT2Config, today: dict[str, Any]) -> dict[str, Any]:
+    """How texts begin and end, always said; null for a vocabulary that does not have the original's token."""
+    usual = TEXT_END if config.vocab_size > TEXT_END else None
+    return {name: today.get(name, usual) for name in IDS}
+
+
+TABLE = KeyTable(
+    family="gpt2",
+    model_type="gpt2",
+    architectures={"GPT2LMHeadModel": {}},
+    fields=(
+        ConfigField("n_layers", "n_layer", 12),
+        ConfigField("d_model", "n_embd", 768),
+        ConfigField("n_heads", "n_head", 12),
+        ConfigField("d_hidden", "n_inner", None),
+        ConfigField("vocab_size", "vocab_size", 50257),
+        ConfigField("max_length", "n_positions", 1024),
+        activation("activation_function", "gelu_new"),
+        ConfigField("norm_eps", "layer_norm_epsilon", 1e-5),
+        ConfigField("dropout", "resid_pdrop", 0.1),
+        ConfigField("embedding_dropout", "embd_pdrop", 0.1),
+        ConfigField("attention_dropout", "attn_pdrop", 0.1),
+        ConfigField("scale_by_width", "scale_attn_weights", True),
+        ConfigField("scale_by_depth", "scale_attn_by_inverse_layer_idx", False),
+        ConfigField("cross_attention", "add_cross_attention", False),
+        ConfigField("tied", "tie_word_embeddings", True),
+    ),
+    keys=keys,
+    # reorder_and_upcast_attn raises the precision of half-precision scores; the summary fields are of another head;
+    # GPT-2 is a decoder whatever is_decoder says.
+    inert=frozenset(
+        "is_decoder reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation"
+        " summary_proj_to_labels summary_first_dropout".split()
+    ),
+    aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
+    extras=ids,
+    nulls=frozenset(IDS),
+    leftovers=lambda config: (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$"),
+)

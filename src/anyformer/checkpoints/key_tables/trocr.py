@@ -1,0 +1,56 @@
+"""TrOCR's decoder: BART's names, with the sides' prefix and another name for the output."""
+
+from __future__ import annotations
+
+from anyformer.checkpoints.key_table import (
+    ConfigField,
+    Key,
+    KeyTable,
+    activation,
+    each_layer,
+    lm_head_keys,
+    weight_and_bias,
+)
+from anyformer.checkpoints.key_tables.marian import TARGET, layer
+from anyformer.recipes.trocr import TrOCRConfig
+
+
+def keys(config: TrOCRConfig) -> list[Key]:
+    rows = lm_head_keys(config.tied, TARGET, "output_projection.weight")
+    if config.learned_positions:
+        rows += [Key("decoder.inputs.positions.weight", "model.decoder.embed_positions.weight")]
+    if config.norm_embedding:
+        rows += weight_and_bias("decoder.inputs.norm", "model.decoder.layernorm_embedding")
+    return rows + each_layer(config.n_layers, layer("decoder"))
+
+
+TABLE = KeyTable(
+    family="trocr",
+    model_type="trocr",
+    architectures={"TrOCRForCausalLM": {}},
+    fields=(
+        ConfigField("n_layers", "decoder_layers", 12),
+        ConfigField("d_model", "d_model", 1024),
+        ConfigField("n_heads", "decoder_attention_heads", 16),
+        ConfigField("d_hidden", "decoder_ffn_dim", 4096),
+        ConfigField("d_context", "cross_attention_hidden_size", None),
+        ConfigField("vocab_size", "vocab_size", 50265),
+        ConfigField("max_length", "max_position_embeddings", 512),
+        activation("activation_function", "gelu"),
+        ConfigField("dropout", "dropout", 0.1),
+        ConfigField("attention_dropout", "attention_dropout", 0.0),
+        ConfigField("hidden_dropout", "activation_dropout", 0.0),
+        ConfigField("layer_drop", "decoder_layerdrop", 0.0),
+        ConfigField("scale_embedding", "scale_embedding", False),
+        ConfigField("learned_positions", "use_learned_position_embeddings", True),
+        ConfigField("norm_embedding", "layernorm_embedding", True),
+        ConfigField("tied", "tie_word_embeddings", True),
+        ConfigField("init_std", "init_std", 0.02),
+        ConfigField("padding", "pad_token_id", 1),
+    ),
+    keys=keys,
+    fixed={"is_decoder": (True,)},
+    inert=frozenset({"add_cross_attention", "classifier_dropout", "encoder_hidden_size"}),
+    leftovers=lambda config: (r"^output_projection\.weight$", r"embed_positions\._float_tensor$", r"version$"),
+    extras=lambda config, today: {"is_decoder": True},
+)

@@ -1,0 +1,347 @@
+"""The demo: the original Transformer learns, in about a minute, to translate number words from English to German.
+
+    three hundred and forty-two thousand, seven hundred and sixty-one
+    dreihundertzweiundvierzigtausendsiebenhunderteinundsechzig
+
+German says the units before the tens ("two-and-forty"), so attention has something to show. The words come from
+num2words; the model never sees the numbers that it is tested on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import anyformer as af
+from anyformer.config import Settings
+from anyformer.errors import FolderError
+from anyformer.heads.base import IGNORED
+from anyformer.model import Model
+from anyformer.progress import progress_bar
+from anyformer.tasks.base import Loss
+from anyformer.tasks.text import token_loss
+from anyformer.tokenizers.padding import pad
+from anyformer.tokenizers.tokenizer import Tokenizer
+from anyformer.training.callbacks import Progress
+from anyformer.training.seeds import mix_seeds
+from anyformer.training.settings import TrainSettings
+from anyformer.training.trainer import train
+
+LIMIT = 1_000_000
+LONGEST = 64  # tokens; the longest number has 14
+PADDING, END = 0, 1  # of every vocabulary that Tokenizer.train makes; decoding starts from the padding
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings(Settings):
+    """transformer-base, smaller. One core is done within a minute, so a slow machine has time to spare."""
+
+    numbers: int = 20_000  # to learn from
+    tests: int = 1_000
+    steps: int = 1_000
+    batch_size: int = 64
+    d_model: int = 96
+    d_hidden: int = 256
+    n_layers: int = 2
+    n_heads: int = 4
+    dropout: float = 0.1
+    smoothing: float = 0.1
+    warmup: int = 200
+    lr: float = 0.002
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Pair:
+    number: int
+    english: str
+    german: str
+
+
+def draw_numbers(count: int, tests: int, seed: int) -> tuple[list[int], list[int]]:
+    """Numbers to learn from and numbers to be tested on, with none in both.
+
+    Half are drawn evenly from 0 to 999,999, where nearly all have six digits, and half so that every length is as
+    likely. All below 100 are for learning: they are the words that the others are made of.
+    """
+    chance = random.Random(seed)
+    drawn: dict[int, None] = dict.fromkeys(range(100))
+    while len(drawn) < count + tests:
+        drawn[chance.randrange(LIMIT)] = None
+        drawn[int(LIMIT ** chance.random())] = None
+    numbers = list(drawn)[100 : count + tests]
+    chance.shuffle(numbers)
+    return [*range(100), *numbers[tests:]], numbers[:tests]
+
+
+def write_out(number: int) -> Pair:
+    from num2words import num2words
+
+    return Pair(number, num2words(number, lang="en"), num2words(number, lang="de"))
+
+
+def split_english(text: str) -> str:
+    """twenty-one thousand, five -> twenty one thousand five"""
+    return " ".join(re.findall(r"\w+", text))
+
+
+def split_german(text: str) -> str:
+    """einundzwanzigtausendfünf -> ein und zwanzig tausend fünf"""
+    return " ".join(re.sub(r"(hundert|tausend|und)", r" \1 ", text).split())
+
+
+def join_german(text: str) -> str:
+    """German writes a number below a million as one word."""
+    return text.replace(" ", "")
+
+
+class Corpus:
+    """The pairs as ids: a vocabulary learned from them, and batches for teacher forcing."""
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        sides = [split_english(pair.english) for pair in pairs], [split_german(pair.german) for pair in pairs]
+        self.tokenizer = Tokenizer.train(chain(*sides), kind="word", vocab_size=1000, end=True, progress=False)
+        self.source, self.target = ([self.tokenizer.encode(text) for text in side] for side in sides)
+
+    def collate(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        said = pad([self.target[row] for row in rows], PADDING)
+        return {
+            "input_ids": torch.tensor([self.source[row] for row in rows]),
+            "decoder_input_ids": teacher(said["input_ids"]),
+            "labels": said["input_ids"].masked_fill(said["attention_mask"] == 0, IGNORED),
+        }
+
+
+def even_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+    """The rows of every batch of an epoch: rows of a batch have equal length, so that nothing is padded.
+
+    Every row comes once an epoch; rows and batches are shuffled anew for each.
+    """
+    order = random.Random(mix_seeds(seed, epoch))
+    by_length: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        by_length.setdefault(length, []).append(row)
+    batches = []
+    for rows in by_length.values():
+        order.shuffle(rows)
+        batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+    order.shuffle(batches)
+    return batches
+
+
+class NumberTask:
+    """What the engine is given to do: say the German of the corpus's English."""
+
+    metric, larger_is_better, slow, steady, streams = "exact", True, False, False, 0
+    contrastive = False
+
+    def __init__(self, model: Model, corpus: Corpus, settings: DemoSettings) -> None:
+        self.model, self.corpus, self.settings = model, corpus, settings
+        self.fills: dict[str, int] = {}
+        self.longest = None
+
+    def carry(self, rows: int) -> dict[str, Tensor]:
+        return {}
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        lengths = [len(ids) for ids in self.corpus.source]
+        return even_batches(lengths, self.settings.batch_size, self.settings.seed, epoch)
+
+    def collate(self, rows: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
+        return self.corpus.collate(rows)
+
+    def ready(self, batch: dict[str, Tensor], generator: torch.Generator | None) -> dict[str, Tensor]:
+        return batch
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return Loss(*token_loss(self.model(**inputs).logits, batch["labels"], self.settings.smoothing))
+
+    def evaluate(self) -> dict[str, float | str]:
+        return {}  # the test comes after the lesson
+
+    def save(self, folder: Path) -> None:
+        self.model.save(folder)
+        self.corpus.tokenizer.save(folder)
+
+    def where(self, row: int) -> str:
+        return f"pair {row + 1}"
+
+
+def teacher(target: Tensor) -> Tensor:
+    """What the decoder reads while it learns to say `target`: the start token, then every word one place later."""
+    return torch.nn.functional.pad(target[:, :-1], (1, 0), value=PADDING)
+
+
+def make_model(settings: DemoSettings, vocab_size: int) -> Model:
+    torch.manual_seed(settings.seed)
+    model = af.build(
+        "transformer-base",
+        n_layers=settings.n_layers,
+        d_model=settings.d_model,
+        n_heads=settings.n_heads,
+        d_hidden=settings.d_hidden,
+        vocab_size=vocab_size,
+        max_length=LONGEST,
+        dropout=settings.dropout,
+    )
+    model.origin.generation = {
+        "eos_token_id": END,
+        "pad_token_id": PADDING,
+        "decoder_start_token_id": PADDING,
+        "max_length": LONGEST,
+    }
+    return model
+
+
+def translate(model: Model, tokenizer: Tokenizer, english: list[str]) -> list[str]:
+    ids = model.generate(**tokenizer([split_english(text) for text in english]))
+    return [join_german(tokenizer.decode(row)) for row in ids]
+
+
+@dataclass(frozen=True)
+class Result:
+    pairs: list[Pair]  # the test
+    answers: list[str]
+    folder: Path  # the model, for af.load
+    picture: Path | None  # None where no number of the test has what the picture is to show
+
+    @property
+    def exact(self) -> float:
+        return sum(self.right) / len(self.right)
+
+    @property
+    def right(self) -> list[bool]:
+        return [pair.german == answer for pair, answer in zip(self.pairs, self.answers, strict=True)]
+
+
+def run(out: str | Path = "demo-output", settings: DemoSettings | None = None) -> Result:
+    """The whole demo: write out numbers, train, test, print, and leave a model folder and a picture in `out`."""
+    settings = settings if settings is not None else DemoSettings()
+    out = make_folder(Path(out))
+    started = time.perf_counter()
+    with one_thread():
+        learn, test = write_pairs(settings)
+        corpus = Corpus(learn)
+        model = make_model(settings, len(corpus.tokenizer))
+        print(describe(settings, model, corpus))
+        learn_to_translate(model, corpus, settings)
+        answers = translate(model, corpus.tokenizer, [pair.english for pair in test])
+        model.save(out / "model")
+        corpus.tokenizer.save(out / "model")
+        result = Result(
+            test, answers, out / "model", draw(model, corpus.tokenizer, test, answers, out / "alignment.png")
+        )
+    print(report(result, time.perf_counter() - started))
+    return result
+
+
+def make_folder(out: Path) -> Path:
+    """Before the work, not after it: a folder that cannot be written should cost nobody a minute."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK):
+            raise PermissionError(None, "permission denied")
+    except OSError as error:
+        raise FolderError(
+            f"The demo cannot write to {out}: {error.strerror}; choose another folder with --out."
+        ) from None
+    return out
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """These matrices are so small that a second thread gains little on an idle machine and waits on a busy one.
+
+    It also keeps the order of every sum, so that the same seed gives the same model however many cores there are.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def write_pairs(settings: DemoSettings) -> tuple[list[Pair], list[Pair]]:
+    learn, test = draw_numbers(settings.numbers, settings.tests, settings.seed)
+    with progress_bar("Writing numbers") as show:
+        pairs = []
+        for number in (*learn, *test):
+            pairs.append(write_out(number))
+            show(len(pairs), len(learn) + len(test), f"{number:,}")
+    return pairs[: len(learn)], pairs[len(learn) :]
+
+
+def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> None:
+    with progress_bar("Training") as show:
+
+        def on_step(progress: Progress) -> None:
+            speed, left = progress.tokens_per_second, progress.seconds_left
+            known = "" if speed is None or left is None else f"  {speed:,.0f} tokens/s  {left:.0f} s left"
+            show(progress.step, progress.steps, f"loss {progress.loss:.3f}{known}")
+
+        train(NumberTask(model, corpus, settings), train_settings(settings), on_step=on_step)
+
+
+def train_settings(settings: DemoSettings) -> TrainSettings:
+    """As the Transformer paper trains, but for the numbers."""
+    return TrainSettings(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        optimizer="adam",
+        schedule="inverse_sqrt",
+        lr=settings.lr,
+        warmup=settings.warmup,
+        label_smoothing=settings.smoothing,
+        seed=settings.seed,
+        device="cpu",
+        precision="float32",
+    )
+
+
+def draw(model: Model, tokenizer: Tokenizer, pairs: list[Pair], answers: list[str], path: Path) -> Path | None:
+    """The cross-attention of the last decoder layer, mean of its heads, of a number whose tens and units flip twice."""
+    right = (pair for pair, answer in zip(pairs, answers, strict=True) if pair.german == answer)
+    pair = next((pair for pair in right if pair.german.count("und") - pair.german.count("hundert") == 2), None)
+    if pair is None:
+        return None
+    source = tokenizer([split_english(pair.english)])
+    target = tokenizer([split_german(pair.german)])["input_ids"]
+    with torch.inference_mode(), af.look(model, "decoder.blocks.*.cross.weights") as seen:
+        model(**source, decoder_input_ids=teacher(target))
+    weights = list(seen.values())[-1][0]  # [heads, target, source]
+    labels = tokenizer.pieces(source["input_ids"][0]), tokenizer.pieces(target[0])
+    title = f"{pair.number:,}: which English word each German word looks at"
+    af.plot.alignment(weights, *labels, path, title=title)
+    return path
+
+
+def describe(settings: DemoSettings, model: Model, corpus: Corpus) -> str:
+    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return (
+        f"The original Transformer, {settings.n_layers} + {settings.n_layers} layers of width {settings.d_model}:"
+        f" {size:,} parameters, {len(corpus.tokenizer)} words.\n"
+        f"It learns from {len(corpus.source):,} numbers and is tested on {settings.tests:,} that it never sees."
+    )
+
+
+def report(result: Result, seconds: float) -> str:
+    lines = ["", f"Exact match on {len(result.pairs):,} unseen numbers: {result.exact:.1%}", ""]
+    for pair, answer in list(zip(result.pairs, result.answers, strict=True))[:10]:
+        mark = "" if answer == pair.german else f"   (wrong: {pair.german})"
+        lines += [f"{pair.number:>9,}  {pair.english}", f"{'':>9}  {answer}{mark}"]
+    lines += ["", f"The model: {result.folder}  (af.load reads it)"]
+    if result.picture is not None:
+        lines += [f"The alignment of one of them: {result.picture}"]
+    return "\n".join([*lines, f"It took {seconds:.0f} seconds."])

@@ -1,0 +1,177 @@
+"""A state of fixed size: what one decoding step does to it is always the same, so that the step can be recorded once
+and replayed (CUDA graphs).
+
+Every row's real tokens lie side by side and end at the same column, the last one written. The column lives on the
+device, and a step moves it on. Beams leave their past where it is: a table says in which ancestor's row it lies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core.cache import Cache, CrossAttentionCache, SelfAttentionCache
+from anyformer.core.linear import HAS_TRITON
+from anyformer.core.masks import BlockLocal2D, Causal, Mask, StaticCacheMask, Window
+from anyformer.tokens import Memo, Tokens
+
+PADDED = 32  # the encoder's tokens are padded to a multiple of this, so that fewer sizes are recorded
+
+
+class StaticLayerCache(SelfAttentionCache):
+    """Keys and values in buffers [rows, heads, columns, d] that are written at the state's column."""
+
+    def __init__(self, key: Tensor, value: Tensor, column: Tensor, fresh: list[Tensor] | None) -> None:
+        super().__init__()
+        self.column, self.fresh = column, fresh
+        self.key, self.value = key, value
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernel that reads the buffers next writes the new ones too; where there is none, they are written now."""
+        assert self.key is not None and self.value is not None
+        if self.fresh is not None:
+            self.fresh[:] = [key, value]
+        else:
+            self.key.index_copy_(2, self.column, key)
+            self.value.index_copy_(2, self.column, value)
+        return self.key, self.value
+
+
+def has_static_kernel(some: Tensor) -> bool:
+    """Is there a kernel that follows a table of ancestors and writes what is new (gpu.py)?"""
+    return HAS_TRITON and some.is_cuda and some.dtype != torch.float64
+
+
+def supports_static_cache(own: Mask) -> bool:
+    """A mask that a run of columns can stand for, or that goes by numbers, which the columns tell."""
+    return all(isinstance(part, (BlockLocal2D, Causal, Window)) for part in own.parts)
+
+
+class StaticCache(Cache):
+    """Room for `columns` tokens a row in the place of a state that grew; `load` fills it from one."""
+
+    def __init__(self, like: Cache, columns: int, beams: int = 1) -> None:
+        super().__init__()
+        grown = {path: layer for path, layer in like.layers.items() if isinstance(layer, SelfAttentionCache)}
+        some = next(layer.key for layer in grown.values() if layer.key is not None)
+        rows, device = some.shape[0], some.device
+        self.columns, self.beams = columns, beams
+        self.clock = torch.zeros(1 + rows, dtype=torch.long, device=device)  # moved on as one
+        self.column, self.places = self.clock[:1], self.clock[1:, None]
+        self.first = torch.zeros(rows, dtype=torch.long, device=device)
+        self.own = torch.arange(rows, dtype=torch.int32, device=device)[:, None]
+        follows = has_static_kernel(some) and not like.numbered  # its kernel sees runs of columns only
+        self.fresh: list[Tensor] | None = [] if follows else None
+        self.table = self.own.repeat(1, columns) if beams > 1 and self.fresh is not None else None
+        for path, layer in grown.items():
+            assert layer.key is not None and layer.value is not None
+            room = [x.new_zeros(rows, x.shape[1], columns, x.shape[3]) for x in (layer.key, layer.value)]
+            self.layers[path] = StaticLayerCache(room[0], room[1], self.column, self.fresh)
+        for path, other in like.layers.items():
+            if isinstance(other, CrossAttentionCache):
+                fixed = self.fixed(path)
+                fixed.key, fixed.value = (_pad(x, 2).clone() for x in _given(other))
+        self.memory = {stage: _padded(tokens) for stage, tokens in like.memory.items()}
+
+    def load(self, state: Cache) -> None:
+        """Take over what a state of the same shape remembers."""
+        n, self.uncounted = state.length, state.uncounted
+        self.length = n  # where it began: a picture before the text has been read (how far it is, `column` says)
+        order = None
+        if state.real is not None:  # real tokens to the right end of each row, in their order
+            order = state.real.long().argsort(dim=1, stable=True)
+        self.column.fill_(n - 1)
+        self.places.copy_(torch.as_tensor(state.count(), device=self.clock.device))
+        self.first.copy_(n - self.places[:, 0])
+        if self.table is not None:
+            self.table.copy_(self.own.expand_as(self.table))
+        for path, layer in state.layers.items():
+            mine = self.layers[path]
+            assert not isinstance(mine, dict) and not isinstance(layer, dict)
+            for target, source in zip(_given(mine), _given(layer), strict=True):
+                if isinstance(layer, SelfAttentionCache):
+                    held = source[:, :, : layer.held]
+                    if order is not None:
+                        where = order[:, layer.first :] - layer.first
+                        held = held.gather(2, where.clamp(min=0)[:, None, :, None].expand_as(held))
+                    target[:, :, layer.first : n] = held
+                else:
+                    target.copy_(_pad(source, 2))
+        for stage, tokens in state.memory.items():
+            filled, room = _padded(tokens), self.memory[stage]
+            room.x.copy_(filled.x)
+            if room.mask is not None and filled.mask is not None:
+                room.mask.copy_(filled.mask)
+
+    def give(self, state: Cache) -> None:
+        """Hand what came since `load` back to the state that was loaded, so that rows of it can be replaced."""
+        n = state.length = int(self.column) + 1
+        state.real = torch.arange(n, device=self.first.device) >= self.first[:, None]
+        for path, mine in self.layers.items():
+            layer = state.layers[path]
+            if isinstance(layer, SelfAttentionCache) and isinstance(mine, SelfAttentionCache):
+                layer.key, layer.value = (buffer[:, :, :n] for buffer in _given(mine))
+                layer.first, layer.length = 0, n
+
+    def release(self, rows: Tensor) -> None:
+        """Nothing of these rows is needed any more; they count from the next column on."""
+        self.places.index_fill_(0, rows, 0)
+        self.first.index_copy_(0, rows, (self.column + 1).expand(len(rows)))
+
+    def count(self) -> Tensor:
+        return self.places
+
+    def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
+        windows = [part.left for part in own.parts if isinstance(part, Window)]
+        fresh = None if self.fresh is None else (self.fresh[0], self.fresh[1])
+        numbered = own if own.numbered else None
+        return StaticCacheMask(self.first, self.column, min(windows, default=None), self.table, fresh, numbered)
+
+    def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
+        self.clock += 1
+        if self.table is not None:
+            self.table.index_copy_(1, self.column, self.own)
+
+    def select(self, rows: Tensor, memory: bool = True) -> None:
+        """Rows change places within a source's beams, so that nothing but their own past moves."""
+        if self.table is not None:
+            self.table.copy_(self.table.index_select(0, rows))
+            return
+        for layer in self.layers.values():
+            if isinstance(layer, StaticLayerCache):
+                for buffer in _given(layer):
+                    buffer.copy_(buffer.index_select(0, rows))
+
+
+def shape_key(state: Cache) -> tuple[Any, ...]:
+    """Everything about a state that a recorded step depends on, besides how much of it is filled."""
+    found: list[Any] = [state.uncounted]
+    for layer in state.layers.values():
+        assert isinstance(layer, (SelfAttentionCache, CrossAttentionCache))
+        key, value = _given(layer)
+        grown = None if isinstance(layer, SelfAttentionCache) else -(-key.shape[2] // PADDED)
+        found.append((*key.shape[:2], grown, key.shape[3], value.shape[3]))
+    for tokens in state.memory.values():
+        found.append((tokens.x.shape[0], tokens.x.shape[1] % PADDED == 0 and tokens.mask is None))
+    return tuple(found)
+
+
+def _given(layer: SelfAttentionCache | CrossAttentionCache) -> tuple[Tensor, Tensor]:
+    assert layer.key is not None and layer.value is not None
+    return layer.key, layer.value
+
+
+def _pad(x: Tensor, dim: int) -> Tensor:
+    """To a multiple of PADDED along a dimension, with zeros."""
+    spare = -x.shape[dim] % PADDED
+    return x if not spare else torch.cat([x, x.new_zeros(*x.shape[:dim], spare, *x.shape[dim + 1 :])], dim=dim)
+
+
+def _padded(tokens: Tokens) -> Tokens:
+    """An encoder's tokens in buffers of their own, always with a mask where they were padded."""
+    mask = tokens.mask
+    if mask is None and tokens.x.shape[1] % PADDED:
+        mask = torch.ones(tokens.x.shape[:2], dtype=torch.bool, device=tokens.x.device)
+    return Tokens(_pad(tokens.x, 1).clone(), None if mask is None else _pad(mask, 1).clone())

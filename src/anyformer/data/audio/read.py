@@ -1,0 +1,159 @@
+"""Sounds as users have them, as rows: `sound` is a Sound, the other fields are what is said of it.
+
+read_sounds("birds/")                       # a folder (or zip) of class folders: sound, label
+read_sounds("train.tsv")                    # a table (TSV, CSV, JSON lines) of names of sounds that lie beside it
+read_sounds("train.tsv,train_wav.zip")      # the same, where the sounds lie said
+read_sounds("talks/*.flac")                 # sounds alone
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.archives import SPLITS, Archive, beside
+from anyformer.data.audio.audio_file import SUFFIXES, Audio, audio_from_file
+from anyformer.data.images.read import ImageRows, JoinedImageRows
+from anyformer.data.images.read import expand as expand_paths
+from anyformer.data.rows import Rows, read
+from anyformer.data.tables.formats import SUFFIXES as TABLES
+from anyformer.data.tables.formats import Row
+from anyformer.data.unpack import read_member
+from anyformer.errors import DataError, UnreadableError
+
+AUDIO_COLUMNS = ("sound", "audio", "file", "file_name", "filename", "path", "wav", "clip", "file_path")
+
+
+def is_audio(name: str) -> bool:
+    path = Path(name)
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and "__MACOSX" not in path.parts
+
+
+class AudioArchive(Archive):
+    """A folder or a zip with sounds in it."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        return sorted(name for name in self.files if is_audio(name))
+
+    def find_sound(self, name: str) -> Audio | None:
+        if self.archive is None:
+            path = self.path / name
+            return audio_from_file(path) if os.path.isfile(path) else None  # which no name makes fail
+        if name in self.archive.NameToInfo:
+            return self.sound(name)
+        end = self._by_end.get(name.rpartition("/")[2])
+        return self.sound(end) if end is not None and end.endswith(name.lstrip("./")) else None
+
+    def sound(self, name: str) -> Audio:
+        archive = self.archive
+        if archive is None:
+            return audio_from_file(self.path / name)
+        return Audio(f"{self.path}: {name}", lambda: read_member(archive, name, str(self.path), UnreadableError))
+
+
+def read_audio(
+    paths: Any,
+    *,
+    format: str | None = None,
+    header: bool | None = None,
+    names: Iterable[str] = (),
+    sound: str | None = None,
+) -> Rows:
+    """Rows of whatever is given; `sound` is the column that names sounds, where it has an unusual name."""
+    found = expand_paths(paths)
+    lists = [path for path in found if path.is_file() and _kind(path) in TABLES]
+    places = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
+    if lists:
+        parts: list[Rows] = [_table(path, places, format, header, [*names, *AUDIO_COLUMNS], sound) for path in lists]
+    else:
+        parts = [_place(AudioArchive(path)) for path in places]
+    alone = [path for path in found if path.is_file() and is_audio(str(path))]
+    parts += [_files(alone)] if alone else []
+    odd = [path for path in found if path not in (*lists, *places, *alone)]
+    if odd or not parts:
+        raise DataError(f"{(odd or found)[0]} is neither a sound, nor a list, folder or zip of sounds.")
+    return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
+
+
+def _kind(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in (".gz", ".xz")]
+    return suffixes[-1] if suffixes else ""
+
+
+def _place(place: AudioArchive) -> Rows:
+    """Folders are classes; without any, the sounds stand alone."""
+    names = place.names
+    if place.folders and place.folders <= SPLITS:
+        some = sorted(place.folders)[0]
+        raise DataError(
+            f"{place.path} holds {', '.join(sorted(place.folders))}: give one of them, {place.path / some}."
+        )
+    if not names:
+        raise DataError(f"{place.path} has no sounds.")
+    depth = 0
+    while len({name.split("/")[depth] for name in names if name.count("/") > depth}) == 1:
+        depth += 1  # one folder that holds all others says nothing
+    inside = [name for name in names if name.count("/") > depth]
+    if not inside:
+        return _listed(place, names, [{"sound": place.sound(name)} for name in names])
+    rows = [{"sound": place.sound(name), "label": name.split("/")[depth]} for name in inside]
+    return _listed(place, inside, rows)
+
+
+def _listed(place: AudioArchive, names: Sequence[str], rows: Sequence[Row]) -> Rows:
+    labels = sorted({row["label"] for row in rows if "label" in row})
+    about = {"labels": labels} if labels else {}
+    return ImageRows(
+        str(place.path), len(rows), lambda i: rows[i], lambda i: f"{place.path}, {names[i]}", place.digest, about
+    )
+
+
+def _files(paths: Sequence[Path]) -> Rows:
+    facts = "\n".join(f"{path.name}|{path.stat().st_size}" for path in paths)
+    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    return ImageRows(name, len(paths), lambda i: {"sound": audio_from_file(paths[i])}, lambda i: str(paths[i]), facts)
+
+
+def _table(
+    path: Path,
+    places: Sequence[Path],
+    format: str | None,
+    header: bool | None,
+    names: Sequence[str],
+    sound: str | None,
+) -> Rows:
+    """Rows of a table whose names of sounds become sounds; every one must be there."""
+    rows = read(path, format=format, header=header, names=names)
+    column = sound if sound is not None else _column(rows)
+    rows.need(column)
+    searched = [AudioArchive(one) for one in (places or beside(path))]
+
+    def make(i: int) -> Row:
+        row = dict(rows.row(i))
+        named = row.pop(column)
+        found = next((one for place in searched if (one := place.find_sound(str(named))) is not None), None)
+        if found is None:
+            looked = ", ".join(str(place.path) for place in searched)
+            raise DataError(f'{rows.where(i)}, names the sound "{named}", which is not in {looked}.')
+        return {"sound": found, **row}
+
+    for i in range(len(rows)):
+        make(i)
+    digest = rows.fingerprint + "|".join(place.digest for place in searched if place.archive is not None)
+    return ImageRows(rows.path, len(rows), make, rows.where, digest, rows.about)
+
+
+def _column(rows: Rows) -> str:
+    lower = {name.lower(): name for name in rows.columns}
+    named = [lower[name] for name in AUDIO_COLUMNS if name in lower]
+    looks = [name for name, value in rows[0].items() if isinstance(value, str) and is_audio(value)]
+    if not named and not looks:
+        raise DataError(
+            f"{rows.path} has no column that names sounds (looked for {', '.join(AUDIO_COLUMNS)}); it has:"
+            f' {", ".join(rows.columns)}. Say which it is: data.columns="sound=NAME".'
+        )
+    return (named or looks)[0]

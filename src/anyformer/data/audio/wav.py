@@ -1,0 +1,101 @@
+"""WAV files: whole numbers of 8 to 32 bits, floats of 32 and 64, any number of channels, any rate."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.errors import UnreadableError
+
+WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # how samples are coded; the last says it further on
+FORMAT_BYTES, EXTENSION_BYTES = 16, 26
+MOST_RATE = 1_000_000  # samples a second; more is a damaged header
+STREAMED = 0xFFFFFFFF  # a size that was not known yet when the header was written
+
+
+@dataclass(frozen=True)
+class WavFormat:
+    coding: int
+    channels: int
+    rate: int
+    bits: int
+
+    @property
+    def frame(self) -> int:
+        """Bytes of one sample of all channels."""
+        return self.channels * self.bits // 8
+
+
+def read_wav(data: bytes, name: str) -> tuple[int, Tensor]:
+    """The rate, and the samples [channels, n] between -1 and 1."""
+    if data[:4] not in (b"RIFF", b"RF64") or data[8:12] != b"WAVE":
+        raise UnreadableError(f"{name} is not a WAV file: it does not begin as one.")
+    shape: WavFormat | None = None
+    at = 12
+    while at + 8 <= len(data):
+        kind, size = data[at : at + 4], struct.unpack_from("<I", data, at + 4)[0]
+        body = data[at + 8 : at + 8 + size]
+        if kind == b"fmt ":
+            shape = _format(body, name)
+        elif kind == b"data":
+            return _samples(body, size, shape, name)
+        at += 8 + size + size % 2
+    raise UnreadableError(f"{name} is a WAV file without sound: it ends before its samples begin.")
+
+
+def _format(body: bytes, name: str) -> WavFormat:
+    if len(body) < FORMAT_BYTES:
+        raise UnreadableError(f"{name} is a WAV file cut off in its header.")
+    coding, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
+    if coding == EXTENSIBLE and len(body) >= EXTENSION_BYTES:
+        coding = struct.unpack_from("<H", body, FORMAT_BYTES + 8)[0]
+    known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
+    if coding not in known or bits not in known[coding]:
+        raise UnreadableError(
+            f"{name} holds samples of {bits} bits in coding {coding}; anyformer reads whole numbers of 8, 16, 24 and"
+            " 32 bits and floats of 32 and 64: save it as 16-bit PCM."
+        )
+    if not channels or not 0 < rate <= MOST_RATE:
+        raise UnreadableError(
+            f"{name} says that it has {channels} channels and {rate} samples a second; it is damaged."
+        )
+    return WavFormat(coding, channels, rate, bits)
+
+
+def _samples(body: bytes, size: int, shape: WavFormat | None, name: str) -> tuple[int, Tensor]:
+    if shape is None:
+        raise UnreadableError(f"{name} is a WAV file without a header for its samples; it is damaged.")
+    if len(body) < size != STREAMED:
+        raise UnreadableError(
+            f"{name} is cut off: its header promises {size // shape.frame:,} samples and the file holds"
+            f" {len(body) // shape.frame:,}; get the whole file."
+        )
+    whole = len(body) // shape.frame * shape.frame
+    flat = _numbers(body[:whole], shape)
+    return shape.rate, torch.from_numpy(flat.reshape(-1, shape.channels).T.astype(np.float32))
+
+
+def _numbers(body: bytes, shape: WavFormat) -> np.ndarray:
+    if shape.coding == FLOAT:
+        return np.frombuffer(body, dtype=f"<f{shape.bits // 8}")
+    if shape.bits == 8:  # the only one without a sign
+        return (np.frombuffer(body, dtype=np.uint8).astype(np.float64) - 128) / 128
+    if shape.bits == 24:  # the upper three bytes of four
+        wide = np.zeros((len(body) // 3, 4), dtype=np.uint8)
+        wide[:, 1:] = np.frombuffer(body, dtype=np.uint8).reshape(-1, 3)
+        return wide.view("<i4").ravel() / 2.0**31
+    return np.frombuffer(body, dtype=f"<i{shape.bits // 8}") / 2.0 ** (shape.bits - 1)
+
+
+def write_wav(samples: Tensor, rate: int) -> bytes:
+    """Samples [n] or [channels, n] between -1 and 1, as 16-bit PCM."""
+    several = samples[None] if samples.dim() == 1 else samples
+    whole = (several.T.reshape(-1) * 32768).round().clamp(-32768, 32767).to(torch.int16).numpy()
+    body, channels = whole.astype("<i2").tobytes(), several.shape[0]
+    head = struct.pack("<4sIHHIIHH", b"fmt ", 16, WHOLE, channels, rate, rate * channels * 2, channels * 2, 16)
+    chunks = head + struct.pack("<4sI", b"data", len(body)) + body
+    return struct.pack("<4sI4s", b"RIFF", 4 + len(chunks), b"WAVE") + chunks

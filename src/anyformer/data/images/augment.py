@@ -1,0 +1,340 @@
+"""Pictures changed at random while a model learns, a batch at a time, on whatever device the batch is.
+
+batch = augment({"pixels": pixels, "labels": labels}, Augmentation(flip=0.5, mixup=0.8), generator)
+
+Everything that moves pixels (crop, shift, flip, rotation, shear) is one affine map a picture, composed first and
+sampled once; boxes, keypoints and masks go through the same map. Then come colours, rectangles of noise, and mixtures
+of two pictures. All draws are from the generator given, so that the same one gives the same pictures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from anyformer.config import Settings
+from anyformer.data.images.color_ops import apply_ops, jitter
+from anyformer.errors import ConfigError
+from anyformer.heads.base import IGNORED
+
+Batch = dict[str, Tensor]
+
+AFFINE_OPS = ("rotate", "shear_x", "shear_y", "move_x", "move_y")
+COLOR_OPS = (
+    "nothing",
+    "stretch",
+    "equalise",
+    "solarise",
+    "posterise",
+    "saturation",
+    "contrast",
+    "brightness",
+    "sharpness",
+)
+DRAWS = 64  # numbers drawn for each picture, whether they are needed or not: one kernel
+ASPECT = 4 / 3  # of a random crop, at most
+LEFT = 0.25  # the share of a box that must stay inside for the box to stay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation(Settings):
+    """Zeros and None: nothing happens."""
+
+    crop: tuple[float, ...] | None = (
+        None  # the share of the area that is cut out and enlarged: from, to (above 1: less)
+    )
+    pad: float = 0.0  # a picture is moved by up to this share of its sides, what is missing is grey
+    flip: float = 0.0  # the chance that left and right change places
+    turn: float = 0.0  # degrees by which a picture is turned at most, to either side
+    operations: int = 0  # changes drawn from RandAugment's set (Cubuk et al. 2020), each made to half of the pictures
+    magnitude: float = 0.9  # how strong they are, 0 to 1
+    jitter: float = 0.0  # brightness, contrast and saturation change by up to this share
+    erase: float = 0.0  # the chance that a rectangle becomes noise (Zhong et al. 2020)
+    mixup: float = 0.0  # two pictures laid over each other, their shares from a beta distribution (Zhang et al. 2018)
+    cutmix: float = 0.0  # a rectangle of another picture, its area from a beta distribution (Yun et al. 2019)
+    mixed: float = 1.0  # the share of pictures that either happens to
+
+    def check(self) -> None:
+        for name in ("pad", "flip", "magnitude", "jitter", "erase", "mixed"):
+            value = getattr(self, name)
+            self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
+        self.require(0 <= self.turn <= 180, f"turn is {self.turn}; it must be from 0 to 180.")
+        for name in ("operations", "mixup", "cutmix"):
+            self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        good = self.crop is None or (len(self.crop) == 2 and 0 < self.crop[0] <= self.crop[1])
+        self.require(good, f"crop is {self.crop}; it takes two shares of the area, such as 0.08, 1.")
+
+    @property
+    def moves(self) -> bool:
+        return self.crop is not None or self.pad > 0 or self.flip > 0 or self.turn > 0 or self.operations > 0
+
+
+def augment(
+    batch: Batch, settings: Augmentation, generator: Generator, swaps: Tensor | None = None, *, compiled: bool = False
+) -> Batch:
+    """`pixels` [B, C, H, W] from 0 to 255, and what lies on them: `boxes` [B, n, 4] with `classes` [B, n], `keypoints`
+    [B, joints, 3], `mask` [B, H, W]. `sizes` [B, 2] where pictures are padded. `swaps` [joints] says which joint each
+    becomes in a mirror; without it, pictures with joints are not flipped.
+
+    Mixtures add `other_labels` and `share`, the part of each picture that is its own. `compiled`: the hundreds of small
+    steps as a few kernels, which a GPU that learns a small model needs.
+    """
+    drawn = sample_parameters(batch["pixels"], settings, generator)
+    return (_compiled() if compiled else apply_augmentation)(batch, drawn, settings, swaps)
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(apply_augmentation, dynamic=False)
+
+
+def sample_parameters(pixels: Tensor, settings: Augmentation, generator: Generator) -> Batch:
+    """Everything that is left to chance."""
+    n, device = len(pixels), pixels.device
+    drawn = {"numbers": torch.rand(DRAWS, n, generator=generator, device=device)}
+    if settings.erase:
+        drawn["noise"] = torch.randn(pixels.shape, generator=generator, device=device)
+    if settings.mixup:
+        drawn["overlay"] = beta(settings.mixup, n, generator, device)
+    if settings.cutmix:
+        drawn["kept"] = beta(settings.cutmix, n, generator, device)
+    return drawn
+
+
+def apply_augmentation(batch: Batch, drawn: Batch, settings: Augmentation, swaps: Tensor | None) -> Batch:
+    """What follows from the draws: a function and nothing else."""
+    pixels = batch["pixels"].float()
+    draws = iter(drawn["numbers"].unbind())
+    chosen = [_choose(next(draws), next(draws), settings) for _ in range(settings.operations)]
+    result = dict(batch)
+    if settings.moves:
+        height, width = (torch.full_like(drawn["numbers"][0], side) for side in pixels.shape[-2:])
+        sizes = batch["sizes"].float() if "sizes" in batch else torch.stack([height, width], dim=1)
+        flips = next(draws) < settings.flip
+        if "keypoints" in batch and swaps is None:
+            flips = torch.zeros_like(flips)
+        maps = compose(settings, sizes, flips, chosen, draws)
+        pixels = warp(pixels, maps)
+        result |= transform_targets(batch, maps, sizes, flips, swaps)
+    for kind, strength in chosen:
+        pixels = apply_ops(pixels, kind, COLOR_OPS, strength)
+    if settings.jitter:
+        pixels = jitter(pixels, settings.jitter, [next(draws) for _ in range(3)])
+    if settings.erase:
+        pixels = erase(pixels, settings.erase, draws, drawn["noise"])
+    result["pixels"] = pixels
+    return mix(result, settings, draws, drawn) if settings.mixup or settings.cutmix else result
+
+
+def _choose(which: Tensor, how: Tensor, settings: Augmentation) -> tuple[Tensor, Tensor]:
+    """An operation for half of the pictures, by its number among COLOURS and MOVES, and how strong it is, -m to m."""
+    kinds = len(COLOR_OPS) + len(AFFINE_OPS)
+    kind = ((2 * which - 1).clamp(min=0) * kinds).long().clamp(max=kinds - 1)  # the first is to do nothing
+    return kind, (2 * how - 1).sign() * (0.5 + 0.5 * (2 * how - 1).abs()) * settings.magnitude
+
+
+# Maps: [B, 2, 3], from places (x, y, 1) of a picture to places of what becomes of it; pixel i reaches from i to i + 1.
+
+
+def compose(
+    settings: Augmentation, sizes: Tensor, flips: Tensor, chosen: list[tuple[Tensor, Tensor]], draws: Iterator[Tensor]
+) -> Tensor:
+    height, width = sizes[:, 0], sizes[:, 1]
+    maps = affine(torch.ones_like(height))
+    if settings.crop is not None:
+        maps = compose_affine(_crop(settings.crop, height, width, draws), maps)
+    if settings.pad:
+        across, down = ((2 * next(draws) - 1) * settings.pad * side for side in (width, height))
+        maps = compose_affine(affine(torch.ones_like(height), x=across.round(), y=down.round()), maps)
+    side = torch.where(flips, -1.0, 1.0)
+    maps = compose_affine(affine(side, torch.ones_like(side), x=torch.where(flips, width, 0.0)), maps)
+    if settings.turn:
+        angle = (2 * next(draws) - 1) * math.radians(settings.turn)
+        maps = compose_affine(_about(affine(angle.cos(), xy=-angle.sin(), yx=angle.sin()), height, width), maps)
+    for kind, strength in chosen:
+        maps = compose_affine(_move(kind - len(COLOR_OPS), strength, height, width), maps)
+    return maps
+
+
+def affine(
+    xx: Tensor,
+    yy: Tensor | None = None,
+    *,
+    xy: Tensor | None = None,
+    yx: Tensor | None = None,
+    x: Tensor | None = None,
+    y: Tensor | None = None,
+) -> Tensor:
+    """x' = xx·x + xy·y + x,  y' = yx·x + yy·y + y"""
+    zero = torch.zeros_like(xx)
+    rows = [xx, xy, x, yx, yy if yy is not None else xx, y]
+    return torch.stack([zero if value is None else value for value in rows], dim=1).view(-1, 2, 3)
+
+
+def compose_affine(second: Tensor, first: Tensor) -> Tensor:
+    """First one map, then the other. No matrix product: those may be rounded on a GPU."""
+    linear = (second[:, :, :2, None] * first[:, None, :, :]).sum(dim=2)
+    shift = torch.cat([torch.zeros_like(second[:, :, :2]), second[:, :, 2:]], dim=2)
+    return linear + shift
+
+
+def inverse(maps: Tensor) -> Tensor:
+    a, b, x, c, d, y = maps.flatten(1).unbind(dim=1)
+    down = a * d - b * c
+    back = affine(d / down, a / down, xy=-b / down, yx=-c / down)
+    return compose_affine(back, affine(torch.ones_like(a), x=-x, y=-y))
+
+
+def _crop(area: tuple[float, ...], height: Tensor, width: Tensor, draws: Iterator[Tensor]) -> Tensor:
+    """A part of the picture, stretched to the whole (random resized crop)."""
+    share = area[0] + (area[1] - area[0]) * next(draws)
+    aspect = torch.exp((2 * next(draws) - 1) * math.log(ASPECT))
+    most = max(area[1], 1.0) ** 0.5
+    wide, high = ((share * aspect).sqrt().clamp(max=most), (share / aspect).sqrt().clamp(max=most))
+    left, top = next(draws) * (1 - wide) * width, next(draws) * (1 - high) * height
+    return affine(1 / wide, 1 / high, x=-left / wide, y=-top / high)
+
+
+def _move(kind: Tensor, strength: Tensor, height: Tensor, width: Tensor) -> Tensor:
+    """MOVES, about the middle; a kind that is none of them stays where it is."""
+
+    def only(name: str, value: Tensor) -> Tensor:
+        return torch.where(kind == AFFINE_OPS.index(name), value, torch.zeros_like(value))
+
+    angle = only("rotate", strength * math.radians(30))
+    cos, sin = angle.cos(), angle.sin()
+    lean_x, lean_y = only("shear_x", strength * 0.3), only("shear_y", strength * 0.3)
+    x, y = only("move_x", strength * 0.45 * width), only("move_y", strength * 0.45 * height)
+    return _about(affine(cos, cos, xy=-sin + lean_x, yx=sin + lean_y, x=x, y=y), height, width)
+
+
+def _about(turned: Tensor, height: Tensor, width: Tensor) -> Tensor:
+    """A map that leaves the middle where it is, but for its own shift."""
+    one = torch.ones_like(height)
+    return compose_affine(
+        affine(one, x=width / 2, y=height / 2), compose_affine(turned, affine(one, x=-width / 2, y=-height / 2))
+    )
+
+
+def sample_places(maps: Tensor, height: int, width: int) -> Tensor:
+    """[B, H, W, 2]: where each pixel comes from, as grid_sample counts."""
+    a, b, x, c, d, y = (value.view(-1, 1, 1) for value in inverse(maps).flatten(1).unbind(dim=1))
+    across = torch.arange(width, device=maps.device, dtype=maps.dtype) + 0.5
+    down = (torch.arange(height, device=maps.device, dtype=maps.dtype) + 0.5).unsqueeze(1)
+    return torch.stack([(a * across + b * down + x) * 2 / width - 1, (c * across + d * down + y) * 2 / height - 1], -1)
+
+
+def warp(pixels: Tensor, maps: Tensor, fill: float = 127.5) -> Tensor:
+    places = sample_places(maps, pixels.shape[-2], pixels.shape[-1])
+    return F.grid_sample(pixels - fill, places, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
+
+
+def warp_mask(mask: Tensor, maps: Tensor, fill: int = IGNORED) -> Tensor:
+    """Classes of pixels [B, H, W]: the nearest; `fill` where nothing was."""
+    places = sample_places(maps, mask.shape[-2], mask.shape[-1])
+    shifted = (mask.float() - fill).unsqueeze(1)
+    moved = F.grid_sample(shifted, places, mode="nearest", padding_mode="zeros", align_corners=False)
+    return (moved.squeeze(1) + fill).round().to(mask.dtype)
+
+
+def move_points(points: Tensor, maps: Tensor) -> Tensor:
+    """[B, n, 2]"""
+    return (maps[:, None, :, :2] * points.unsqueeze(-2)).sum(dim=-1) + maps[:, None, :, 2]
+
+
+def transform_targets(batch: Batch, maps: Tensor, sizes: Tensor, flips: Tensor, swaps: Tensor | None) -> Batch:
+    """What lies on the pictures, moved along."""
+    moved: Batch = {}
+    edge = sizes.flip(1).unsqueeze(1).to(maps.dtype)  # [B, 1, (width, height)]
+    if "boxes" in batch:
+        moved["boxes"], keep = move_boxes(batch["boxes"], maps, edge)
+        if "classes" in batch:
+            moved["classes"] = batch["classes"].masked_fill(~keep, IGNORED)
+    if "keypoints" in batch:
+        moved["keypoints"] = move_joints(batch["keypoints"], maps, edge, flips, swaps)
+    if "mask" in batch:
+        moved["mask"] = warp_mask(batch["mask"], maps)
+    return moved
+
+
+def move_boxes(boxes: Tensor, maps: Tensor, edge: Tensor) -> tuple[Tensor, Tensor]:
+    """The boxes around what boxes became, cut off at the edge; and which of them still show enough."""
+    left, top, right, bottom = boxes.unbind(dim=-1)
+    corners = torch.stack([left, top, right, top, left, bottom, right, bottom], dim=-1)
+    spread = move_points(corners.reshape(len(boxes), -1, 2), maps).view(len(boxes), -1, 4, 2)
+    low, high = spread.amin(dim=2), spread.amax(dim=2)
+    inside_low, inside_high = (torch.minimum(value.clamp(min=0), edge) for value in (low, high))
+    whole = (high - low).clamp(min=1e-6).prod(dim=-1)
+    kept = (inside_high - inside_low).clamp(min=0)
+    keep = (kept.prod(dim=-1) >= LEFT * whole) & (kept.amin(dim=-1) >= 1)
+    return torch.cat([inside_low, inside_high], dim=-1), keep
+
+
+def move_joints(joints: Tensor, maps: Tensor, edge: Tensor, flips: Tensor, swaps: Tensor | None) -> Tensor:
+    """[B, joints, 3]; one that left the picture is not seen any more. In a mirror, left and right change names."""
+    places = move_points(joints[..., :2], maps)
+    inside = ((places >= 0) & (places <= edge)).all(dim=-1)
+    moved = torch.cat([places, (joints[..., 2] * inside).unsqueeze(-1)], dim=-1)
+    if swaps is None:
+        return moved
+    return torch.where(flips.view(-1, 1, 1), moved[:, swaps.to(moved.device)], moved)
+
+
+# Rectangles and mixtures.
+
+
+def rectangle(high: Tensor, wide: Tensor, middle_y: Tensor, middle_x: Tensor, height: int, width: int) -> Tensor:
+    """[B, H, W]: True inside; sizes and middles in pixels."""
+    down = torch.arange(height, device=high.device).view(1, -1, 1) + 0.5
+    across = torch.arange(width, device=high.device).view(1, 1, -1) + 0.5
+    high, wide, middle_y, middle_x = (value.view(-1, 1, 1) for value in (high, wide, middle_y, middle_x))
+    return ((down - middle_y).abs() < high / 2) & ((across - middle_x).abs() < wide / 2)
+
+
+def erase(pixels: Tensor, chance: float, draws: Iterator[Tensor], noise: Tensor) -> Tensor:
+    """Noise in a rectangle of 2% to a third of the area."""
+    height, width = pixels.shape[-2:]
+    hit = next(draws) < chance
+    area = 0.02 + (1 / 3 - 0.02) * next(draws)
+    aspect = torch.exp((2 * next(draws) - 1) * math.log(10 / 3))
+    high, wide = ((area * aspect).sqrt().clamp(max=1) * height, (area / aspect).sqrt().clamp(max=1) * width)
+    middle_y = high / 2 + next(draws) * (height - high)
+    middle_x = wide / 2 + next(draws) * (width - wide)
+    inside = rectangle(high, wide, middle_y, middle_x, height, width) & hit.view(-1, 1, 1)
+    return torch.where(inside.unsqueeze(1), noise * 127.5 + 127.5, pixels)
+
+
+def beta(alpha: float, n: int, generator: Generator, device: torch.device) -> Tensor:
+    """[n] draws of Beta(alpha, alpha)."""
+    both = torch._standard_gamma(torch.full((2, n), alpha, device=device), generator=generator)
+    return both[0] / both.sum(dim=0).clamp(min=1e-12)
+
+
+def mix(batch: Batch, settings: Augmentation, draws: Iterator[Tensor], drawn: Batch) -> Batch:
+    """Each picture with the one as far from the other end of the batch."""
+    if "labels" not in batch or batch["labels"].dim() != 1:
+        raise ConfigError("mixup and cutmix mix labels too, and these pictures have none; set task.augment.mixup=0.")
+    pixels = batch["pixels"]
+    height, width = pixels.shape[-2], pixels.shape[-1]
+    other = pixels.flip(0)
+    whole = torch.ones_like(drawn["numbers"][0])
+    overlay, kept = drawn.get("overlay", whole), drawn.get("kept", whole)
+    cuts = next(draws) < (0.0 if not settings.cutmix else 0.5 if settings.mixup else 1.0)
+    side = (1 - kept).sqrt()
+    inside = rectangle(side * height, side * width, next(draws) * height, next(draws) * width, height, width)
+    patched = torch.where(inside.unsqueeze(1), other, pixels)
+    share = torch.where(cuts, 1 - inside.float().mean(dim=(1, 2)), overlay)
+    weight = overlay.view(-1, 1, 1, 1)
+    laid = weight * pixels + (1 - weight) * other
+    mixed = torch.where(cuts.view(-1, 1, 1, 1), patched, laid)
+    if settings.mixed < 1:
+        alone = next(draws) >= settings.mixed
+        mixed, share = torch.where(alone.view(-1, 1, 1, 1), pixels, mixed), share.masked_fill(alone, 1.0)
+    return {**batch, "pixels": mixed, "other_labels": batch["labels"].flip(0), "share": share}

@@ -1,0 +1,173 @@
+"""Answers drawn on the pictures they are about: boxes with labels, joints, masks, attention; and pictures side by side.
+
+Everything takes and gives PIL images in RGB; places are in pixels of the picture as it was stored, and are scaled where
+it is enlarged, or was opened smaller than it is.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.images.image_file import original_size, pillow
+
+SMALLEST = 224  # pixels of the longer side that a picture has at least when something is drawn on it
+TILE = 1000  # and at most, where it stands beside others
+PAPER, INK = (255, 255, 255), (27, 42, 65)
+LINE, STRIP = 900, 18  # pixels: the width of a line that was read, the height of the strip of a letter below it
+
+
+def class_color(i: int) -> tuple[int, int, int]:
+    """Colours that are easily told apart, the same for the same class: turns of the golden angle."""
+    red, green, blue = colorsys.hsv_to_rgb(i * 0.618034 % 1.0, 0.85, 0.95)
+    return int(red * 255), int(green * 255), int(blue * 255)
+
+
+def enlarge(image: Any) -> tuple[Any, Any]:
+    """A small picture as a larger one, its pixels kept sharp; and by how much x and y of its places grow."""
+    scale = max(math.ceil(SMALLEST / max(image.size)), 1)
+    size = (image.width * scale, image.height * scale)
+    larger = image.convert("RGB").resize(size, resample=0) if scale > 1 else image.convert("RGB").copy()
+    return larger, np.array(size) / original_size(image)[::-1]
+
+
+def shrink(image: Any) -> Any:
+    """A large picture as a smaller one, to stand beside others."""
+    scale = max(image.size) / TILE
+    return image if scale <= 1 else image.resize([max(round(side / scale), 1) for side in image.size])
+
+
+def pen(image: Any, letters: int = 0) -> tuple[Any, Any, int]:
+    """What draws on an image, a font (with `letters` of that size) and a line's width that suit its size."""
+    from PIL import ImageDraw, ImageFont
+
+    side = max(image.size)
+    return ImageDraw.Draw(image), ImageFont.load_default(letters or max(side // 45, 11)), max(side // 250, 1)
+
+
+def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | None = None) -> Any:
+    """A frame around each of [n, 4] (left, top, right, bottom), the surest first, with what it is; `kinds` choose the
+    colours. The labels lie above all frames, that of the surest on top."""
+    image, scale = enlarge(image)
+    draw, font, width = pen(image)
+    tints = [class_color(kind) for kind in (kinds if kinds is not None else range(len(names)))]
+    corners = (np.asarray(places, dtype=np.float64).reshape(-1, 2, 2) * scale).reshape(-1, 4).tolist()
+    every = list(zip(corners, names, tints, strict=True))[::-1]
+    for (left, top, right, bottom), _, tint in every:
+        draw.rectangle((left, top, max(right, left), max(bottom, top)), outline=tint, width=width + 1)
+    for (left, top, _, _), name, tint in every:
+        label(draw, font, name, left, top, tint)
+    return image
+
+
+def label(draw: Any, font: Any, text: str, left: float, top: float, tint: tuple[int, int, int]) -> None:
+    """A word on its colour, above a place, or below it at the upper edge; moved so that it is inside the picture."""
+    if not text:
+        return
+    across, down = draw.textbbox((0, 0), text, font=font)[2:]
+    left = max(min(left, draw.im.size[0] - across - 5), 0)
+    top = max(min(top - down - 2 if top >= down + 2 else top, draw.im.size[1] - down - 2), 0)
+    frame = draw.textbbox((left + 2, top), text, font=font)
+    draw.rectangle((frame[0] - 2, frame[1] - 1, frame[2] + 2, frame[3] + 1), fill=tint)
+    draw.text((left + 2, top), text, fill=INK if sum(tint) > 380 else PAPER, font=font)
+
+
+def keypoints(image: Any, points: Any, bones: Sequence[tuple[int, int]] = (), least: float = 0.0) -> Any:
+    """Dots at [n, joints, 3] (or [joints, 3]), and the bones between them; what scores `least` or less is left out."""
+    image, scale = enlarge(image)
+    draw, _, width = pen(image)
+    every = np.asarray(points, dtype=np.float64)
+    for i, person in enumerate(every[None] if every.ndim == 2 else every):
+        seen = person[:, 2] > least if person.shape[1] > 2 else np.ones(len(person), dtype=bool)
+        places = person[:, :2] * scale
+        for a, b in bones:
+            if seen[a] and seen[b]:
+                draw.line([*map(float, places[a]), *map(float, places[b])], fill=class_color(i + a), width=width + 1)
+        for x, y in places[seen]:
+            draw.ellipse(
+                (x - width - 1, y - width - 1, x + width + 1, y + width + 1), fill=class_color(i), outline=PAPER
+            )
+    return image
+
+
+def mask(
+    image: Any, classes: Any, names: Sequence[str] = (), nothing: Sequence[int] = (0, 255), share: float = 0.55
+) -> Any:
+    """Classes of pixels [rows, columns] laid over a picture in colours, with a legend of those that occur. A picture
+    that was opened smaller than it is shows some of them."""
+    classes, image = np.asarray(classes), image.convert("RGB")
+    if classes.shape != image.size[::-1]:
+        rows, columns = (np.arange(n) * of // n for n, of in zip(image.size[::-1], classes.shape, strict=True))
+        classes = classes[rows[:, None], columns]
+    tints = np.zeros((*classes.shape, 3), dtype=np.float32)
+    present = [int(kind) for kind in np.unique(classes) if int(kind) not in nothing]
+    for kind in present:
+        tints[classes == kind] = class_color(kind)
+    shown = np.isin(classes, present)[..., None]
+    whole = np.asarray(image, dtype=np.float32)
+    mixed = np.where(shown, (1 - share) * whole + share * tints, whole)
+    result, _ = enlarge(pillow().Image.fromarray(mixed.astype(np.uint8)))
+    draw, font, _ = pen(result)
+    top = 2.0
+    for kind in present:
+        name = names[kind] if kind < len(names) else str(kind)
+        label(draw, font, name, 2, top, class_color(kind))
+        top += draw.textbbox((0, 0), name, font=font)[3] + 4
+    return result
+
+
+def heatmap(image: Any, weights: Any) -> Any:
+    """A map of weights [rows, columns], stretched over a picture: bright where they are large, dark elsewhere."""
+    image, _ = enlarge(image)
+    weights = np.asarray(weights, dtype=np.float32)
+    low, high = float(weights.min()), float(weights.max())
+    levels = ((weights - low) / max(high - low, 1e-12) * 255).astype(np.uint8)
+    smooth = pillow().Image.fromarray(levels).resize(image.size, resample=3)
+    shine = np.asarray(smooth, dtype=np.float32)[..., None] / 255
+    warm = np.array([255, 170, 40], dtype=np.float32) * shine
+    lit = np.asarray(image, dtype=np.float32) * (0.25 + 0.6 * shine) + 0.35 * warm
+    return pillow().Image.fromarray(lit.clip(0, 255).astype(np.uint8))
+
+
+def side_by_side(images: Sequence[Any], titles: Sequence[str] = ()) -> Any:
+    """Pictures in a row, with a word above each."""
+    return grid([list(images)], titles)
+
+
+def grid(rows: Sequence[Sequence[Any]], titles: Sequence[str] = (), gap: int = 4) -> Any:
+    """Rows of pictures; `titles` stand above the columns."""
+    rows = [[enlarge(image)[0] for image in row] for row in rows]
+    wide = max(image.width for row in rows for image in row)
+    highs = [max(image.height for image in row) for row in rows]
+    columns = max(len(row) for row in rows)
+    head = max(wide // 12, 11) if titles else 0  # the size of the letters
+    high = sum(high + gap for high in highs) + gap + (head + gap if titles else 0)
+    sheet = pillow().Image.new("RGB", (columns * (wide + gap) + gap, high), PAPER)
+    draw, font, _ = pen(sheet, head)
+    for i, title in enumerate(titles):
+        draw.text((gap + i * (wide + gap), 1), title, fill=INK, font=font)
+    top = 2 * gap + head if titles else gap
+    for row, high in zip(rows, highs, strict=True):
+        for i, image in enumerate(row):
+            sheet.paste(image, (gap + i * (wide + gap), top))
+        top += high + gap
+    return sheet
+
+
+def strips(line: Any, weights: Any, names: Sequence[str]) -> Any:
+    """A line of text, and below it a strip for each name, dark where its weights [n, columns] along the line are."""
+    line = line.convert("RGB").resize((LINE, max(line.height * LINE // line.width, 1)))
+    sheet = pillow().Image.new("RGB", (LINE + STRIP, line.height + STRIP * len(names)), PAPER)
+    sheet.paste(line, (STRIP, 0))
+    draw, font, _ = pen(sheet, STRIP - 4)
+    shares = np.asarray(weights) / np.maximum(np.max(weights, axis=1, keepdims=True), 1e-9)
+    for row, (one, name) in enumerate(zip(shares, names, strict=True)):
+        top = line.height + row * STRIP
+        shades = pillow().Image.fromarray((255 - 200 * one).astype(np.uint8)[None])
+        sheet.paste(shades.resize((LINE, STRIP - 2), resample=2), (STRIP, top))
+        draw.text((3, top), name, fill=INK, font=font)
+    return sheet

@@ -1,0 +1,227 @@
+"""One picture: a file, a member of a zip, a slice of an array, bytes or something in memory, opened the same way.
+
+Picture.of("cat.jpg").open()        # a PIL image in RGB, turned as its EXIF says
+
+Whatever is wrong with it is one sentence that names it. A picture takes bounded memory: JPEGs that are too large are
+decoded at a half, a quarter or an eighth of their size, others are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.data.files import bytes_said
+from anyformer.data.unpack import LIMIT, read_member
+from anyformer.errors import ConfigError, Error, UnreadableError
+from anyformer.jsonfile import open_file
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # none that runs another program
+SUFFIXES = frozenset(".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm .pgm .pbm".split())
+NOTES = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))  # where an orientation may be said
+LARGEST = 80_000_000  # pixels that are decoded, unless ANYFORMER_MAX_UNPACKED says how many bytes
+
+CLASSES = "classes"  # a mode: the numbers of a mask as they are stored
+
+Array = NDArray[np.uint8]
+
+
+class ImageError(UnreadableError):
+    """A picture that cannot be opened: damaged, cut short, too large, or no picture at all."""
+
+
+class ImageFile:
+    """`name` says which it is, in messages; `load` gives its file as a stream, or an array, or a PIL image. `path` is
+    set where it is a file by itself."""
+
+    def __init__(self, name: str, load: Callable[[], Any], path: Path | None = None) -> None:
+        self.name, self._load, self.path = name, load, path
+
+    def __repr__(self) -> str:
+        return f"Picture({self.name})"
+
+    @classmethod
+    def file(cls, path: str | PathLike[str]) -> ImageFile:
+        if not os.fspath(path):
+            raise ImageError("The path of the picture is empty; give one such as cat.jpg.")
+        return cls(str(path), lambda: open_file(Path(path)), Path(path))
+
+    @classmethod
+    def member(cls, archive: zipfile.ZipFile, name: str) -> ImageFile:
+        where = str(archive.filename)
+        return cls(f"{where}: {name}", lambda: io.BytesIO(read_member(archive, name, where, ImageError)))
+
+    @classmethod
+    def packed(cls, name: str, content: Callable[[], bytes]) -> ImageFile:
+        """A picture file that lies among others in one array of bytes."""
+        return cls(name, lambda: io.BytesIO(content()))
+
+    @classmethod
+    def of(cls, thing: Any, name: str = "the picture given") -> ImageFile:
+        """A path, bytes, an array [rows, columns(, channels)] or a PIL image."""
+        if isinstance(thing, ImageFile):
+            return thing
+        if isinstance(thing, (str, PathLike)):
+            return cls.file(thing)
+        if isinstance(thing, bytes):
+            return cls.packed(name, lambda: thing)
+        return cls(name, lambda: thing)
+
+    def open(self, mode: str = "RGB", least: tuple[int, int] | None = None) -> Image:
+        """In "RGB" or "L". A JPEG that is several times as large as `least` (rows, columns) may come smaller than it
+        is, which is quicker; `original_size` says how large it was."""
+        try:
+            loaded = self._load()
+        except FileNotFoundError:
+            raise ImageError(f"There is no picture {self.name}.") from None
+        except ValueError as error:  # a null, or half a letter
+            raise ImageError(f"{self.name!r} is not the name of a file: {error}.") from None
+        except OSError as error:
+            raise ImageError(f"{self.name} cannot be read: {error.strerror or error}.") from None
+        if isinstance(loaded, io.IOBase):
+            with loaded:
+                return _decode(loaded, self.name, mode, least)  # type: ignore[arg-type]  # IOBase that is a stream
+        return _in_memory(loaded, self.name, mode)
+
+
+def pillow() -> Any:
+    try:
+        import PIL.Image
+        import PIL.ImageOps
+        import PIL.TiffImagePlugin
+        import PIL.WebPImagePlugin
+    except ImportError:
+        raise ConfigError("Pictures take Pillow to open: pip install 'anyformer[images]'.") from None
+    PIL.Image.preinit()  # the other formats
+    return PIL
+
+
+def is_image(name: str | PathLike[str]) -> bool:
+    """By its suffix; what macOS leaves beside files is none."""
+    path = Path(name)
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and "__MACOSX" not in path.parts
+
+
+def original_size(image: Image) -> tuple[int, int]:
+    """(rows, columns) of the picture as it was stored, turned upright."""
+    width, height = image.info.get("original_size", image.size)
+    return height, width
+
+
+def _decode(stream: BinaryIO, name: str, mode: str, least: tuple[int, int] | None) -> Image:
+    try:
+        image = _identify(stream, name)
+        before = image.size
+        if image.format == "JPEG":
+            _shrink(image, name, least)
+        elif before[0] * before[1] > most_pixels():
+            raise too_large(name, before)
+        image.load()
+        upright = _turn(image)
+    except Error:
+        raise
+    except Exception as error:  # whatever a decoder trips over in damaged bytes
+        raise ImageError(f"{name} is damaged or cut short: {error}.") from None
+    if image.size != before:
+        turned = upright.size != image.size and image.size == upright.size[::-1]
+        upright.info["original_size"] = before[::-1] if turned else before
+    return convert(upright, mode)
+
+
+def _identify(stream: BinaryIO, name: str) -> Any:
+    """The file as one of the formats, not decoded yet. Pillow's own open does the same, and refuses what is large
+    before anybody can make it smaller."""
+    first = stream.read(16)
+    if not first:
+        raise ImageError(f"{name} is empty.")
+    for factory, accept in (pillow().Image.OPEN[kind] for kind in FORMATS):
+        if accept is None or accept(first) is True:
+            stream.seek(0)
+            return factory(stream, "")
+    raise ImageError(f"{name} is not a picture that can be read; PNG, JPEG and WebP are.")
+
+
+def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
+    """Let the JPEG decoder leave out what nobody will see: a half, a quarter, an eighth of the rows and columns."""
+    width, height = image.size
+    scale = 1
+    if least is not None:
+        while scale < 8 and min(height / least[0], width / least[1]) >= 4 * scale:
+            scale *= 2
+    most = most_pixels()
+    while scale < 8 and width * height / scale**2 > most:
+        scale *= 2
+    if width * height / scale**2 > most or (width * height > most and "progressive" in image.info):
+        raise too_large(name, image.size)  # a progressive one is held whole, however small it comes out
+    if scale > 1:
+        image.draft(None, (-(-width // scale), -(-height // scale)))
+
+
+def too_large(name: str, size: tuple[int, int]) -> ImageError:
+    return ImageError(
+        f"{name} has {size[0]:,} x {size[1]:,} pixels; more than {most_pixels() // 10**6} million are not unpacked (of"
+        f" a plain JPEG, 64 times as many): make it smaller, or set the environment variable {LIMIT}, such as 2GB."
+    )
+
+
+def most_pixels() -> int:
+    return bytes_said(LIMIT, 3 * LARGEST) // 3
+
+
+def _turn(image: Any) -> Any:
+    """Upright, as the camera's EXIF note says; a note that cannot be read says nothing."""
+    if getattr(image, "format", None) != "TIFF" and not NOTES & image.info.keys():
+        return image
+    try:
+        return pillow().ImageOps.exif_transpose(image)
+    except Exception:
+        return image
+
+
+def convert(image: Any, mode: str) -> Any:
+    """To RGB or grey: 16 bits become 8, palettes colours; transparency is dropped, as the ecosystem does."""
+    if mode == CLASSES:
+        return image
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return pillow().Image.fromarray(_eight_bits(np.asarray(image))).convert(mode)
+    if image.mode == mode:
+        return image
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert(mode)
+
+
+def _eight_bits(values: Any) -> Array:
+    """65535 -> 255 where there are more than 8 bits; fractions 0 … 1 -> 0 … 255."""
+    if values.dtype.kind == "f" and values.size and float(values.max()) <= 1.0:
+        values = values * 255.0
+    elif values.dtype == np.uint16 or (values.size and float(values.max()) > 255):
+        values = np.asarray(values, dtype=np.float64) / 257.0
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+
+
+def _in_memory(thing: Any, name: str, mode: str) -> Any:
+    PIL = pillow()  # noqa: N806
+    if isinstance(thing, PIL.Image.Image):
+        return convert(_turn(thing), mode)
+    values = np.asarray(thing)
+    if values.ndim == 3 and values.shape[0] in (1, 3, 4) and values.shape[2] not in (1, 3, 4):
+        values = values.transpose(1, 2, 0)
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[:, :, 0]
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or not values.size:
+        raise ImageError(f"{name} has shape {list(values.shape)}; a picture is [rows, columns] or with 3 channels.")
+    if values.dtype.kind not in "buif":
+        raise ImageError(f"{name} holds {values.dtype}, which are no pixels.")
+    return convert(PIL.Image.fromarray(values if values.dtype == np.uint8 else _eight_bits(values)), mode)

@@ -1,0 +1,316 @@
+"""Rows out of files: read("train.tsv.gz")[3] -> {"sentence": "…", "label": "1"}
+
+Files stay where they are: a row is cut out of the mapped bytes when it is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+from anyformer.data.cache import cache_folder
+from anyformer.data.files import Paths, data_suffix, expand, reading
+from anyformer.data.tables.formats import READERS, SUFFIXES, Part, ReadOptions, Row
+from anyformer.errors import ConfigError, DataError, InputError, nearest
+
+T = TypeVar("T")
+
+
+class Rows(Sequence[Row]):
+    """Sized and indexable. `columns` are the names in every row; `fingerprint` changes when a file does."""
+
+    columns: tuple[str, ...]
+    fingerprint: str
+    path: str  # to say what is meant
+    kind: str = "table"  # or "text": lines that follow one another
+    has_files: bool = False  # whether values may be files by themselves (images, audio), with their `path`
+    about: Mapping[str, Any] = MappingProxyType({})  # what holds for all rows: the names of the classes, say
+
+    def row(self, i: int) -> Row:
+        raise NotImplementedError
+
+    def where(self, i: int) -> str:
+        """ "file.tsv, line 12" """
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, i: int) -> Row: ...
+    @overload
+    def __getitem__(self, i: slice) -> Rows: ...
+    def __getitem__(self, i: int | slice) -> Row | Rows:
+        if isinstance(i, slice):
+            return RowSubset(self, np.arange(*i.indices(len(self))))
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"there are {len(self)} rows")
+        return self.row(i + len(self) if i < 0 else int(i))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self.row(i) for i in range(len(self)))
+
+    def take(self, index: Iterable[int]) -> Rows:
+        """Some of the rows, in that order."""
+        return RowSubset(self, np.fromiter(index, dtype=np.int64))
+
+    def together(self, name: str, columns: Sequence[str]) -> Rows:
+        """Rows with some columns as one list, under a name of its own."""
+        others = {column: column for column in self.columns if column not in columns}
+        return RenamedRows(self, {**others, name: tuple(columns)})
+
+    def rename(self, columns: Mapping[str, str]) -> Rows:
+        """Rows with the columns that are values here, under the names that are keys.  rename({"text": "sentence"})"""
+        for name in columns.values():
+            self.need(name)
+        return RenamedRows(self, dict(columns))
+
+    def need(self, column: str) -> None:
+        if column not in self.columns:
+            hint = nearest(column, self.columns)
+            raise DataError(f'{self.path} has no column "{column}".{hint} It has: {", ".join(self.columns)}.')
+
+
+class ConcatRows(Rows):
+    """Rows of several sources, one source after another; each has the same columns, in any order."""
+
+    def __init__(self, sources: Sequence[Part | Rows], digests: Iterable[str]) -> None:
+        self.sources, self.columns = sources, sources[0].columns
+        for source in sources[1:]:
+            if set(source.columns) != set(self.columns):
+                raise DataError(
+                    f"{source.path} has the columns {', '.join(source.columns)}, and {sources[0].path} has"
+                    f" {', '.join(self.columns)}; files that are read together need the same ones."
+                )
+        self.ends = list(accumulate(len(source) for source in sources))
+        self.fingerprint = _digest(digests)
+        self.has_files = any(isinstance(source, Rows) and source.has_files for source in sources)
+        self.path = str(sources[0].path) if len(sources) == 1 else f"{sources[0].path} and {len(sources) - 1} more"
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def _find(self, i: int) -> tuple[Part | Rows, int]:
+        n = bisect_right(self.ends, i)
+        return self.sources[n], i - (self.ends[n - 1] if n else 0)
+
+    def row(self, i: int) -> Row:
+        source, place = self._find(i)
+        return source.row(place)
+
+    def where(self, i: int) -> str:
+        source, place = self._find(i)
+        return source.where(place)
+
+
+class FileRows(ConcatRows):
+    """The records of one file or of several."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__(parts, (part.digest for part in parts))
+        self.kind = "text" if all(part.plain for part in parts) else "table"
+
+
+class JoinedTables(ConcatRows):
+    """Rows that were read each in a way of its own."""
+
+    def __init__(self, several: Sequence[Rows]) -> None:
+        super().__init__(several, (rows.fingerprint for rows in several))
+        self.several = several
+        self.kind = "text" if all(rows.kind == "text" for rows in several) else "table"
+
+
+class ParallelRows(Rows):
+    """Lines of several files that belong together: line 7 of each makes row 7."""
+
+    def __init__(self, sides: Mapping[str, Rows]) -> None:
+        self.sides = dict(sides)
+        counts = {rows.path: len(rows) for rows in sides.values()}
+        if len(set(counts.values())) > 1:
+            said = " and ".join(f"{path} has {count:,} lines" for path, count in counts.items())
+            raise DataError(f"{said}; parallel files need as many each.")
+        self.columns = tuple(self.sides)
+        self.fingerprint = _digest(rows.fingerprint for rows in self.sides.values())
+        self.path = " and ".join(counts)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sides.values())))
+
+    def row(self, i: int) -> Row:
+        return {name: rows.row(i)["text"] for name, rows in self.sides.items()}
+
+    def where(self, i: int) -> str:
+        return next(iter(self.sides.values())).where(i)
+
+
+def map_rows(rows: Rows, make: Callable[[Row], T]) -> Iterator[T]:
+    """What is made of every row; a mistake is said with its place."""
+    for i, row in enumerate(rows):
+        try:
+            made = make(row)
+        except InputError as error:
+            raise type(error)(f"{rows.where(i)}: {error}") from None
+        yield made
+
+
+class RowSubset(Rows):
+    """Some rows of others, in an order of their own."""
+
+    def __init__(self, rows: Rows, places: Any) -> None:
+        self.rows, self.places = rows, places
+        self.columns, self.path, self.kind, self.about = rows.columns, rows.path, rows.kind, rows.about
+        self.has_files = rows.has_files
+        self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()])
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def row(self, i: int) -> Row:
+        return self.rows.row(int(self.places[i]))
+
+    def where(self, i: int) -> str:
+        return self.rows.where(int(self.places[i]))
+
+
+class RenamedRows(Rows):
+    """Columns under other names; several of them may be one list."""
+
+    def __init__(self, rows: Rows, names: Mapping[str, str | tuple[str, ...]]) -> None:
+        self.rows, self.names = rows, names
+        self.columns, self.path, self.kind, self.about = tuple(names), rows.path, rows.kind, rows.about
+        self.has_files = rows.has_files
+        self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, i: int) -> Row:
+        row = self.rows.row(i)
+        try:
+            return {
+                ours: row[theirs] if isinstance(theirs, str) else [row[one] for one in theirs]
+                for ours, theirs in self.names.items()
+            }
+        except KeyError as error:
+            has = ", ".join(row)
+            raise DataError(f"{self.where(i)}, has no {error.args[0]!r}; it has: {has}.") from None
+
+    def where(self, i: int) -> str:
+        return self.rows.where(i)
+
+
+class ListRows(Rows):
+    """Rows that are in memory already: examples of a test, or what a caller made."""
+
+    def __init__(self, rows: Sequence[Row], path: str = "the rows given") -> None:
+        if not rows:
+            raise DataError(f"{path} are empty.")
+        self.listed, self.path = list(rows), path
+        self.columns = tuple(rows[0])
+        self.fingerprint = _digest(repr(row) for row in rows)
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def row(self, i: int) -> Row:
+        return self.listed[i]
+
+    def where(self, i: int) -> str:
+        return f"{self.path}, row {i + 1}"
+
+
+def file_columns(rows: Rows) -> dict[str, tuple[str, ...]]:
+    """For each column of the rows the names that it has in the file; of rows of several sources, those of the first."""
+    if isinstance(rows, RowSubset):
+        return file_columns(rows.rows)
+    if isinstance(rows, RenamedRows):
+        below = file_columns(rows.rows)
+        given = {ours: (theirs,) if isinstance(theirs, str) else theirs for ours, theirs in rows.names.items()}
+        return {
+            ours: tuple(name for one in theirs for name in below.get(one, (one,))) for ours, theirs in given.items()
+        }
+    if isinstance(rows, JoinedTables):
+        return file_columns(rows.several[0])
+    return {name: (name,) for name in rows.columns}
+
+
+def unused_columns(rows: Rows) -> list[str]:
+    """Columns of the file that are not among those of the rows."""
+    used = {name for names in file_columns(rows).values() for name in names}
+    inner = rows
+    while isinstance(inner, (RowSubset, RenamedRows, JoinedTables)):
+        inner = inner.several[0] if isinstance(inner, JoinedTables) else inner.rows
+    return [name for name in inner.columns if name not in used]
+
+
+def _digest(parts: Iterable[str]) -> str:
+    whole = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        whole.update(part.encode() + b"\0")
+    return whole.hexdigest()
+
+
+def read(
+    paths: Paths,
+    *,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    header: bool | None = None,
+    names: Iterable[str] = (),
+    sides: Sequence[str] = (),
+    default: str = "text",
+    cache: Path | None = None,
+) -> Rows:
+    """Rows of a file, of several, of globs ("part-*.tsv"), packed with gz or xz or not.
+
+    The format follows from the name (.txt, .tsv, .csv, .jsonl, .json, .parquet, .conll) unless it is given; where the
+    name does not say, it is `default`. `columns` renames: field -> column. `header` says whether a TSV or CSV begins
+    with names; unsaid, it is found out, with the help of `names` that a header might hold. `sides` names the columns
+    of parallel files: as many texts as there are sides are then read side by side.
+    """
+    groups = expand(paths)
+    if header is None and any(not name.isdigit() for name in (columns or {}).values()):
+        header = True  # whoever knows the names has seen them
+    asked = ReadOptions(cache or cache_folder(), header, frozenset(name.lower() for name in names))
+    if sides and _all_text(groups, format, default):
+        if len(groups) != len(sides):
+            given = "one was" if len(groups) == 1 else f"{len(groups)} were"
+            raise DataError(
+                f"Plain text is read side by side here, one file for each of {', '.join(sides)}, and {given} given:"
+                f' say "{",".join(f"file.{side}" for side in sides)}" (the same file twice where both are one text), or'
+                " give a TSV with a column for each."
+            )
+        texts = {side: _rows(group, "text", default, asked) for side, group in zip(sides, groups, strict=True)}
+        rows: Rows = ParallelRows(texts)
+    else:
+        rows = _rows([path for group in groups for path in group], format, default, asked)
+    return rows if columns is None else rows.rename(columns)
+
+
+def side_by_side(paths: Paths, sides: Sequence[str], format: str | None, default: str) -> bool:
+    """Whether these are plain texts, one for each side."""
+    groups = expand(paths)
+    return len(groups) == len(sides) and _all_text(groups, format, default)
+
+
+def _all_text(groups: list[list[Path]], format: str | None, default: str) -> bool:
+    return {_kind(path, format, default) for group in groups for path in group} == {"text"}
+
+
+def _rows(paths: list[Path], format: str | None, default: str, asked: ReadOptions) -> Rows:
+    return FileRows([_part(path, READERS[_kind(path, format, default)], asked) for path in paths])
+
+
+def _part(path: Path, reader: Callable[[Path, ReadOptions], Part], asked: ReadOptions) -> Part:
+    with reading(path):
+        return reader(path, asked)
+
+
+def _kind(path: Path, format: str | None, default: str) -> str:
+    if format is not None and format not in READERS:
+        raise ConfigError(f'There is no format "{format}".{nearest(format, READERS)} There are: {", ".join(READERS)}.')
+    return format or SUFFIXES.get(data_suffix(path), default)

@@ -1,0 +1,377 @@
+"""The formats of rows: each turns a file into records and says how a record becomes a row.
+
+What is not lines already (Parquet, JSON that is one object) is written out as JSON lines first, piece by piece.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.cache import spool
+from anyformer.data.files import BLOCK, Buffer, file_fingerprint
+from anyformer.data.tables import line_index
+from anyformer.data.tables.line_index import Spans
+from anyformer.data.unpack import check_unpacked, content
+from anyformer.errors import DataError
+
+Row = dict[str, Any]
+PARQUET_ROWS = 256  # read at once: a page of one repeated text unpacks to as much as that many texts
+
+SUFFIXES = {
+    ".txt": "text",
+    ".text": "text",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".conll": "conll",
+    ".conllu": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
+    ".bio": "conll",
+}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What the caller knows of a file. `names` are column names that a first line would hold if it were a header;
+    `header` says so, or denies it."""
+
+    cache: Path
+    header: bool | None = None
+    names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file as records; `parse` makes a row of one."""
+
+    path: Path
+    data: Buffer
+    spans: Spans
+    columns: tuple[str, ...]
+    parse: Callable[[str], Row]
+    digest: str
+    unit: str = "line"
+    plain: bool = False  # text that runs on from line to line
+
+    def __len__(self) -> int:
+        return self.spans.shape[1]
+
+    def text(self, i: int) -> str:
+        return self.data[int(self.spans[0, i]) : int(self.spans[1, i])].decode("utf-8")
+
+    def row(self, i: int) -> Row:
+        try:
+            return self.parse(self.text(i))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise DataError(f"{self.where(i)}, is not what it should be: {error}.") from None
+
+    def where(self, i: int) -> str:
+        number = line_index.line_number(self.data, int(self.spans[0, i])) if self.unit == "line" else i + 1
+        return f"{self.path}, {self.unit} {number}"
+
+
+def read_text(path: Path, asked: ReadOptions) -> Part:
+    data = content(path, asked.cache)
+    spans, digest = line_index.lines(data, path, asked.cache)
+    return Part(path, data, spans, ("text",), lambda line: {"text": line}, digest, plain=True)
+
+
+def read_tsv(path: Path, asked: ReadOptions) -> Part:
+    """Cells between tabs; a quotation mark is a character like any other."""
+    data = content(path, asked.cache)
+    spans, digest = line_index.lines(data, path, asked.cache)
+    spans = line_index.not_blank(spans)
+    counts = line_index.count_bytes(data, spans, line_index.TAB) + 1
+    _check_counts(counts, lambda i: f"{path}, line {line_index.line_number(data, int(spans[0, i]))},", asked, path)
+    columns, first = _header([line.split("\t") for line in _some(data, spans)], asked, path)
+    return Part(path, data, spans[:, first:], columns, _cells(columns, lambda line: line.split("\t")), digest)
+
+
+def read_csv(path: Path, asked: ReadOptions) -> Part:
+    """Cells between commas (or semicolons), quoted where they hold one, as spreadsheets write them."""
+    data = content(path, asked.cache)
+    lines, digest = line_index.lines(data, path, asked.cache)
+    comma = _comma(data, line_index.not_blank(lines), path)
+    spans = line_index.not_blank(line_index.quoted(data, lines, comma, path))
+    csv.field_size_limit(2**31 - 1)  # a cell may hold a book
+
+    def where(i: int) -> str:
+        return f"{path}, line {line_index.line_number(data, int(spans[0, i]))},"
+
+    def cut(record: str) -> list[str]:
+        try:
+            (cells,) = csv.reader([record], delimiter=comma)
+        except csv.Error:
+            raise ValueError("it holds a carriage return (\\r) outside quotation marks") from None
+        return cells
+
+    def width(i: int, record: str) -> int:
+        try:
+            return len(cut(record))
+        except ValueError as error:
+            raise DataError(f"{where(i)} cannot be read: {error}; save the file with usual ends of lines.") from None
+
+    counts = np.array([width(i, record) for i, record in enumerate(line_index.texts(data, spans))])
+    _check_counts(counts, where, asked, path)
+    sample = [cut(record) for record in _some(data, spans)]
+    if asked.header is None and not any(_is_number(cell) for cell in sample[0]):
+        known = looks_like_header(sample[0], sample[1:], asked.names)
+        asked = replace(asked, header=known or not _is_row(sample[0], sample[1:]))  # spreadsheets write one
+    columns, first = _header(sample, asked, path)
+    return Part(path, data, spans[:, first:], columns, _cells(columns, cut), digest)
+
+
+def _comma(data: Buffer, lines: Spans, path: Path) -> str:
+    """What stands between the cells of the first row: that of three which makes the most of it."""
+
+    def cells(comma: str) -> int:
+        try:
+            first = line_index.quoted(data, lines[:, :200], comma, path)[:, :1]
+            return len(next(csv.reader(line_index.texts(data, first), delimiter=comma), []))
+        except (DataError, csv.Error):  # by this one, a cell would never end
+            return 0
+
+    return max(",;\t", key=cells) if lines.size else ","
+
+
+def _some(data: Buffer, spans: Spans) -> list[str]:
+    return list(line_index.texts(data, spans[:, :200]))
+
+
+def _check_counts(counts: Any, where: Callable[[int], str], asked: ReadOptions, path: Path) -> None:
+    if not len(counts):
+        raise DataError(f"{path} is empty.")
+    wrong = np.flatnonzero(counts != counts[0])
+    if len(wrong):
+        i, has, wanted = int(wrong[0]), int(counts[wrong[0]]), int(counts[0])
+        more = f" ({len(wrong):,} rows are so)" if len(wrong) > 1 else ""
+        raise DataError(f"{where(i)} has {has} column{'s' * (has != 1)}; the first line has {wanted}{more}.")
+
+
+def _header(sample: list[list[str]], asked: ReadOptions, path: Path) -> tuple[tuple[str, ...], int]:
+    """The names of the columns, and the number of rows that they take: "1", "2" … where there is no header."""
+    cells = [cell.strip() for cell in sample[0]]
+    named = looks_like_header(cells, sample[1:], asked.names) if asked.header is None else asked.header
+    if not named:
+        return tuple(str(i + 1) for i in range(len(cells))), 0
+    if len(sample) < 2:
+        raise DataError(f"{path} holds a header and no rows.")
+    twice = [name for name in cells if cells.count(name) > 1]
+    if twice:
+        raise DataError(f'{path} has two columns named "{twice[0]}".')
+    return tuple(cells), 1
+
+
+def looks_like_header(cells: list[str], rows: list[list[str]], names: frozenset[str]) -> bool:
+    """A first line is a header where it holds a name that the task knows (two, where they are as short as "to" and
+    "en", which are words of texts too), or where every cell is a plain word and in some column what follows is of
+    another kind: numbers, or few values of which the word is none.
+    """
+    known = [cell for cell in cells if cell.lower() in names]
+    if len(known) > 1 or any(len(name) > 3 for name in known):
+        return True
+    if not rows or not all(re.fullmatch(r"[A-Za-z_#][\w#.-]*", cell) for cell in cells):
+        return False
+    for i, cell in enumerate(cells):
+        values = [row[i] for row in rows]
+        few = len(values) >= 20 and len(set(values)) <= len(values) // 4
+        if all(_is_number(value) for value in values) or (few and cell not in values):
+            return True
+    return False
+
+
+def _is_row(cells: list[str], rows: list[list[str]]) -> bool:
+    """Whether a first line is like what follows: one of its cells stands there again, in a column of few values, as a
+    label does."""
+    columns = [[row[i] for row in rows] for i in range(len(cells))]
+    pairs = zip(cells, columns, strict=True)
+    return any(cell in values and len(set(values)) <= len(values) / 2 for cell, values in pairs)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cells(columns: tuple[str, ...], cut: Callable[[str], list[str]]) -> Callable[[str], Row]:
+    return lambda record: dict(zip(columns, cut(record), strict=True))
+
+
+def read_jsonl(path: Path, asked: ReadOptions) -> Part:
+    data = content(path, asked.cache)
+    return _json_lines(path, data, asked, "line")
+
+
+def _json_lines(path: Path, data: Buffer, asked: ReadOptions, unit: str) -> Part:
+    spans, digest = line_index.lines(data, path, asked.cache)
+    spans = line_index.not_blank(spans)
+    part = Part(path, data, spans, (), _object, digest, unit)
+    if not len(part):
+        raise DataError(f"{path} is empty.")
+    return Part(path, data, spans, tuple(part.row(0)), _object, digest, unit)
+
+
+def _object(line: str) -> Row:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+    if not isinstance(row, dict):
+        raise ValueError("each line must hold an object with named values")
+    return row
+
+
+def read_json(path: Path, asked: ReadOptions) -> Part:
+    """SQuAD's file, a list of objects, or an object with such a list under "data" """
+    whole = parse_json(text_of(content(path, asked.cache), path), path)
+    listed = whole.get("data") if isinstance(whole, dict) else whole
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        raise DataError(f'{path} must hold a list of objects, or an object with such a list under "data".')
+    squad = bool(listed) and "paragraphs" in listed[0]
+    rows = _questions(listed, path) if squad else iter(listed)
+    return _written(path, rows, asked, "question" if squad else "object")
+
+
+def text_of(data: Buffer, path: Path) -> str:
+    """The whole of a file as text."""
+    if not len(data):
+        raise DataError(f"{path} is empty.")
+    line_index.check_text(data[:BLOCK], 0, path)  # before all of something else is read
+    try:
+        return data[:].decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise line_index.not_text(data, path) from None
+
+
+def parse_json(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
+    except ValueError:  # Python's own limit
+        raise DataError(f"{path} holds a whole number of thousands of digits, which nothing here can be.") from None
+    except RecursionError:
+        raise DataError(f"{path} holds JSON that is nested too deeply.") from None
+
+
+def _questions(articles: list[Row], path: Path) -> Iterator[Row]:
+    """One row a question, as the ecosystem lays SQuAD out."""
+    try:
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for asked in paragraph["qas"]:
+                    yield {
+                        "id": asked["id"],
+                        "title": article.get("title", ""),
+                        "context": paragraph["context"],
+                        "question": asked["question"],
+                        "answers": asked.get("answers", []),
+                    }
+    except KeyError as error:
+        raise DataError(f"{path} is not laid out as SQuAD is: {error} is missing.") from None
+    except TypeError as error:
+        raise DataError(f"{path} is not laid out as SQuAD is: {error}.") from None
+
+
+def _written(path: Path, rows: Iterable[Row], asked: ReadOptions, unit: str) -> Part:
+    """Rows that were not lines, as JSON lines."""
+    data = spool(_json_blocks(rows, path), asked.cache / f"{file_fingerprint(path)}.jsonl")
+    return _json_lines(path, data, asked, unit)
+
+
+def _json_blocks(rows: Iterable[Row], path: Path) -> Iterator[bytes]:
+    held, done, packed = bytearray(), 0, path.stat().st_size
+    for row in rows:
+        held += json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+        if len(held) > BLOCK:
+            done += len(held)
+            check_unpacked(str(path), packed, done)
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
+
+
+def read_parquet(path: Path, asked: ReadOptions) -> Part:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DataError(f"{path} is Parquet, which takes pyarrow to read: pip install 'anyformer[data]'.") from None
+    data = content(path, asked.cache)
+    try:
+        file = parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(data)))
+    except arrow.ArrowInvalid as error:
+        raise DataError(f"{path} is not a Parquet file: {str(error).rstrip('.')}.") from None
+    if not file.metadata.num_rows:
+        raise DataError(f"{path} is empty.")
+    rows = (row for batch in file.iter_batches(batch_size=PARQUET_ROWS) for row in batch.to_pylist())
+    return _written(path, rows, asked, "row")
+
+
+def read_conll(path: Path, asked: ReadOptions) -> Part:
+    """A token a line, its labels in the columns after it, a blank line between sentences. The first column is named
+    "tokens", the last "tags", those between by their numbers.
+    """
+    data = content(path, asked.cache)
+    every, digest = line_index.lines(data, path, asked.cache)
+    spans = line_index.paragraphs(data, every)
+    width, kept = 0, []
+    for i, record in enumerate(line_index.texts(data, spans)):
+        cells = list(token_lines(record))
+        kept.append(bool(cells))
+        width = width or (len(cells[0]) if cells else 0)
+        wrong = next((row for row in cells if len(row) != width), None)
+        if wrong is not None:
+            at = next(n for n, line in enumerate(record.split("\n")) if _columns(line) == wrong)
+            line = line_index.line_number(data, int(spans[0, i])) + at
+            has = f"{len(wrong)} column{'s' * (len(wrong) != 1)}"
+            raise DataError(f"{path}, line {line}, has {has}; the first token has {width}.")
+    if width < 2:
+        raise DataError(f"{path} has {width} columns; a token and its tag take two.")
+    columns = ("tokens", *(str(i + 1) for i in range(1, width - 1)), "tags")
+
+    def parse(record: str) -> Row:
+        return {name: list(cells) for name, cells in zip(columns, zip(*token_lines(record), strict=True), strict=True)}
+
+    return Part(path, data, spans[:, np.array(kept, dtype=bool)], columns, parse, digest)
+
+
+def _columns(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def token_lines(record: str) -> Iterator[list[str]]:
+    """Without the marks of documents and the comments of CoNLL-U."""
+    for line in record.split("\n"):
+        line = line.rstrip("\r")
+        if line.strip() and not line.startswith("-DOCSTART-") and not re.match(r"# \w+.*=", line):
+            yield _columns(line)
+
+
+READERS: dict[str, Callable[[Path, ReadOptions], Part]] = {
+    "text": read_text,
+    "tsv": read_tsv,
+    "csv": read_csv,
+    "jsonl": read_jsonl,
+    "json": read_json,
+    "parquet": read_parquet,
+    "conll": read_conll,
+}

@@ -1,0 +1,169 @@
+"""What a model reads that is no text, and how it becomes its input: clips, sets and rows of tables besides pictures and
+sounds. A file that was handed in, or else an example that is made by formula."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anyformer.data.images.person_crop import crop_person
+from anyformer.data.images.processor import FILE
+from anyformer.data.settings import DataSettings
+from anyformer.data.video.clips import Clip
+from anyformer.errors import FolderError
+from anyformer.explorer import sample_inputs, uploads
+from anyformer.explorer.head_ablation import ablate_heads
+from anyformer.explorer.request import ViewRequest
+from anyformer.explorer.timeouts import Deadline
+from anyformer.generation.keypoints import predict_keypoints
+from anyformer.heads.base import Head
+from anyformer.heads.boxes import BoxHead
+from anyformer.heads.keypoints import PoseHead
+from anyformer.heads.segment import SegmentationHead
+from anyformer.heads.video_pixels import VideoPixelHead
+from anyformer.inputs.image import ImageInput
+from anyformer.inputs.multimodal import MultimodalInput
+from anyformer.inputs.queries import AutoregressiveQueries, LearnedQueries, PatchesAndQueries
+from anyformer.inputs.sets import SetInput, TableInput
+from anyformer.inputs.video import VideoInput
+from anyformer.jsonfile import parse_object
+from anyformer.model import Model, Stage
+from anyformer.tasks.classify_set import ClassifySet, SetReader, TableReader
+from anyformer.tasks.classify_video import ClassifyVideo, ClipReader
+
+if TYPE_CHECKING:
+    from anyformer.explorer.loaded_model import LoadedModel
+
+Reader = ClipReader | SetReader | TableReader
+Shown = dict[str, Any]  # what is drawn of an input: its kind, and that kind's own
+Kind = TypeVar("Kind", bound=Head)
+
+
+def head_of(model: Model, kind: type[Kind]) -> Kind | None:
+    return next((head for head in model.heads.values() if isinstance(head, kind)), None)
+
+
+def _inputs(model: Model, *kinds: type[nn.Module]) -> nn.Module | None:
+    stages = cast("list[Stage]", list(model.stages.values()))
+    return next((stage.inputs for stage in stages if isinstance(stage.inputs, kinds)), None)
+
+
+def find_reader(model: Model) -> Reader | None:
+    """The folder's own; else one that takes numbers as they are. None: it reads nothing of this kind."""
+    if _inputs(model, VideoInput) is not None:
+        return ClassifyVideo.find_reader(model, None, DataSettings())
+    items, table = _inputs(model, SetInput), _inputs(model, TableInput)
+    if items is None and table is None:
+        return None
+    try:
+        return cast("Reader", ClassifySet.find_reader(model, None, DataSettings()))
+    except FolderError:  # nothing was measured
+        if isinstance(items, SetInput):
+            return SetReader(means=(0.0,) * items.d_item, stds=(1.0,) * items.d_item)
+        config = cast("TableInput", table).config
+        numbers = tuple(f"number {i + 1}" for i in range(config.n_numbers))
+        values = {f"choice {i + 1}": list(map(str, range(n))) for i, n in enumerate(config.categories)}
+        noughts, ones = (0.0,) * len(numbers), (1.0,) * len(numbers)
+        return TableReader(numbers=numbers, means=noughts, stds=ones, categories=tuple(values), values=values)
+
+
+def read_input(reader: Reader, ask: ViewRequest) -> tuple[dict[str, Tensor], Shown]:
+    """The batch, and what is drawn of it."""
+    if isinstance(reader, ClipReader):
+        given = (Clip.of(sample_inputs.clip()), 1) if ask.clip is None else uploads.read_clip(ask.file("clip"), ask.row)
+        frames = reader.frames(given[0])
+        return {"pixel_values": reader.normalise(frames[None])}, {"kind": "clip", "frames": frames, "of": given[1]}
+    if isinstance(reader, SetReader):
+        width = len(reader.means)
+        own = sample_inputs.points(width) * np.array(reader.stds) + np.array(reader.means)
+        items, of = (own, 1) if ask.items is None else uploads.read_set(ask.file("items"), ask.row)
+        batch = {name: torch.as_tensor(value)[None] for name, value in reader(items).items()}
+        return batch, {"kind": "points", "items": torch.as_tensor(np.asarray(items, dtype=np.float32)), "of": of}
+    columns = reader.names_of()
+    row, of = (
+        (sample_inputs.row(reader), 1) if ask.items is None else uploads.read_row(ask.file("items"), ask.row, columns)
+    )
+    batch = {name: torch.as_tensor(value)[None] for name, value in reader(row).items()}
+    values = ["" if row.get(name) is None else str(row[name]) for name in columns]
+    return batch, {"kind": "table", "columns": list(columns), "values": values, "of": of}
+
+
+def crops_persons(model: Model) -> bool:
+    """A model of poses that is shown people one by one; the whole picture counts as one."""
+    said = parse_object(model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
+    return head_of(model, PoseHead) is not None and str(said).startswith("VitPose")
+
+
+def resize_image(opened: LoadedModel, image: Any) -> Any:
+    """8-bit pixels [channels, rows, columns] as the model sees them."""
+    assert opened.processor is not None
+    size = opened.processor.fixed
+    if size is not None and crops_persons(opened.model):
+        return crop_person(image, (0, 0, image.width, image.height), size)[0]
+    return opened.processor.place(image)[0]
+
+
+@torch.inference_mode()
+def autoregressive_inputs(
+    opened: LoadedModel, ask: ViewRequest, batch: dict[str, Any], patience: Deadline
+) -> dict[str, Any]:
+    """What a model must be told besides: where its joints are, in case it places them one after another; what is
+    hidden from it, in case it would hide anything, which is then the same in every pass."""
+    patience.check()
+    clips, patches = _inputs(opened.model, VideoInput), opened.patches
+    if patches is not None and opened.pixels is not None:
+        rows, columns = patches.config.grid
+        return {"noise": torch.rand(1, rows * columns, generator=seeded(ask))}
+    if isinstance(clips, VideoInput) and clips.config.mask_ratio is not None:
+        return {"bool_masked_pos": hidden_tubes(clips, clips.config.mask_ratio, ask)}
+    if _inputs(opened.model, AutoregressiveQueries) is None:
+        return {}
+    with ablate_heads(opened.model, ask.silence):
+        return {"places": predict_keypoints(opened.model, batch["pixel_values"]).keypoints}
+
+
+def image_placeholder_ids(model: Model) -> list[int]:
+    """The ids that a text must begin with where a picture stands in it: one for each of the picture's tokens."""
+    docked = _inputs(model, MultimodalInput)
+    found: list[int] = []
+    for name, token in docked.places.items() if isinstance(docked, MultimodalInput) else ():
+        inputs = cast("Stage", model.stages[name]).inputs
+        if isinstance(inputs, ImageInput):
+            rows, columns = inputs.config.grid
+            found += [token] * (rows * columns + int(inputs.config.class_token))
+    return found
+
+
+def seeded(ask: ViewRequest) -> torch.Generator:
+    return torch.Generator().manual_seed(ask.seed)
+
+
+def hidden_tubes(inputs: VideoInput, share: float, ask: ViewRequest) -> Tensor:
+    """[1, tokens], True = hidden: a share of the cells, one at least and not all, through all frames."""
+    times, rows, columns = inputs.config.grid
+    cells = rows * columns
+    ranks = torch.rand(cells, generator=seeded(ask)).argsort().argsort()
+    return (ranks < min(max(round(share * cells), 1), cells - 1)).repeat(times)[None]
+
+
+def capabilities(opened: LoadedModel) -> dict[str, Any]:
+    """What the page must know to offer the right views."""
+    model, reader = opened.model, opened.reader
+    return {
+        "clips": isinstance(reader, ClipReader),
+        "sets": isinstance(reader, SetReader),
+        "tables": isinstance(reader, TableReader),
+        "hides": opened.pixels is not None or head_of(model, VideoPixelHead) is not None,
+        "poses": head_of(model, PoseHead) is not None,
+        "segments": head_of(model, SegmentationHead) is not None,
+        "queries": _inputs(model, LearnedQueries, AutoregressiveQueries, PatchesAndQueries) is not None
+        or _anchored(model),
+        "gallery": 0 if opened.gallery is None else len(opened.gallery),
+    }
+
+
+def _anchored(model: Model) -> bool:
+    return head_of(model, BoxHead) is not None

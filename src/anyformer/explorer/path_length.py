@@ -1,0 +1,51 @@
+"""How far apart two words are: the number of layers, or of recurrent steps, that a dependency needs to get across."""
+
+from __future__ import annotations
+
+import torch
+
+from anyformer.core.block import Block
+from anyformer.core.recurrent import RNNEncoder
+from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
+from anyformer.model import Model, Stage
+
+
+def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> int | None:
+    """The least number of layers of `stage` after which token `end` depends on token `start`; None: never.
+
+    Measured, not looked up: random vectors go in, and the gradient says what reached what. A recurrent layer counts
+    once for every step that it takes between the two.
+    """
+    if stage not in model.stages:
+        raise InputError(f'This {model.family} model has no stage "{stage}"; it has {", ".join(model.stages)}.')
+    part = model.stages[stage]
+    assert isinstance(part, Stage) and part.stack is not None
+    vectors = _vectors(part, max(start, end) + 1)
+    run = ForwardContext({part.inputs.names[0].replace("input_ids", "inputs_embeds"): vectors}, None, training=False)
+    part(run, pack=False)
+    layers = run.layers[stage]
+    for n, tokens in enumerate(layers):
+        made = tokens.x[0, end]
+        # Weighed at random: the plain sum of what a norm gives is a constant, whose gradient is zero.
+        (reached,) = torch.autograd.grad(made, vectors, _random(made, seed=1), retain_graph=True)
+        if bool((reached[0, start] != 0).any()):
+            blocks = [part.stack.blocks[index] for index in part.stack.order[:n]]
+            return sum(abs(end - start) if _recurs(block) else 1 for block in blocks)
+    return None
+
+
+def _vectors(stage: Stage, length: int) -> torch.Tensor:
+    words = next(p for name, p in stage.inputs.named_parameters() if name.endswith("words.weight"))
+    return _random(words.new_empty(1, length, words.shape[1]), seed=0).requires_grad_()
+
+
+def _random(like: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same normal numbers at every call, in the shape and type of `like`."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
+def _recurs(block: torch.nn.Module) -> bool:
+    assert isinstance(block, Block)
+    return any(isinstance(part, RNNEncoder) for part in block.modules())

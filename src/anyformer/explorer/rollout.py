@@ -1,0 +1,105 @@
+"""Rollout through a whole model: what a token is made of, down to the input (Abnar and Zuidema 2020).
+
+Half of what a layer passes on is what it attends to, half what it was. The same holds of cross-attention, whose other
+half comes from the stage that it looks at; where a part has no residual connection, all of it does. One row is followed
+from the top to the bottom, so no layers are multiplied with one another.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from anyformer.core.attention import Attention
+from anyformer.core.block import Sublayer
+from anyformer.core.feedforward import FeedForward
+from anyformer.core.taps import look
+from anyformer.errors import InputError
+from anyformer.explorer.timeouts import Deadline
+from anyformer.explorer.token_layout import layout, mean_attention
+from anyformer.explorer.trace import AttentionSite, Trace
+from anyformer.heads.base import Head
+from anyformer.heads.classify import ClassificationHead
+from anyformer.heads.pooled import PooledClassificationHead
+from anyformer.inputs.multimodal import MultimodalInput
+from anyformer.inputs.prefix import PrefixedTextInput
+from anyformer.inputs.projection import ProjectedInput
+from anyformer.inputs.queries import PatchesAndQueries
+from anyformer.model import Stage
+from anyformer.tokens import Tokens
+
+
+def rollout_to_input(trace: Trace, stage: str, row: Tensor, patience: Deadline) -> tuple[str, Tensor]:
+    """`row` [tokens of a stage] as shares of what stands below: the stage that reads the input, and its tokens."""
+    where = layout(trace, stage)
+    if where is not None and where.apart:
+        raise InputError("Each frame is looked at by itself here, so nothing rolls through the clip.")
+    across: Tensor | None = None  # shares of the stage that is looked at
+    for layer in reversed(range(len(trace.calls.get(stage, [])))):
+        for site in reversed(_sites(trace, stage, layer)):
+            patience.check()
+            weights = mean_attention(trace, site)
+            kept = 0.5 if trace.sublayer(site).config.residual else 0.0
+            seen = (1 - kept) * row @ weights
+            if trace.sublayer(site).crosses:
+                across, row = seen if across is None else across + seen, kept * row
+            else:
+                row = seen + kept * row
+    if across is not None:
+        return rollout_to_input(trace, trace.memory_stage(stage), across, patience)
+    source = _source_stage(trace, stage)
+    if source is None:
+        return stage, row
+    name, mine, its = source
+    below = torch.zeros(trace.tokens(name).x.shape[1])
+    below[its] = row[mine]
+    return rollout_to_input(trace, name, below, patience)
+
+
+def _sites(trace: Trace, stage: str, layer: int) -> list[AttentionSite]:
+    block = trace.calls[stage][layer].block
+    for sublayer in cast("dict[str, Sublayer]", dict(block.sublayers.items())).values():
+        if not isinstance(sublayer.part, (Attention, FeedForward)):
+            raise InputError("Rollout is for layers of attention; this model's tokens also meet in other ways.")
+    return [site for site in trace.sites() if (site.stage, site.layer) == (stage, layer)]
+
+
+def _source_stage(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
+    """The stage whose tokens become tokens of this one: its name, which of ours they are, and which of its."""
+    inputs = cast("Stage", trace.model.stages[stage]).inputs
+    if isinstance(inputs, ProjectedInput):
+        return inputs.source, slice(None), slice(None)
+    where = layout(trace, stage)
+    if where is None:
+        return None
+    if isinstance(inputs, PatchesAndQueries):
+        return inputs.config.source, slice(0, where.cells), slice(-where.cells, None)
+    if isinstance(inputs, (PrefixedTextInput, MultimodalInput)):
+        source = inputs.source if isinstance(inputs, PrefixedTextInput) else next(iter(inputs.places))
+        return source, slice(0, trace.tokens(source).x.shape[1]), slice(None)
+    return None
+
+
+def pooling(head: Head) -> str | None:
+    """How a head makes one answer of many tokens: by their mean, or by attention; None: it reads one, or each."""
+    if isinstance(head, ClassificationHead):
+        return head.config.gather if head.config.gather != "first" else None
+    return "mean" if isinstance(head, PooledClassificationHead) and head.config.pooling == "mean" else None
+
+
+@torch.inference_mode()
+def pooled_row(trace: Trace, head: Head) -> Tensor:
+    """[tokens of the stage that it reads]: how much each counts in the answer."""
+    tokens = trace.run.tokens[head.reads].pad()
+    real = torch.ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.mask is None else tokens.mask
+    skip = head.config.skip if isinstance(head, ClassificationHead) else 0
+    row = torch.zeros(tokens.x.shape[1])
+    if isinstance(head, ClassificationHead) and head.gather is not None:
+        with look(trace.model, "*.gather.weights") as seen:
+            head.gather(Tokens(tokens.x[:, skip:], None if tokens.mask is None else tokens.mask[:, skip:]))
+        row[skip:] = next(iter(seen.values()))[0, 0, 0].float()
+        return row
+    row[skip:] = real[0, skip:].float() / real[0, skip:].sum().clamp(min=1)
+    return row

@@ -1,0 +1,74 @@
+"""What tokens are called: words, cells of a picture or of a clip, columns of a table, joints, classes, or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anyformer.data.images.skeleton import Skeleton
+from anyformer.explorer.loaded_model import LoadedModel, ModelInput
+from anyformer.explorer.modalities import head_of
+from anyformer.explorer.token_layout import TokenLayout, layout
+from anyformer.explorer.trace import AttentionSite, Trace
+from anyformer.heads.keypoints import PoseHead
+from anyformer.heads.segment import MaskSegmentationHead
+from anyformer.tasks.text import labels_of
+
+
+def token_names(opened: LoadedModel, subject: ModelInput, trace: Trace, stage: str) -> list[str]:
+    """The names of a stage's tokens, in their order."""
+    length = trace.tokens(stage).x.shape[1]
+    words = [word.text for word in subject.words.get(stage, [])]
+    if len(words) == length:
+        return words
+    where = layout(trace, stage)
+    if where is None:
+        joints = skeleton(opened).names if head_of(opened.model, PoseHead) is not None else ()
+        return list(joints) if len(joints) == length else _numbers(length)
+    behind = words if len(words) == where.after else _classes(opened, where.after)
+    each = TokenLayout(where.shape[1:], where.before) if where.apart else where
+    found = [""] * each.positions
+    for position, name in enumerate([*_first(each.before), *cell_names(subject, each), *behind]):
+        found[each.token(position)] = name
+    return found
+
+
+def group_names(trace: Trace, site: AttentionSite) -> list[str]:
+    """Of attention along one axis of a clip, which is shown for the first cell, or for the first frame."""
+    where = layout(trace, site.stage)
+    assert where is not None
+    if trace.sublayer(site).config.grouping == "time":
+        return [f"frame {i}" for i in range(where.shape[0])]
+    rows, columns = where.shape[1:]
+    return [*_first(where.before), *(f"{row},{column}" for row in range(rows) for column in range(columns))]
+
+
+def cell_names(subject: ModelInput, where: TokenLayout) -> list[str]:
+    if len(where.shape) == 1:
+        words = next((words for words in subject.words.values() if len(words) == where.cells), [])
+        return subject.shown.get("columns") or [word.text for word in words] or _numbers(where.cells)
+    rows, columns = where.shape[-2:]
+    picture = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    picture = _numbers(columns) if rows == 1 else picture
+    return picture if len(where.shape) == 2 else [f"{t}:{cell}" for t in range(where.shape[0]) for cell in picture]
+
+
+def _first(n: int) -> list[str]:
+    return ["class", "distill"][:n] if n <= 2 else _numbers(n)
+
+
+def _classes(opened: LoadedModel, n: int) -> Sequence[str]:
+    labels = labels_of(opened.model) if head_of(opened.model, MaskSegmentationHead) is not None else []
+    return labels if len(labels) == n else _numbers(n)
+
+
+def _numbers(n: int) -> list[str]:
+    return [str(i) for i in range(n)]
+
+
+def skeleton(opened: LoadedModel) -> Skeleton:
+    """The joints of a model of poses, and its bones where training was told of them."""
+    said = opened.model.origin.settings.get("task", {})
+    labels = said.get("labels") or labels_of(opened.model)
+    if labels and str(labels[0]).startswith("LABEL_"):
+        return Skeleton.of({}, len(labels))
+    return Skeleton.of({"joints": labels, "bones": said.get("bones", ())}, len(labels))

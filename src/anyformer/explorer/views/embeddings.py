@@ -1,0 +1,89 @@
+"""Where tokens stand: embeddings as heat maps, and what position encodings say by distance."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core.attention import Attention
+from anyformer.core.positions import Positions, sinusoids
+from anyformer.explorer import downsample
+from anyformer.explorer.loaded_model import LoadedModel
+from anyformer.explorer.request import ViewRequest
+from anyformer.explorer.timeouts import Deadline
+from anyformer.explorer.trace import Trace
+from anyformer.explorer.views.heads import labels
+from anyformer.model import Stage
+from anyformer.tokens import Tokens
+
+FEATURES = 96  # of a vector that are drawn
+REACH = 64  # positions that are compared
+TOY = 4  # the width of the lectures' example
+
+
+@torch.inference_mode()
+def embeddings(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+    """What goes into a stage: the vectors, how alike they are, and how its positions are encoded."""
+    subject, trace = opened.look(ask, patience)
+    stage = ask.stage if ask.stage in trace.run.layers else next(iter(trace.run.layers))
+    x = trace.run.layers[stage][0].pad().x[0]
+    names = labels(opened, subject, trace, stage)[: downsample.SIDE]
+    unit = F.normalize(x[: downsample.SIDE].float(), dim=-1)
+    sines = sinusoids(torch.arange(REACH), max(x.shape[-1] // 2 * 2, TOY))
+    made: dict[str, Any] = {
+        "stage": stage,
+        "names": names,
+        "of": list(x.shape),
+        "vectors": downsample.pack(x[: downsample.SIDE, :FEATURES]),
+        "alike": downsample.pack(unit @ unit.T),
+        "toy": downsample.numbers(sinusoids(torch.arange(16), TOY)),
+        "sines": downsample.pack(sines[:, :FEATURES]),
+        "sines_distance": _compare(sines)["distance"],
+    }
+    return {**made, **_encoding(trace, stage)}
+
+
+def _encoding(trace: Trace, stage: str) -> dict[str, Any]:
+    """The encoding of this stage, whichever of the slots it fills: a table, a turn, or a bias."""
+    part = cast("Stage", trace.model.stages[stage])
+    inputs = getattr(part.inputs, "positions", None)
+    table = None if not isinstance(inputs, Positions) else _table(inputs, trace.run.layers[stage][0])
+    if table is not None:
+        return {"kind": type(inputs).__name__, **_compare(table), "table": downsample.pack(table[:REACH, :FEATURES])}
+    attention = next((one for one in part.modules() if isinstance(one, Attention)), None)
+    places = attention.positions if attention is not None else None
+    if attention is None or places is None:
+        return {"kind": "none"}
+    width, heads = attention.config.d_head, attention.config.n_heads
+    one = torch.ones(1, heads, REACH, width, dtype=trace.model.dtype) / width**0.5
+    if places.biases:
+        scale = attention.config.scale or width**-0.5
+        bias = places.bias(torch.zeros_like(one), torch.zeros_like(one), 0, scale, None)
+        if bias is not None:
+            rows = bias.flatten(0, -4)[0] if bias.dim() > 3 else bias
+            return {"kind": type(places).__name__, "bias": downsample.numbers(rows[:, -1].flip(-1))}
+    at = torch.arange(REACH)[None]
+    query, key = places.rotate(one, one.clone(), at)
+    by_distance = (query[0, 0] @ key[0, 0].T)[0]
+    return {"kind": type(places).__name__, "distance": downsample.numbers(by_distance)}
+
+
+def _table(positions: Positions, tokens: Tokens) -> Tensor | None:
+    """The vectors of the first positions; None where an encoding adds none at the bottom."""
+    limit = min(REACH, positions.limit or REACH)
+    x = tokens.pad().x[:1]
+    if tokens.grid is not None:
+        return None
+    blank = Tokens(x.new_zeros(1, limit, x.shape[-1]))
+    found = positions.embed(blank)
+    return None if found is None else found.reshape(-1, found.shape[-1])[:limit]
+
+
+def _compare(table: Tensor) -> dict[str, Any]:
+    """The mean cosine of two positions so far apart."""
+    unit = F.normalize(table.float(), dim=-1)
+    alike = unit @ unit.T
+    return {"distance": downsample.numbers(torch.stack([alike.diagonal(k).mean() for k in range(len(table))]))}

@@ -1,0 +1,90 @@
+"""Poses and segments: joints over the picture with what says where they are, and a class for each of its pixels."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyformer.data.images.draw import class_color
+from anyformer.data.images.image_file import pillow
+from anyformer.errors import InputError
+from anyformer.explorer import downsample
+from anyformer.explorer.loaded_model import LoadedModel
+from anyformer.explorer.modalities import crops_persons, head_of
+from anyformer.explorer.request import ViewRequest
+from anyformer.explorer.timeouts import Deadline
+from anyformer.explorer.token_labels import skeleton
+from anyformer.explorer.views.images import as_png
+from anyformer.heads.keypoints import KeypointHead, PoseHead
+from anyformer.heads.segment import SegmentationHead
+from anyformer.tasks.segment import BACKGROUND, Segment
+from anyformer.tasks.text import labels_of
+
+
+@torch.inference_mode()
+def pose(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+    """Joints [n, 3] in shares of the picture with their scores, and the map that each comes from: its heat, or how well
+    each cell fits the query that points at it."""
+    head = head_of(opened.model, PoseHead)
+    if head is None:
+        raise InputError(f"A {opened.model.family} model places no joints; one of poses does.")
+    subject, trace = opened.look(ask, patience)
+    found = head.places(trace.output)[0].float()
+    size = torch.tensor(subject.image.size)
+    if crops_persons(opened.model):  # the middles of the first and the last pixel are its edges
+        found = torch.cat([(found[:, :2] * (size - 1) + 0.5) / size, found[:, 2:]], dim=1)
+    bones = skeleton(opened)
+    if isinstance(head, KeypointHead):
+        cells = trace.run.tokens[head.sees].pad()
+        assert cells.grid is not None
+        maps = head.fit(trace.run.layers[head.reads][-1].pad().x, cells)[0].unflatten(-1, cells.grid)
+    else:
+        maps = trace.output["heatmaps"][0]
+    return {
+        "image": as_png(subject.image),
+        "size": [subject.image.size[1], subject.image.size[0]],
+        "joints": downsample.numbers(found),
+        "names": list(bones.names),
+        "bones": [list(pair) for pair in bones.bones],
+        "maps": downsample.pack(maps),
+        "peaks": [float(one.max()) for one in maps],
+        "points": isinstance(head, KeypointHead),
+    }
+
+
+@torch.inference_mode()
+def segments(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+    """The class of each pixel as a picture of colours, and how much of the picture each class has."""
+    if head_of(opened.model, SegmentationHead) is None:
+        raise InputError(f"A {opened.model.family} model says no classes of pixels; one for segments does.")
+    subject, trace = opened.look(ask, patience)
+    size = (subject.image.size[1], subject.image.size[0])
+    classes = Segment.classes_of(trace.output["logits"][0].float(), size)
+    names = opened.model.origin.settings.get("task", {}).get("labels") or labels_of(opened.model)
+    numbers, counts = np.unique(classes, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    found = [
+        {
+            "text": names[number],
+            "class": number,
+            "share": float(counts[i] / classes.size),
+            "colour": class_color(number),
+        }
+        for i, number in ((int(i), int(numbers[i])) for i in order)
+    ]
+    return {"image": as_png(subject.image), "size": list(size), "mask": _painted(classes, names), "classes": found}
+
+
+def _painted(classes: Any, names: Any) -> str:
+    """Colours of classes as a data URL; what is background is clear."""
+    paint = np.zeros((*classes.shape, 4), dtype=np.uint8)
+    for number in np.unique(classes):
+        clear = names[int(number)] == BACKGROUND
+        paint[classes == number] = (*class_color(int(number)), 0 if clear else 255)
+    stream = io.BytesIO()
+    pillow().Image.fromarray(paint).save(stream, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

@@ -1,0 +1,95 @@
+"""Masked autoencoders of pictures and of clips: what they saw, what they made of it, and what was there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.explorer.head_ablation import ablate_heads
+from anyformer.explorer.loaded_model import LoadedModel
+from anyformer.explorer.modalities import head_of, hidden_tubes, seeded
+from anyformer.explorer.request import ViewRequest
+from anyformer.explorer.timeouts import Deadline
+from anyformer.explorer.trace import watched
+from anyformer.explorer.views.images import as_image, as_png, patches_of
+from anyformer.heads.video_pixels import VideoPixelHead
+from anyformer.inputs.image import ImageInput
+from anyformer.inputs.video import VideoInput, from_tubelets, tubelets
+from anyformer.tasks.classify_video import ClipReader
+
+GREY = 128
+
+
+@contextmanager
+def masking(inputs: ImageInput, share: float) -> Iterator[None]:
+    """Inside, another share of the patches is dropped."""
+    before = inputs.config
+    inputs.config = before.replace(mask_ratio=share)
+    try:
+        yield
+    finally:
+        inputs.config = before
+
+
+@torch.inference_mode()
+def reconstruction(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+    """A masked autoencoder: what it saw, what it made of it, and the picture."""
+    if isinstance(opened.reader, ClipReader):
+        return _hidden_tubes(opened, opened.reader, ask, patience)
+    head, processor = opened.pixels, opened.processor
+    if head is None or processor is None:
+        raise InputError(f"A {opened.model.family} model does not fill in what is hidden; a masked autoencoder does.")
+    inputs, subject = patches_of(opened), opened.subject(ask, patience)
+    pixels = subject.batch["pixel_values"]
+    n = inputs.config.grid[0] * inputs.config.grid[1]
+    share = min(max(ask.share, 1 / n), (n - 1) / n)  # one patch at least is hidden, and one is seen
+    noise = torch.rand(1, n, generator=seeded(ask))
+    with watched(opened.model, None, [], patience), ablate_heads(opened.model, ask.silence), masking(inputs, share):
+        out = opened.model(pixel_values=pixels, noise=noise)
+    made = head.picture(out.logits, pixels, out.mask)
+    grid = inputs.config.grid
+    covered = F.interpolate(out.mask.view(1, 1, *grid), size=made.shape[2:]) > 0
+    grey = processor.normalise(torch.full_like(pixels, GREY))["pixel_values"]
+    images = {"seen": torch.where(covered, grey, pixels), "made": made, "picture": pixels}
+    return {
+        **{name: as_png(as_image(processor.denormalise(one)[0])) for name, one in images.items()},
+        "loss": float(out.loss),
+        "hidden": int(out.mask.sum()),
+        "patches": n,
+    }
+
+
+def _hidden_tubes(opened: LoadedModel, reader: ClipReader, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+    """Tubes through all frames are hidden, as many as the share says."""
+    head, inputs = head_of(opened.model, VideoPixelHead), opened.stages[0].inputs
+    if head is None or not isinstance(inputs, VideoInput):
+        raise InputError(
+            f"This {opened.model.family} model does not fill in what is hidden; one with pixels as its head does."
+        )
+    pixels = opened.subject(ask, patience).batch["pixel_values"]
+    times, rows, columns = inputs.config.grid
+    mask = hidden_tubes(inputs, ask.share, ask)
+    with watched(opened.model, None, [], patience), ablate_heads(opened.model, ask.silence):
+        out = opened.model(pixel_values=pixels, bool_masked_pos=mask)
+    plain = head.plain(pixels)
+    seen = tubelets(plain, inputs.config.tubelet, channels_last=True)
+    seen = torch.where(mask.view(1, times, rows, columns, 1), GREY / 255, seen)
+    clips = {
+        "seen": from_tubelets(seen, inputs.config.tubelet, inputs.config.n_channels),
+        "made": head.clip(out.logits, pixels, mask),
+        "picture": plain,
+    }
+    images = {
+        name: [as_png(as_image(frame)) for frame in (one[0].clamp(0, 1) * 255).byte()] for name, one in clips.items()
+    }
+    return {"images": images, "loss": float(out.loss), "hidden": int(mask.sum()), "patches": mask.shape[1]}
+
+
+def _bytes(pixels: Tensor) -> Tensor:
+    return (pixels.clamp(0, 1) * 255).round().to(torch.uint8)

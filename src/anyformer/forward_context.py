@@ -1,0 +1,128 @@
+"""One pass through a model: the batch that came in, what the stages made of it, and what goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core.cache import Cache
+from anyformer.errors import InputError
+from anyformer.tokens import Tokens, host_copy, is_capturing, remember_host_copy
+
+# Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
+FIELDS = frozenset(
+    "loss logits last_hidden_state pooler_output hidden_states attentions cross_attentions past_key_values cache_params"
+    " encoder_last_hidden_state encoder_hidden_states encoder_attentions decoder_hidden_states decoder_attentions"
+    " prediction_logits seq_relationship_logits start_logits end_logits pred_boxes auxiliary_outputs loss_dict mask"
+    " ids_restore intermediate_hidden_states logits_per_image logits_per_text text_embeds image_embeds"
+    " text_model_output vision_model_output attention_loss ctc_loss cls_logits distillation_logits"
+    " sequences lengths sequences_scores logprobs raw_logprobs alignment beam_indices scores"  # of generate
+    " segments".split()
+)
+
+
+# Fields that come after all others, in this order: transformers' tuples, indices and unpacking count on it.
+LAST = tuple(
+    "mask ids_restore cache_params past_key_values hidden_states attentions decoder_hidden_states decoder_attentions"
+    " cross_attentions encoder_last_hidden_state encoder_hidden_states encoder_attentions".split()
+)
+
+
+class Output(dict[str, Any]):
+    """What a model gives: `out.logits`, `out["logits"]` and `out[0]`, under the ecosystem's names."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        if name in FIELDS:
+            return None
+        raise AttributeError(f"this output has {', '.join(self)}; it has no {name}")
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The values in transformers' order; outputs inside an output become tuples too."""
+        return tuple(value.to_tuple() if isinstance(value, Output) else value for value in self.values())
+
+    def ordered(self) -> Output:
+        """The same fields in transformers' order."""
+        first = [name for name in self if name not in LAST]
+        return Output((name, self[name]) for name in (*first, *LAST) if name in self)
+
+    def clone(self) -> Output:
+        """With tensors of its own."""
+        return Output((name, _clone(value)) for name, value in self.items())
+
+
+def _clone(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_clone(one) for one in value)
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+class ForwardContext:
+    """The workspace of one pass. Inputs read from it, stages write their tokens to it, heads read those."""
+
+    def __init__(self, batch: dict[str, Any], state: Cache | None, training: bool) -> None:
+        self.batch = batch
+        self.state = state
+        self.training = training
+        self.tokens: dict[str, Tokens] = {}  # each stage's result
+        self.layers: dict[str, list[Tokens]] = {}  # and its tokens after every block
+        self.extras: dict[str, Tensor] = {}  # what inputs found on the way: MAE's mask and order
+
+    def tensor(self, name: str) -> Tensor | None:
+        value = self.batch.get(name)
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a tensor; it is a {type(value).__name__}.")
+        return value
+
+    def need(self, *names: str) -> tuple[str, Tensor]:
+        """The one of several alternatives that was given: input_ids or inputs_embeds."""
+        given = [name for name in names if self.batch.get(name) is not None]
+        if len(given) != 1:
+            how = "none" if not given else "more than one"
+            raise InputError(f"Give exactly one of {' and '.join(names)}; {how} was given.")
+        value = self.tensor(given[0])
+        assert value is not None
+        return given[0], value
+
+    def padded(self, stage: str) -> Tensor:
+        """A stage's tokens as [B, T, d], zeros at the padding."""
+        return zero_padding(self.tokens[stage])
+
+
+def zero_padding(tokens: Tokens) -> Tensor:
+    """Values at padded positions mean nothing: show zeros."""
+    if tokens.packed:
+        return tokens.pad().x
+    if tokens.mask is None:
+        return tokens.x
+    if torch.compiler.is_compiling() or not tokens.x.is_inference():
+        return tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
+    # What an encoder made is shown again at every step of decoding; layers share a memo, but not their vectors.
+    seen: tuple[Tensor, Tensor] | None = tokens.memo.get("blank")
+    if seen is None or seen[0] is not tokens.x:
+        seen = tokens.memo["zero_padding"] = (tokens.x, tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0))
+    return seen[1]
+
+
+def to_bool_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: str) -> Tensor | None:
+    """The ecosystem's mask (1 = a real token) as a boolean one; None where nothing is padded."""
+    if attention_mask is None:
+        return None
+    if attention_mask.dim() != 2 or tuple(attention_mask.shape) != shape:
+        raise InputError(f"{name} has shape {list(attention_mask.shape)}; it must be {list(shape)} (batch, tokens).")
+    if is_capturing(attention_mask):
+        return attention_mask.to(torch.bool)
+    known = host_copy(attention_mask).to(torch.bool)
+    if bool(known.all()):
+        return None
+    return known if known.device == attention_mask.device else remember_host_copy(attention_mask.to(torch.bool), known)

@@ -1,0 +1,397 @@
+"""Searches: given the scores of what could come next, which tokens come, and which rows they continue.
+
+A strategy holds its rows and says when it is done. `advance(scores)` gives the next token of every running row [R] and
+the old row that each continues (None: its own), so that the engine can reorder its memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.generation.logits_processors import Processor, make_processors, renormalize, sampling_processors
+from anyformer.generation.options import GenerationPlan
+from anyformer.generation.ranking import best_logs, can_rank, exact, gumbel, largest, pick, top
+
+
+@dataclass
+class SpeculationStats:
+    """How a draft helped, in tokens of a row; accepted is what all rows of the batch accepted."""
+
+    rounds: int = 0  # passes of the model after the prompt's
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.accepted / max(self.drafted, 1)
+
+
+CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, where looking waits for a GPU
+
+
+def check_every(device: torch.device) -> int:
+    """Looking whether all rows are finished is free on the CPU, and stops the queue of a GPU."""
+    return 1 if device.type == "cpu" else CHECK_EVERY
+
+
+# Options that forbid tokens, and the fields of a plan that hold them.
+FORBIDDING = {
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "bad_words_ids": "bad_words",
+    "prefix_allowed_tokens_fn": "allowed",
+    "suppress_tokens": "suppress",
+    "begin_suppress_tokens": "begin_suppress",
+    "min_length or min_new_tokens": "min_length",
+}
+
+
+def warn_stuck(plan: GenerationPlan, rows: Sequence[int]) -> None:
+    """Say which rows ended because every next token was forbidden."""
+    if not rows:
+        return
+    some = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    names = ", ".join(option for option, field in FORBIDDING.items() if getattr(plan, field))
+    warnings.warn(
+        f"Row {some} ends early: every next token is forbidden there ({names}); what was written so far is returned.",
+        stacklevel=2,
+    )
+
+
+class Strategy:
+    """What every search has: the rows so far, the rules, and an end."""
+
+    done = False
+    observed = False  # does somebody want to know more than what comes out?
+    processed: Tensor  # the scores [R, V] that the last tokens were chosen by, rules and all
+    speculation: SpeculationStats | None = None  # how a draft did, where one helped
+
+    def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
+        self.plan = plan
+        self.stops = plan.stops
+        self.rules: list[Processor] = make_processors(plan)
+        self.end = torch.tensor(plan.end, dtype=torch.long, device=prompt.device)
+        self.every = check_every(prompt.device)
+
+    def apply(self, rules: list[Processor], scores: Tensor, history: Tensor) -> Tensor:
+        if rules and self.plan.spoken is not None:  # padding was not said
+            heard = self.plan.spoken.repeat_interleave(len(history) // len(self.plan.spoken), dim=0)
+            history = torch.cat([heard, history[:, heard.shape[1] :]], dim=1)
+        for rule in rules:
+            scores = rule(scores, history)
+        return scores
+
+    def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+        raise TypeError("a strategy says how it goes on")
+
+    def result(self) -> Tensor:
+        raise TypeError("a strategy says what came out")
+
+    def stuck_rows(self) -> list[int]:
+        """The numbers of the rows that ended because every next token was forbidden."""
+        raise TypeError("a strategy says which rows could not go on")
+
+
+class SingleSequence(Strategy):
+    """One token after another in each row: greedy, or drawn."""
+
+    def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
+        super().__init__(plan, prompt)
+        self.columns = [prompt]
+        self.joined = (prompt, 1)  # the first columns side by side, and how many those are
+        self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
+        self.read = self.stops.begin(prompt) if self.stops is not None else None
+        self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
+        self.stuck = torch.zeros_like(self.finished)
+
+    @property
+    def history(self) -> Tensor:
+        """All that was read and said, [R, length]; long texts are joined bit by bit."""
+        whole, n = self.joined
+        if n < len(self.columns):
+            self.joined = (torch.cat([whole, *self.columns[n:]], dim=1), len(self.columns))
+        return self.joined[0]
+
+    def choose(self, scores: Tensor, history: Tensor) -> Tensor:
+        """What is said after `history`, whoever asks and however often; -1 if every token is forbidden."""
+        scores = exact(scores) if self.rules or self.observed else scores
+        chosen = self.apply(self.rules, scores.clone(), history) if self.rules else scores
+        self.show(chosen)
+        return pick(chosen, chosen) if self.rules else largest(chosen)
+
+    def show(self, scores: Tensor) -> None:
+        """Keep the scores that a token is chosen by. Normalizing them changes no token, so only observers need it."""
+        again = self.observed and self.plan.renormalize_logits
+        self.processed = renormalize(scores, scores) if again else scores
+
+    def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+        history = self.history if self.rules or self.plan.do_sample else self.columns[0]
+        return self.take(self.choose(scores, history)), None
+
+    def take(self, token: Tensor) -> Tensor:
+        """Go on with these tokens [R]; rows that are finished, or cannot go on (-1), get padding."""
+        if self.rules:
+            self.stuck = self.stuck | ((token < 0) & ~self.finished)
+            self.finished = self.finished | self.stuck
+        token = token.masked_fill(self.finished, self.plan.padding)
+        self.columns.append(token[:, None])
+        self.lengths += ~self.finished
+        self.finished = self.finished | torch.isin(token, self.end)
+        if self.stops is not None and self.read is not None:
+            stopped, self.read = self.stops.step(self.read, token)
+            self.finished = self.finished | stopped
+        length = self.plan.prompt + len(self.columns) - 1
+        full = length >= self.plan.max_length
+        self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
+        return token
+
+    def result(self) -> Tensor:
+        return self.history[:, : int(self.lengths.max())]
+
+    def stuck_rows(self) -> list[int]:
+        return self.stuck.nonzero().flatten().tolist() if self.rules else []
+
+
+class Greedy(SingleSequence):
+    """The likeliest token each time."""
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        return not self.rules and not self.observed and self.stops is None
+
+    def extend(self, tokens: Tensor) -> None:
+        """Take several tokens at once [R, n]; what follows an end is dropped."""
+        ends = torch.isin(tokens, self.end)
+        late = self.finished[:, None] | (ends.cumsum(dim=1) - ends.long() > 0)
+        self.columns += tokens.masked_fill(late, self.plan.padding).split(1, dim=1)
+        self.lengths += (~late).sum(dim=1)
+        self.finished = self.finished | ends.any(dim=1)
+        full = self.plan.prompt + len(self.columns) - 1 >= self.plan.max_length
+        self.done = full or (len(self.end) > 0 and bool(self.finished.all()))
+
+
+class Sampling(SingleSequence):
+    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing.
+
+    The noise belongs to the place in the text, so that asking about a place again gives the same answer.
+    """
+
+    def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
+        super().__init__(plan, prompt)
+        self.limits = sampling_processors(plan)
+        self.dice = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
+        self.noise: dict[int, Tensor] = {}  # by place; drawn in order
+
+    def choose(self, scores: Tensor, history: Tensor) -> Tensor:
+        scores = self.apply([*self.rules, *self.limits], exact(scores).clone(), history)
+        self.show(scores)
+        place = history.shape[1]
+        if place not in self.noise:
+            self.noise[place] = gumbel(scores, self.dice)
+        return pick(scores + self.noise[place], scores)
+
+    def take(self, token: Tensor) -> Tensor:
+        self.noise.pop(self.plan.prompt + len(self.columns) - 1, None)
+        return super().take(token)
+
+
+NEG_INF = -1.0e9  # the score of a beam that is not there
+
+
+class BeamSearch(Strategy):
+    """Beam search: the `num_beams` best beginnings go on, and the best ends are kept.
+
+    Scores of finished rows are divided by their length (without the prompt) to the power of `length_penalty`.
+    `early_stopping`: True stops when there are enough ends; False when no running beam, were it to end now, would beat
+    the worst of them; "never" when none could at any length.
+
+    With `num_beam_groups` the beams of a prompt search in groups, one row of everything below for each group; see
+    `_diversify`. All tensors keep their size and their place, so that a step can be recorded.
+    """
+
+    def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
+        super().__init__(plan, prompt)
+        self.prompts, self.groups = prompt.shape[0], plan.num_beam_groups
+        prompt = prompt.repeat_interleave(self.groups, dim=0)
+        batch, beams = prompt.shape[0], plan.num_beams // self.groups
+        self.batch, self.beams, device = batch, beams, prompt.device
+        # of the last step: the beams and tokens of the candidates [B, keep], and which of them go on [B, beams]
+        self.considered: tuple[Tensor, Tensor, Tensor]
+        self.keep = max(2, 1 + len(plan.end)) * beams  # so many candidates that enough of them do not end
+        self.limits = sampling_processors(plan) if plan.do_sample else []
+        self.length = plan.prompt  # tokens of every running row, counted here and where the tensors are
+        self.at = torch.full((1,), plan.prompt, device=device)
+        self.running = prompt.new_full((batch, beams, plan.max_length), plan.padding)
+        self.running[..., : plan.prompt] = prompt[:, None]
+        self.scores = torch.full((batch, beams), NEG_INF, device=device, dtype=torch.float32)
+        self.scores[:, 0] = 0.0  # all beams begin alike: only the first counts
+        self.ends = self.running.clone()
+        self.end_scores = torch.full_like(self.scores, NEG_INF)
+        self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)  # 0: nothing has ended here yet
+        self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=device)
+        self.stuck = torch.zeros_like(self.scores, dtype=torch.bool)  # no ends: nothing was allowed to follow
+        self.first_row = torch.arange(batch, device=device)[:, None] * beams
+        self.first = torch.arange(self.keep, device=device) < beams
+        new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt).clamp(min=1)
+        self.divisors = (new.double() ** plan.length_penalty).float()  # by length
+        self.logs = torch.empty(0, device=device)
+        self.read = self.stops.begin(prompt)[:, None].expand(-1, beams) if self.stops is not None else None
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        alone = not self.observed and self.stops is None
+        return alone and not self.rules and not self.plan.do_sample and self.groups == 1
+
+    def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+        first = scores.shape[0] == self.prompts
+        tokens, rows = self.turn(scores.repeat_interleave(self.plan.num_beams, dim=0) if first else scores)
+        self.count(1)
+        return tokens, rows // self.plan.num_beams if first else rows
+
+    def turn(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of all tensors, at none of which the host looks."""
+        best, source, token = self._candidates(scores)
+        if not self.plain:
+            self._give_up(best)
+        sequences = _pick(self.running, source).index_copy_(2, self.at, token[..., None])  # [B, keep, max_length]
+        self.at += 1
+        stops = torch.isin(token, self.end) | (self.at >= self.plan.max_length)
+        read = None
+        if self.stops is not None and self.read is not None:
+            stopped, read = self.stops.step(self.read.gather(1, source), token)
+            stops = stops | stopped
+        self._collect(sequences, best, stops)
+        running, order = (best + stops * NEG_INF).topk(self.beams)
+        self.scores.copy_(running)
+        self.read = None if read is None else read.gather(1, order)
+        self.considered = source, token, order
+        self.running.copy_(_pick(sequences, order))
+        self._judge()
+        return token.gather(1, order).flatten(), (source.gather(1, order) + self.first_row).flatten()
+
+    def count(self, steps: int) -> None:
+        """So many steps were taken: is the search over? Where looking waits for a GPU, that is asked now and then."""
+        before, self.length = self.length - self.plan.prompt, self.length + steps
+        if self.length >= self.plan.max_length:
+            self.done = True
+        elif (before + steps) // self.every > before // self.every:
+            enough = self.plan.early_stopping is True and bool((self.end_lengths > 0).all())
+            self.done = enough or not bool(self.hopeful.any())
+
+    def load(self, other: BeamSearch) -> None:
+        """Stand where another search of the same plan and size stands."""
+        self.length, self.done = other.length, other.done
+        for name in ("at", "running", "scores", "ends", "end_scores", "end_lengths", "hopeful"):
+            getattr(self, name).copy_(getattr(other, name))
+
+    def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
+        n = scores.shape[-1]
+        k = min(self.keep, n)
+        if self.plain and can_rank(scores):
+            return self._best(*best_logs(scores, k))
+        logs = self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # in the same memory at every step
+        history = self.running[..., : self.length].flatten(0, 1)
+        self.processed = logs = self.apply([*self.rules, *self.limits], logs, history)
+        if not self.plan.do_sample and self.groups == 1:
+            return self._best(*top(logs, k))
+        total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
+        total = self._diversify(total) if self.groups > 1 else total
+        if self.plan.do_sample:
+            chances = total.log_softmax(-1).exp()
+            index = torch.multinomial(chances.nan_to_num(1.0), self.keep)  # NaN: everything is forbidden to a row
+            best = total.gather(1, index)
+        else:
+            best, index = total.topk(self.keep)
+        return best, index // n, index % n
+
+    def _best(self, each: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Out of the best of each beam [B·beams, n], to which its score adds the same."""
+        total = (each.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)
+        best, index = total.topk(self.keep)
+        return best, index // each.shape[-1], tokens.view(self.batch, -1).gather(1, index)
+
+    def _diversify(self, total: Tensor) -> Tensor:
+        """Vijayakumar et al. 2018, algorithm 1, with Hamming diversity.
+
+        The groups of a prompt choose one after another, and a token loses `diversity_penalty` for each beam of an
+        earlier group that goes on with it at this step. The penalty stays in a beam's score. A group whose search is
+        over takes nothing from the others.
+        """
+        total = total.view(self.prompts, self.groups, self.beams, -1).clone()
+        hopeful = self.hopeful.view(self.prompts, self.groups, 1)
+        used = torch.zeros_like(total[:, 0, 0])  # [prompts, V]
+        for group in range(self.groups):
+            total[:, group] -= self.plan.diversity_penalty * used[:, None]
+            running = total[:, group].index_fill(-1, self.end, NEG_INF).flatten(1)
+            token = running.topk(self.beams).indices % total.shape[-1]
+            used.scatter_add_(1, token, hopeful[:, group].to(used.dtype).expand_as(token))
+        return total.flatten(0, 1).flatten(1)
+
+    def _collect(self, sequences: Tensor, best: Tensor, stops: Tensor) -> None:
+        """Keep the best ends. Only candidates among the first `num_beams` may end, as a finished beam would have."""
+        just = stops & self.first & self.hopeful
+        if self.plan.early_stopping is True:
+            just = just & ~(self.end_lengths > 0).all(dim=1, keepdim=True)
+        value = torch.where(just, best / self.divisors[self.at], 2 * NEG_INF)
+        scores, order = torch.cat([self.end_scores, value], dim=1).topk(self.beams)
+        self.end_scores.copy_(scores)
+        self.ends.copy_(_pick(torch.cat([self.ends, sequences], dim=1), order))
+        lengths = torch.cat([self.end_lengths, just * self.at], dim=1)
+        self.end_lengths.copy_(lengths.gather(1, order))
+
+    def _give_up(self, best: Tensor) -> None:
+        """Where no beam of a row can go on, what they say so far takes the places that no end has."""
+        real = self.scores > NEG_INF / 2  # a beam that is lost may be allowed something
+        over = real.any(dim=1, keepdim=True) & (best.amax(dim=1, keepdim=True) <= NEG_INF / 2) & self.hopeful
+        index = torch.arange(self.beams, device=best.device) - (self.end_lengths > 0).sum(dim=1, keepdim=True)
+        index, free = index.clamp(min=0), index >= 0  # the best beam goes to the first place after the last end
+        take = over & free & real.gather(1, index)
+        values = self.scores.gather(1, index) / self.divisors[self.at]
+        self.ends.copy_(torch.where(take[..., None], _pick(self.running, index), self.ends))
+        self.end_scores.copy_(torch.where(take, values, self.end_scores))
+        self.end_lengths.copy_(torch.where(take, self.at, self.end_lengths))
+        self.stuck |= take
+        self.hopeful &= ~over
+
+    def _judge(self) -> None:
+        """Can a running beam still beat what has ended?"""
+        never = self.plan.early_stopping == "never" and self.plan.length_penalty > 0
+        hope = self.scores[:, :1] / (self.divisors[-1] if never else self.divisors[self.at])
+        worst = torch.where(self.end_lengths > 0, self.end_scores.amin(dim=1, keepdim=True), NEG_INF)
+        self.hopeful &= (hope > worst).any(dim=1, keepdim=True)
+
+    def returned(self) -> Tensor:
+        """Which ends of a prompt come out, the best first: [prompts, num_return_sequences]."""
+        below = self.stuck + 2.0 * (self.end_lengths == 0)  # ends come first, then what could not go on, then nothing
+        scores = (self.end_scores.double() + NEG_INF * below).view(self.prompts, -1)
+        return scores.sort(dim=1, descending=True, stable=True).indices[:, : self.plan.num_return_sequences]
+
+    def result(self) -> Tensor:
+        best = self.returned()
+        lengths = self.end_lengths.view(self.prompts, -1).gather(1, best)
+        ends = _pick(self.ends.view(self.prompts, self.plan.num_beams, -1), best)
+        return ends.flatten(0, 1)[:, : int(lengths.max())]
+
+    def stuck_rows(self) -> list[int]:
+        if self.plain:
+            return []
+        rows = self.stuck.view(self.prompts, -1).gather(1, self.returned())
+        return rows.flatten().nonzero().flatten().tolist()
+
+
+def _pick(x: Tensor, index: Tensor) -> Tensor:
+    """x [B, n, L] at index [B, m] -> [B, m, L]"""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
+
+
+def make_strategy(plan: GenerationPlan, prompt: Tensor) -> Strategy:
+    if plan.num_beams > 1:
+        return BeamSearch(plan, prompt)
+    return Sampling(plan, prompt) if plan.do_sample else Greedy(plan, prompt)

@@ -1,0 +1,142 @@
+"""Which query answers for which object: the cheapest assignment, one to one (Carion et al. 2020, §3.1).
+
+The costs of all decoder layers and pictures are computed where the model is and brought to the host in one transfer;
+scipy solves them there, and the answers go back in one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.heads.base import IGNORED
+from anyformer.heads.box_ops import generalized_iou, to_xyxy
+
+NOT_A_COLUMN = float("nan")  # marks the costs of objects that only fill up a row
+FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # Lin et al. 2017
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionTargets:
+    """The objects of each picture, filled up to the same number: `classes` [B, N] with -100 where there is none,
+    `boxes` [B, N, 4] as centre x, centre y, width, height in 0…1."""
+
+    classes: Tensor
+    boxes: Tensor
+
+    @property
+    def real(self) -> Tensor:
+        return self.classes != IGNORED
+
+    @classmethod
+    def of(cls, labels: Any, n_labels: int, device: torch.device, rows: int) -> DetectionTargets:
+        """From what the ecosystem hands in: a list with {"class_labels": [n], "boxes": [n, 4]} for each picture."""
+        if isinstance(labels, DetectionTargets):
+            return labels
+        found = [_row(label, i, n_labels) for i, label in enumerate(_list(labels))]
+        if len(found) != rows:
+            raise InputError(f"There are labels of {len(found)} pictures, and {rows} pictures.")
+        return cls._fill(found, device)
+
+    @classmethod
+    def _fill(cls, rows: list[tuple[Tensor, Tensor]], device: torch.device) -> DetectionTargets:
+        longest = max((len(classes) for classes, _ in rows), default=0)
+        found = torch.full((len(rows), longest), IGNORED, dtype=torch.long, device=device)
+        boxes = torch.zeros(len(rows), longest, 4, device=device)
+        for row, (classes, places) in enumerate(rows):
+            found[row, : len(classes)] = classes.to(device)
+            boxes[row, : len(classes)] = places.to(boxes)
+        return cls(found, boxes)
+
+
+def _list(labels: Any) -> list[Any]:
+    if isinstance(labels, (list, tuple)) and all(isinstance(label, dict) for label in labels):
+        return list(labels)
+    raise InputError('labels must be a list with one {"class_labels": [n], "boxes": [n, 4]} for each picture.')
+
+
+def _row(label: dict[str, Any], i: int, n_labels: int) -> tuple[Tensor, Tensor]:
+    classes, boxes = label.get("class_labels"), label.get("boxes")
+    if not isinstance(classes, Tensor) or not isinstance(boxes, Tensor):
+        raise InputError(f'labels[{i}] must have tensors "class_labels" and "boxes"; it has: {", ".join(label)}.')
+    if boxes.shape != (len(classes), 4):
+        shape = list(boxes.shape)
+        raise InputError(f"labels[{i}] has {len(classes)} class_labels and boxes of shape {shape}; it must be [n, 4].")
+    if not classes.is_cuda and len(classes):
+        if int(classes.min()) < 0 or int(classes.max()) >= n_labels:
+            worst = int(classes.min()) if int(classes.min()) < 0 else int(classes.max())
+            raise InputError(f"labels[{i}] has the class {worst}; the model has 0 to {n_labels - 1}.")
+        if not bool((boxes[:, 2:] >= 0).all()):  # not a number, too
+            raise InputError(
+                f"labels[{i}] has a box without a width or height of 0 or more: centre x, y, width, height."
+            )
+    return classes, boxes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchCosts:
+    """What counts when queries and objects are put together, and how much."""
+
+    classes: float = 1.0
+    box: float = 5.0
+    giou: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.classes == self.box == self.giou == 0:
+            raise InputError("The costs of class, box and overlap are all 0: nothing tells which query fits an object.")
+
+
+@torch.no_grad()
+def match_costs(
+    logits: Tensor, boxes: Tensor, targets: DetectionTargets, weigh: MatchCosts, focal: bool = False
+) -> Tensor:
+    """[L, B, Q, N] from logits [L, B, Q, C] and boxes [L, B, Q, 4]; no number where a row of targets is filled up."""
+    wanted = targets.classes.clamp(min=0)[None, :, None].expand(*logits.shape[:3], -1)
+    found, real = boxes[..., None, :], targets.boxes[None, :, None]  # [L, B, Q, 1, 4] and [1, B, 1, N, 4]
+    cost = weigh.classes * class_cost(logits, focal).gather(-1, wanted)
+    cost = cost + weigh.box * (found - real).abs().sum(-1)
+    cost = cost - weigh.giou * generalized_iou(to_xyxy(found), to_xyxy(real))
+    most = torch.finfo(cost.dtype).max
+    cost = cost.nan_to_num(nan=most, posinf=most, neginf=most)
+    return cost.masked_fill(~targets.real[None, :, None], NOT_A_COLUMN)
+
+
+def class_cost(logits: Tensor, focal: bool) -> Tensor:
+    """The less likely a class, the dearer. For the focal loss: what it would gain (Zhu et al. 2021)."""
+    if not focal:
+        return -logits.log_softmax(-1).exp()
+    p = logits.sigmoid()
+    yes = FOCAL_ALPHA * (1 - p) ** FOCAL_GAMMA * -(p + 1e-8).log()
+    return yes - (1 - FOCAL_ALPHA) * p**FOCAL_GAMMA * -(1 - p + 1e-8).log()
+
+
+@torch.library.custom_op("anyformer::assign", mutates_args=())  # to a compiler, a box that it need not look into
+def linear_assignment(cost: Tensor) -> Tensor:
+    """[L, B, N]: the query of each object; -1 where it has none, for want of queries or because it is not real."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        raise InputError(
+            "The set loss matches queries and objects with scipy: pip install 'anyformer[detect]'."
+        ) from None
+    host = cost.cpu().numpy()
+    layers, batch, _, most = host.shape
+    found = np.full((layers, batch, most), -1, dtype=np.int64)
+    for layer in range(layers):
+        for row in range(batch):
+            real = np.flatnonzero(~np.isnan(host[layer, row, 0]))  # those that fill up stand anywhere
+            if len(real):
+                queries, objects = linear_sum_assignment(host[layer, row][:, real])
+                found[layer, row, real[objects]] = queries
+    return torch.from_numpy(found).to(cost.device, non_blocking=True)
+
+
+@linear_assignment.register_fake
+def _(cost: Tensor) -> Tensor:
+    layers, batch, _, most = cost.shape
+    return cost.new_empty((layers, batch, most), dtype=torch.long)

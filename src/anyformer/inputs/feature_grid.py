@@ -1,0 +1,48 @@
+"""Pictures as the cells of a residual network's feature grid, projected to a width, with places and a first state."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from anyformer.core.linear import Linear
+from anyformer.core.positions import LearnedGrid
+from anyformer.forward_context import ForwardContext
+from anyformer.inputs.backbone import FeatureInput, ResNetConfig
+from anyformer.inputs.base import Input
+from anyformer.tokens import Tokens
+
+
+class FeatureGridInput(Input):
+    """`positions` are added to the cells, for stacks that would not know where they lie. `n_states`: the picture's mean
+    gives so many vectors of the cells' width, from which a recurrent writer begins (Vinyals et al. 2015)."""
+
+    names = ("pixel_values",)
+
+    def __init__(
+        self,
+        resnet: ResNetConfig,
+        d_model: int,
+        positions: LearnedGrid | None = None,
+        n_states: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.features = FeatureInput(resnet)
+        self.project = Linear(resnet.d_out, d_model)
+        self.norm = nn.LayerNorm(d_model)
+        self.positions, self.dropout, self.d_model = positions, dropout, d_model
+        self.states = Linear(d_model, n_states * d_model) if n_states else None
+
+    def forward(self, run: ForwardContext) -> Tokens:
+        tokens = self.features(run)
+        x = self.norm(self.project(tokens.x))
+        assert tokens.grid is not None
+        x = x if self.positions is None else x + self.positions.table(*tokens.grid)
+        summary = None
+        if self.states is not None:
+            summary = torch.tanh(self.states(x.mean(dim=1))).unflatten(1, (-1, self.d_model))
+        return dataclasses.replace(tokens, x=F.dropout(x, self.dropout, self.training), summary=summary)

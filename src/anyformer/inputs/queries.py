@@ -1,0 +1,112 @@
+"""Learned queries: tokens that come from nowhere and ask (DETR's slots, Perceiver's latents and outputs)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from anyformer.config import Settings
+from anyformer.core.linear import Linear
+from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext, to_bool_mask
+from anyformer.inputs.base import Input
+from anyformer.inputs.image import LearnedTokens
+from anyformer.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedQueriesConfig(Settings):
+    n: int
+    d_model: int
+    as_code: bool = False  # DETR: the tokens start at zero, the learned vectors are their positions
+    source: str  # the stage that tells the batch size
+    prefix: str | None = None  # lets the caller hand in tokens and a mask: "decoder_"
+
+
+class LearnedQueries(Input):
+    def __init__(self, config: LearnedQueriesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vectors = LearnedTokens(config.n, config.d_model)
+        if config.prefix is not None:
+            self.mask_name = f"{config.prefix}attention_mask"
+            self.names = (f"{config.prefix}inputs_embeds", self.mask_name)
+
+    def forward(self, run: ForwardContext) -> Tokens:
+        config = self.config
+        source = run.tokens[config.source]
+        batch = source.packing.batch if source.packing is not None else source.x.shape[0]
+        learned = self.vectors.weight.expand(batch, -1, -1)
+        if not config.as_code:
+            return Tokens(learned)
+        given = run.tensor(f"{config.prefix}inputs_embeds")
+        if given is not None and given.shape != learned.shape:
+            shape = list(learned.shape)
+            raise InputError(f"{config.prefix}inputs_embeds has shape {list(given.shape)}; it must be {shape}.")
+        given_mask = run.tensor(self.mask_name) if self.mask_name is not None else None
+        mask = to_bool_mask(given_mask, (batch, config.n), str(self.mask_name))
+        return Tokens(torch.zeros_like(learned) if given is None else given, mask, code=learned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchesAndQueriesConfig(Settings):
+    n: int
+    d_model: int
+    source: str  # the stage whose patches they join
+    d_source: int
+
+
+class PatchesAndQueries(Input):
+    """A picture's patches, and behind them learned queries that will see and be seen by them (Segmenter)."""
+
+    def __init__(self, config: PatchesAndQueriesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.project = Linear(config.d_source, config.d_model)
+        self.vectors = LearnedTokens(config.n, config.d_model)
+
+    def forward(self, run: ForwardContext) -> Tokens:
+        source = run.tokens[self.config.source].pad()
+        assert source.grid is not None
+        rows, columns = source.grid
+        patches = self.project(source.x[:, -rows * columns :])
+        return Tokens(torch.cat([patches, self.vectors.weight.expand(len(patches), -1, -1)], dim=1), grid=source.grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoregressiveQueriesConfig(Settings):
+    n: int
+    d_model: int
+    source: str  # the stage that tells the batch size
+
+
+class AutoregressiveQueries(Input):
+    """Learned queries asked one after another: each is told the answer of the one before it, a place [x, y].
+
+    Where they are all asked in one pass (training), the answers are `places` [B, n, 2], or else those of `labels`. With
+    a state that remembers, `places` are the answers so far, and the next query alone is asked.
+    """
+
+    names = ("places", "labels")
+
+    def __init__(self, config: AutoregressiveQueriesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vectors, self.start = LearnedTokens(config.n, config.d_model), LearnedTokens(1, config.d_model)
+        self.project = Linear(2, config.d_model)
+
+    def forward(self, run: ForwardContext) -> Tokens:
+        n, batch = self.config.n, run.tokens[self.config.source].pad().x.shape[0]
+        places, labels = run.tensor("places"), run.tensor("labels")
+        places = labels[..., :2] if places is None and labels is not None else places
+        wanted = n if run.state is None else run.state.length
+        if places is None or tuple(places.shape) != (batch, wanted, 2):
+            shape = None if places is None else list(places.shape)
+            raise InputError(f"places has shape {shape}; it must be {[batch, wanted, 2]}: where the joints before are.")
+        told = self.project(places.to(self.project.weight.dtype))
+        start = self.start.weight.expand(batch, -1, -1)
+        if run.state is not None:
+            x = told[:, -1:] if wanted else start
+            return Tokens(x, code=self.vectors.weight[wanted : wanted + 1].expand(batch, -1, -1))
+        return Tokens(torch.cat([start, told[:, :-1]], dim=1), code=self.vectors.weight.expand(batch, -1, -1))

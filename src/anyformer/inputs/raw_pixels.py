@@ -1,0 +1,49 @@
+"""Raw pixels, one token each: the channels, and beside them where the pixel stands, as waves (Perceiver)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
+from anyformer.inputs.base import Input
+from anyformer.tokens import Tokens
+
+
+def fourier_features(
+    rows: int, columns: int, bands: int, resolution: int, device: torch.device | str | None = None
+) -> Tensor:
+    """[rows · columns, 2 + 4 · bands]: each pixel's place from -1 to 1, then the sines and the cosines of it at `bands`
+    frequencies, evenly from 1 to the highest that `resolution` pixels can show (Jaegle et al. 2021, §3.2)."""
+    axes = [torch.linspace(-1.0, 1.0, n, device=device) for n in (rows, columns)]
+    places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)
+    rates = torch.linspace(1.0, resolution / 2, bands, device=device)
+    angles = math.pi * (places.unsqueeze(-1) * rates).flatten(1)  # first all of the rows', then all of the columns'
+    return torch.cat([places, angles.sin(), angles.cos()], dim=-1)
+
+
+class RawPixelInput(Input):
+    """pixel_values [B, C, H, W] of any size -> tokens [B, H · W, C + 2 + 4 · bands]; nothing is learned here."""
+
+    def __init__(self, n_channels: int, bands: int, resolution: int, alias: str = "inputs") -> None:
+        super().__init__()
+        self.n_channels, self.bands, self.resolution = n_channels, bands, resolution
+        self.names = ("pixel_values", alias)
+
+    @property
+    def width(self) -> int:
+        return self.n_channels + 2 + 4 * self.bands
+
+    def forward(self, run: ForwardContext) -> Tokens:
+        _, pixels = run.need(*self.names)
+        if pixels.dim() != 4 or pixels.shape[1] != self.n_channels:
+            raise InputError(
+                f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {self.n_channels}, height, width]."
+            )
+        rows, columns = pixels.shape[2:]
+        places = fourier_features(rows, columns, self.bands, self.resolution, pixels.device).to(pixels)
+        x = torch.cat([pixels.flatten(2).transpose(1, 2), places.expand(len(pixels), -1, -1)], dim=-1)
+        return Tokens(x, grid=(rows, columns))

@@ -1,0 +1,66 @@
+"""A text in which another model has put words at the chosen places (ELECTRA's discriminator reads its generator)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.forward_context import ForwardContext
+from anyformer.inputs.base import Input
+from anyformer.inputs.text import TextInput
+from anyformer.tokens import Tokens
+
+
+class TokenScorer(Protocol):
+    """What scores words: a language head."""
+
+    def score(self, x: Tensor) -> Tensor: ...
+
+
+class ReplacedTokensInput(Input):
+    """Where `labels` says which word was chosen (elsewhere they are below 0), a word drawn from the scores that `words`
+    gives the tokens of the stage `source`. No gradient goes through the draw. `noise` [B, T, vocabulary], uniform in
+    0…1, makes it repeatable. `gaps` [B, n] may say where the chosen words are, if rows have equally many: then nothing
+    is looked for. The heads find the scores, the words wanted and what was replaced in the run's extras.
+    """
+
+    def __init__(self, text: TextInput, words: Any, source: str) -> None:
+        super().__init__()
+        self.text, self.source = text, source
+        self.words: TokenScorer = words
+        self.names = (*text.names, "labels", "noise", "gaps")
+        self.mask_name = text.mask_name
+
+    def forward(self, run: ForwardContext) -> Tokens:
+        labels, ids = run.tensor("labels"), run.tensor("input_ids")
+        if labels is None or ids is None:
+            tokens: Tokens = self.text(run)
+            return tokens
+        if labels.shape != ids.shape:
+            raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(ids.shape)}.")
+        gaps, noise = run.tensor("gaps"), run.tensor("noise")
+        places = (labels >= 0).flatten().nonzero().squeeze(1) if gaps is None else flat_indices(gaps, ids.shape[1])
+        scores = self.words.score(run.tokens[self.source].pad().x.flatten(0, 1)[places])  # [masked tokens, vocabulary]
+        drawn = gumbel_sample(scores.detach(), None if noise is None else noise.flatten(0, 1)[places])
+        filled = ids.flatten().scatter(0, places, drawn).view_as(ids)
+        run.extras["scores"], run.extras["wanted"] = scores, labels.flatten()[places]
+        run.extras["replaced"] = (labels >= 0) & (filled != labels)
+        tokens = self.text(ForwardContext({**run.batch, "input_ids": filled}, run.state, run.training))
+        return tokens
+
+
+def flat_indices(places: Tensor, length: int) -> Tensor:
+    """Places [B, n] in rows of one length as places in all rows laid end to end."""
+    return (places + length * torch.arange(len(places), device=places.device).unsqueeze(1)).flatten()
+
+
+def gumbel_sample(scores: Tensor, noise: Tensor | None = None) -> Tensor:
+    """A word of each row's distribution: the largest of score + Gumbel noise (Maddison et al. 2014). In half precision
+    chance would come in so few steps that rare words are never drawn, and the first of equals too often."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    uniform = torch.rand_like(scores) if noise is None else noise.to(scores.dtype)
+    tiny = torch.finfo(scores.dtype).tiny
+    return (scores - (-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()).argmax(dim=-1)

@@ -1,0 +1,80 @@
+"""How good classes and numbers are: accuracy, F1, Matthews' correlation, Pearson's and Spearman's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.errors import InputError
+
+
+def accuracy(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+    _alike(found, wanted)
+    return float(np.mean([a == b for a, b in zip(found, wanted, strict=True)]))
+
+
+def confusion(found: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """The classes, sorted, and how often each [wanted, found] pair came."""
+    _alike(found, wanted)
+    classes = sorted(set(wanted) | set(found))
+    place = {name: i for i, name in enumerate(classes)}
+    table = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    np.add.at(table, ([place[name] for name in wanted], [place[name] for name in found]), 1)
+    return classes, table
+
+
+def f1(
+    found: Sequence[Any], wanted: Sequence[Any], *, positive: Any = None, average: Literal["macro", "micro"] = "macro"
+) -> float:
+    """Of one class, `positive`; or the mean over classes (macro), or over all decisions together (micro)."""
+    classes, table = confusion(found, wanted)
+    hits, said, there = table.diagonal(), table.sum(axis=0), table.sum(axis=1)
+    if positive is not None:
+        if positive not in classes:
+            return 0.0
+        i = classes.index(positive)
+        return float(2 * hits[i] / max(said[i] + there[i], 1))
+    if average == "micro":
+        return float(2 * hits.sum() / (said.sum() + there.sum()))
+    return float(np.mean(2 * hits / np.maximum(said + there, 1)))
+
+
+def matthews_corrcoef(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+    """Matthews' correlation, for any number of classes (Gorodkin 2004); 0 where one side is always the same."""
+    _, table = confusion(found, wanted)
+    said, there = table.sum(axis=0).astype(float), table.sum(axis=1).astype(float)
+    n = float(table.sum())
+    spread = (n * n - said @ said) * (n * n - there @ there)
+    return float((np.trace(table) * n - said @ there) / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def pearson(found: Sequence[float], wanted: Sequence[float]) -> float:
+    """The correlation of two lists of numbers; 0 if one side is always the same, NaN if one holds NaN."""
+    _alike(found, wanted)
+    x, y = (np.asarray(side, dtype=np.float64) for side in (found, wanted))
+    if np.isnan(x).any() or np.isnan(y).any():
+        return float("nan")
+    x, y = x - x.mean(), y - y.mean()
+    spread = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / spread) if spread > 0 else 0.0
+
+
+def spearman(found: Sequence[float], wanted: Sequence[float]) -> float:
+    """The correlation of the ranks; equal numbers share the mean of theirs. NaN if one side holds NaN."""
+    _alike(found, wanted)
+    return pearson(list(_ranks(found)), list(_ranks(wanted)))
+
+
+def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
+    _, place, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found = (ends - (counts - 1) / 2)[place]
+    return np.where(np.isnan(values), np.nan, found)
+
+
+def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> None:
+    if len(found) != len(wanted) or not len(wanted):
+        raise InputError(f"There are {len(found)} answers for {len(wanted)} rows.")

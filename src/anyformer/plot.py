@@ -1,0 +1,125 @@
+"""Pictures of what attention does, for notebooks and papers. matplotlib loads when the first one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.explorer.plot_attention import heads as heads
+from anyformer.explorer.plot_attention import overlay as overlay
+from anyformer.explorer.plot_attention import rollout as rollout
+from anyformer.explorer.plot_queries import query_boxes as query_boxes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, PAPER = "#1b2a41", "white"
+
+
+def alignment(
+    weights: Tensor,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    path: str | PathLike[str] | None = None,
+    *,
+    title: str = "Which source word each target word looks at",
+) -> Figure:
+    """Cross-attention as a picture: a row for each target word, dark where it looks.
+
+    `weights` is [target, source], or [heads, target, source], of which the mean is drawn. The alignment that
+    `generate` gives has a row for each new token; if `target_tokens` are those of a whole sequence, the tokens before
+    them (the start token) have no row and are left out. With `path` the picture is written there (.png, .svg, .pdf);
+    the figure comes back either way.
+    """
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
+
+    grid = weights.detach().float().cpu()
+    grid = grid.mean(dim=0) if grid.dim() == 3 else grid
+    if grid.dim() == 2 and 0 < len(grid) < len(target_tokens):
+        target_tokens = target_tokens[len(target_tokens) - len(grid) :]
+    expected = (len(target_tokens), len(source_tokens))
+    if grid.dim() != 2 or tuple(grid.shape) != expected:
+        raise InputError(
+            f"weights have shape {list(weights.shape)}; the tokens want {list(expected)}, target by source."
+        )
+    figure = Figure(figsize=(2.6 + 0.5 * expected[1], 2.2 + 0.38 * expected[0]), layout="constrained", facecolor=PAPER)
+    axes = figure.add_subplot()
+    image = axes.imshow(grid.numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+    _label(axes, source_tokens, target_tokens)
+    _write_values(axes, grid)
+    figure.suptitle(title, fontsize=13, color=INK)
+    bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02, aspect=30)
+    bar.set_label("attention weight", color=INK, labelpad=8)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, colors=INK)
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    return figure
+
+
+def temperature(
+    scores: Tensor,
+    labels: Sequence[str],
+    temperatures: Sequence[float] = (0.2, 1.0, 5.0),
+    path: str | PathLike[str] | None = None,
+) -> Figure:
+    """softmax(scores / temperature) as bars, a panel for each temperature, with its entropy in the title.
+
+    `scores` has one number for each label. With `path` the picture is written there; the figure comes back either way.
+    """
+    from matplotlib.figure import Figure
+
+    values = scores.detach().double().cpu()
+    if tuple(values.shape) != (len(labels),) or not temperatures or min(temperatures) <= 0:
+        raise InputError(
+            f"scores have shape {list(values.shape)} for {len(labels)} labels, and the temperatures are "
+            f"{list(temperatures)}; give one score a label and temperatures above 0."
+        )
+    figure = Figure(figsize=(2.6 * len(temperatures), 2.8), layout="constrained", facecolor=PAPER)
+    panels = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
+    for axes, degree in zip(panels, temperatures, strict=True):
+        logs = (values / degree).log_softmax(dim=-1)
+        shares = logs.exp()
+        entropy = float(-(shares * logs).nan_to_num(0.0).sum())
+        axes.bar(range(len(labels)), shares.tolist(), color=INK)
+        axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
+        axes.set_title(f"temperature {degree:g}, entropy {entropy:.2f}", fontsize=10, color=INK)
+        axes.set_ylim(0, 1)
+    panels[0].set_ylabel("probability", color=INK)
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    return figure
+
+
+def _label(axes: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> None:
+    slanted = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(source_tokens)), source_tokens, fontsize=11, **slanted)
+    axes.set_yticks(range(len(target_tokens)), target_tokens, fontsize=11)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("source", color=INK, labelpad=8)
+    axes.set_ylabel("target", color=INK, labelpad=8)
+    axes.tick_params(length=0, colors=INK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    # White lines between the cells, so that rows and columns can be followed with the eye.
+    axes.set_xticks([i - 0.5 for i in range(1, len(source_tokens))], minor=True)
+    axes.set_yticks([i - 0.5 for i in range(1, len(target_tokens))], minor=True)
+    axes.grid(which="minor", color=PAPER, linewidth=1.5)
+    axes.tick_params(which="minor", length=0)
+
+
+def _write_values(axes: Any, grid: Tensor) -> None:
+    """The weight itself, where it is large enough to matter."""
+    for row, values in enumerate(grid.tolist()):
+        for column, value in enumerate(values):
+            if value >= 0.1:
+                colour = PAPER if value > 0.5 else INK
+                axes.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=8, color=colour)

@@ -1,0 +1,77 @@
+"""Rows of ids as tensors, and texts cut to a length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anyformer.errors import InputError
+
+Ids = NDArray[Any]
+
+
+def pad(
+    rows: Sequence[Sequence[int] | Ids],
+    value: int,
+    side: str = "right",
+    more: Mapping[str, Sequence[Sequence[int] | Ids]] | None = None,
+) -> dict[str, Tensor]:
+    """Rows of ids as tensors {input_ids, attention_mask} of one length, and `more` rows like them, padded with 0."""
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    places = np.arange(lengths.max(initial=0))
+    real = places < lengths[:, None] if side == "right" else places[::-1] < lengths[:, None]
+
+    def fill(values: Sequence[Sequence[int] | Ids], rest: int) -> Tensor:
+        table = np.full(real.shape, rest, dtype=np.int64)
+        if len(values) and isinstance(values[0], np.ndarray):
+            table[real] = np.concatenate([np.asarray(row) for row in values])
+        else:
+            table[real] = np.fromiter(chain.from_iterable(values), dtype=np.int64, count=int(lengths.sum()))
+        return torch.from_numpy(table)
+
+    batch = {"input_ids": fill(rows, value), "attention_mask": torch.from_numpy(real.astype(np.int64))}
+    return batch | {name: fill(values, 0) for name, values in (more or {}).items()}
+
+
+def plain(ids: Sequence[int] | Tensor) -> list[int]:
+    return [int(i) for i in (ids.tolist() if isinstance(ids, Tensor) else ids)]
+
+
+def token_budget(engine: Any, max_length: int, pair: bool, special: bool) -> int:
+    """How many tokens of the texts themselves fit into `max_length`."""
+    return beside(engine.num_special_tokens_to_add(pair) if special else 0, max_length)
+
+
+def beside(added: int, max_length: int) -> int:
+    """How many tokens fit into `max_length` beside special ones; none at all is an error."""
+    if max_length <= added:
+        raise InputError(f"max_length is {max_length}, which leaves no room beside the {added} special tokens.")
+    return max_length - added
+
+
+def truncate(engine: Any, first: list[Any], second: list[Any] | None, max_length: int, special: bool) -> list[Any]:
+    """Encodings without special tokens, cut to fit, then framed. Of a pair the longer text is cut first."""
+    left = token_budget(engine, max_length, second is not None, special)
+    rows = []
+    for i, one in enumerate(first):
+        other = second[i] if second is not None else None
+        keep_one, keep_other = truncate_pair(len(one.ids), len(other.ids) if other is not None else 0, left)
+        one.truncate(keep_one)
+        if other is not None:
+            other.truncate(keep_other)
+        rows.append(engine.post_process(one, other, special))
+    return rows
+
+
+def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
+    """Lengths of a pair that fit: the longer gives way until both are equal.  share(9, 3, 8) -> (5, 3)"""
+    if first + second <= room:
+        return first, second
+    short = min(first, second, room // 2)
+    return (short, room - short) if first <= second else (room - short, short)

@@ -1,0 +1,152 @@
+"""What a run says of itself, and to whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from anyformer.training.state import TrainState
+from anyformer.training.step_metrics import StepMetrics
+from anyformer.training.work import Metrics
+
+
+class SpeedMark(NamedTuple):
+    """When the figures of a step were there, and how many tokens had been read by then."""
+
+    time: float
+    step: int
+    tokens: int
+
+
+@dataclass
+class Progress:
+    """Where a run stands, for whoever shows it. Speeds are of this start, breaks not counted.
+
+    The first step of a start sets everything up (compiles, chooses kernels), and on a GPU its figures are there a step
+    later: until those of a second one came, nothing is known of the speed.
+    """
+
+    steps: int
+    state: TrainState
+    minutes: float = 0.0  # that the run may take; 0: no limit
+    figures: StepMetrics | None = None  # of the last step that was read
+    started: float = field(default_factory=time.perf_counter)
+    mark: SpeedMark | None = None  # the first figures of this start
+    waited: float = 0.0  # seconds that the trainer stood still for want of data
+    unit: str = "tokens"  # what `tokens` counts: images, where those are what a model reads
+
+    def begin(self) -> None:
+        self.started, self.figures, self.mark = time.perf_counter(), None, None
+
+    def saw(self, figures: StepMetrics) -> None:
+        self.figures = figures
+        if self.mark is None:
+            self.mark = SpeedMark(time.perf_counter(), figures.step, self.state.tokens)
+
+    @property
+    def step(self) -> int:
+        return self.state.step
+
+    @property
+    def loss(self) -> float:
+        return self.state.loss
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None: not known yet."""
+        since = self._since()
+        return None if since is None else since.tokens / max(since.time, 1e-9)
+
+    @property
+    def padding(self) -> float:
+        """The share of slots that held nothing real."""
+        return 1 - self.state.tokens / max(self.state.slots, 1)
+
+    @property
+    def waiting(self) -> float:
+        """The share of the time that was spent waiting for data."""
+        return self.waited / max(self.seconds, 1e-9)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None: not known yet."""
+        since = self._since()
+        if since is None:
+            return None
+        left = since.time / since.step * (self.steps - self.step)
+        return min(left, max(60 * self.minutes - self.state.seconds, 0.0)) if self.minutes else left
+
+    def _since(self) -> SpeedMark | None:
+        """The time, the steps and the tokens after the first figures; None: there were no others."""
+        if self.mark is None or self.figures is None or self.figures.step == self.mark.step:
+            return None
+        now = SpeedMark(time.perf_counter(), self.figures.step, self.state.tokens)
+        return SpeedMark(now.time - self.mark.time, now.step - self.mark.step, now.tokens - self.mark.tokens)
+
+
+class Callback:
+    """Hears of everything that happens; this one only passes steps on. Display and reports are such."""
+
+    def __init__(self, on_step: Callable[[Progress], None] | None = None) -> None:
+        self.on_step = on_step
+
+    def start(self, progress: Progress) -> None:
+        """Before the first step, or where a run continues."""
+
+    def step(self, progress: Progress) -> None:
+        if self.on_step is not None:
+            self.on_step(progress)
+
+    def log(self, figures: StepMetrics, progress: Progress) -> None:
+        """Every `log_every` steps."""
+
+    def evaluated(self, progress: Progress, metrics: Metrics) -> None: ...
+
+    def saved(self, progress: Progress, path: Path) -> None: ...
+
+    def note(self, text: str) -> None:
+        """A sentence for the user."""
+
+    def stop(self) -> None:
+        """The run is over, one way or another."""
+
+
+class CallbackList(Callback):
+    def __init__(self, watchers: Sequence[Callback]) -> None:
+        super().__init__()
+        self.watchers = watchers
+
+    def start(self, progress: Progress) -> None:
+        for watcher in self.watchers:
+            watcher.start(progress)
+
+    def step(self, progress: Progress) -> None:
+        for watcher in self.watchers:
+            watcher.step(progress)
+
+    def log(self, figures: StepMetrics, progress: Progress) -> None:
+        for watcher in self.watchers:
+            watcher.log(figures, progress)
+
+    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+        for watcher in self.watchers:
+            watcher.evaluated(progress, metrics)
+
+    def saved(self, progress: Progress, path: Path) -> None:
+        for watcher in self.watchers:
+            watcher.saved(progress, path)
+
+    def note(self, text: str) -> None:
+        for watcher in self.watchers:
+            watcher.note(text)
+
+    def stop(self) -> None:
+        for watcher in self.watchers:
+            watcher.stop()

@@ -1,0 +1,367 @@
+"""`anyformer train` and `af.train`: from a user's files to a model folder."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from anyformer import registry
+from anyformer.checkpoints.hf import CARD, write_files
+from anyformer.data.batch_sampler import BatchConfig
+from anyformer.data.files import Paths, check_paths
+from anyformer.data.rows import Rows
+from anyformer.data.settings import DataSettings, TokenizerSettings
+from anyformer.errors import ConfigError, Error, FolderError
+from anyformer.model import Model
+from anyformer.progress import progress_bar
+from anyformer.saving import whole_folder
+from anyformer.tasks import find
+from anyformer.tasks.base import Task, TaskSetup
+from anyformer.tasks.build import find_source, is_folder, load_meta_for, recipe_settings, with_config
+from anyformer.tasks.job import Job
+from anyformer.tasks.schedule_presets import scale_schedule
+from anyformer.tasks.split import Split, hold_out, split_files, take_share
+from anyformer.tasks.text import TextTask
+from anyformer.training.adapters import narrow
+from anyformer.training.callbacks import Callback, CallbackList, Progress
+from anyformer.training.card import command_of, write_card
+from anyformer.training.datafiles import check_files, loose_files
+from anyformer.training.display import Display
+from anyformer.training.distributed import Devices, open_devices
+from anyformer.training.dotted_keys import Sections, expand_keys, flatten, resolve, show
+from anyformer.training.energy import EnergyMeter
+from anyformer.training.facts import Start, facts
+from anyformer.training.record import can_capture_steps
+from anyformer.training.report import MetricsFile, summary, write_report
+from anyformer.training.run_folder import (
+    START,
+    check_folder,
+    check_same,
+    hold_folder,
+    is_first,
+    remove_run_folder,
+    saved_schedule,
+    start_run_folder,
+)
+from anyformer.training.seeds import seed_everything
+from anyformer.training.settings import TrainSettings
+from anyformer.training.state import TrainState
+from anyformer.training.tensorboard import TensorBoard
+from anyformer.training.trainer import Trainer
+from anyformer.training.work import Metrics
+
+LONG = 5000  # steps
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of a disk that takes no more
+# What `anyformer run` takes, where it is more than one thing.
+INPUTS = {
+    "answer": "QUESTION TEXT",
+    "ask-image": "PICTURE QUESTION",
+    "classify-pair": "TEXT TEXT",
+    "match": "PICTURE TEXT TEXT",
+}
+LORA_LR_FACTOR = 10  # adapters start at nothing and are small: they learn at so many times the rate of whole matrices
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What the user asks for. `given` are settings as dotted keys, in the order in which they count."""
+
+    task: str
+    recipe: str  # its name, or a model folder or the name of a shipped model, to fine-tune
+    data: Paths
+    out: Path
+    valid: Paths | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """The order with everything found out that it did not say."""
+
+    order: TrainRequest
+    source: str  # the recipe's name, or the path of the folder that is fine-tuned
+    kind: type[Task]
+    split: Split
+    sections: Sections
+
+    @property
+    def rows(self) -> Rows:
+        return self.split.train
+
+    @property
+    def valid(self) -> Rows | None:
+        return self.split.valid
+
+    @property
+    def train(self) -> TrainSettings:
+        settings = self.sections["train"]
+        assert isinstance(settings, TrainSettings)
+        return settings
+
+    @property
+    def data(self) -> DataSettings:
+        settings = self.sections["data"]
+        assert isinstance(settings, DataSettings)
+        return settings
+
+    @property
+    def fingerprints(self) -> dict[str, str | None]:
+        return {"rows": self.rows.fingerprint, "valid": None if self.valid is None else self.valid.fingerprint}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run ended with; `str()` of it is the summary."""
+
+    folder: Path
+    state: TrainState
+    lines: Sequence[str]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of the last evaluation."""
+        return self.state.metrics
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def plan(order: TrainRequest) -> TrainPlan:
+    """Read the data, and settle every setting: the user's, else the recipe's, else the task's, else the usual."""
+    kind, source = find(order.task), find_source(order.recipe)
+    check_paths("data", order.data)
+    if order.valid is not None:
+        check_paths("valid", order.valid)
+    sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
+    # A run that goes on has the pace that it had: steps and rows that differ now would suggest another.
+    given = {**(saved_schedule(order.out) if order.resume else {}), **order.given}
+    known = load_meta_for(source, kind.fits) if is_folder(source) else None
+    suits: dict[str, Any] = {}  # what the recipe says of training
+    if known is None:
+        recipe_settings(source, None, kind.fits, kind.wanted)  # refuses before any data is read
+        found = registry.recipe(source)
+        sections, suits = {"model": found.config, **sections}, dict(found.training)
+    else:
+        sections = {"model": known.config, **sections}
+    blank: Sections = {**sections, "train": TrainSettings()}
+    usual = resolve(blank, {**suits, **given})
+    if known is not None:
+        with_config(known, usual["model"])  # an error is one before the data is read
+    check_tokenizer_settings(order.recipe, known is not None, kind, usual, sections)
+    data = usual["data"]
+    assert isinstance(data, DataSettings)
+    split = read_rows(order, kind, data, usual["task"])
+    pace = {key.removeprefix("train."): value for key, value in suits.items() if key.startswith("train.")}
+    advice = {"steps": TrainSettings().steps, **kind.advice(known is None, len(split.train)), **pace}
+    asked = expand_keys(blank, given)
+    if "train.steps" in asked:
+        assert isinstance(usual["train"], TrainSettings)
+        advice = scale_schedule(advice, usual["train"].steps)
+    if "train.batch_size" in asked or "batch_size" in pace:
+        advice.pop("batch_tokens", None)
+    usual_train = TrainSettings(**advice)
+    given = {**{key: value for key, value in suits.items() if not key.startswith("train.")}, **given}
+    chosen = resolve({**sections, "train": usual_train}, given)
+    if getattr(chosen["train"], "lora", 0) and "lr" in advice:
+        usual_train = usual_train.replace(lr=LORA_LR_FACTOR * usual_train.lr)
+        chosen = resolve({**sections, "train": usual_train}, given)
+    return TrainPlan(order, source, kind, split, chosen)
+
+
+def read_rows(order: TrainRequest, kind: type[Task], data: DataSettings, options: Any) -> Split:
+    rows = kind.read(order.data, data)
+    if order.valid is not None:
+        found = split_files(rows, kind.read(order.valid, data))
+    else:
+        found = hold_out(rows, data.held_out, kind.row_classes(rows, options) if data.held_out != 0 else None)
+    return replace(found, train=take_share(found.train, data.share))
+
+
+def check_tokenizer_settings(recipe: str, folder: bool, kind: type[Task], chosen: Sections, before: Sections) -> None:
+    """Settings of words and labels that would have no effect, because they follow from something else, are refused."""
+    tokenizer, usual = chosen["tokenizer"].to_json(), TokenizerSettings().to_json()
+    changed = [name for name in ("kind", "vocab_size") if tokenizer[name] != usual[name]]
+    if folder and changed:
+        raise ConfigError(
+            f"{recipe} brings its own tokenizer: leave tokenizer.{changed[0]} out, or give tokenizer.path."
+        )
+    follows = {"vocab_size": "the tokenizer (tokenizer.vocab_size)", "n_labels": "the labels in the data"}
+    for name, source in follows.items() if issubclass(kind, TextTask) else ():
+        if name in before["model"].names() and getattr(chosen["model"], name) != getattr(before["model"], name):
+            raise ConfigError(f"model.{name} follows from {source}; leave it out.")
+
+
+def run(order: TrainRequest) -> Trained:
+    """Train to the end. With `resume`, the run in the folder is continued, or started if the folder is empty."""
+    check_folder(order.out, order.resume)  # a refusal makes no folder
+    with hold_folder(order.out):
+        return _run(replace(order, resume=check_folder(order.out, order.resume)))
+
+
+def _run(order: TrainRequest) -> Trained:
+    chosen = plan(order)
+    settings = flatten(chosen.sections)
+    if order.resume:
+        check_resumed(chosen)
+    with open_devices(chosen.train.device, chosen.train.parallel) as devices:
+        with devices.first_one_first():
+            job = prepare(chosen, devices)
+            can_capture_steps(job, chosen.train, devices)  # an error is one before anything is written
+            if devices.first and not order.resume:
+                start_run_folder(order.out, settings, chosen.fingerprints, loose_files((chosen.rows, chosen.valid)))
+            if devices.first and not (order.out / START).is_dir():  # a run may be killed before it is there
+                keep_tokenizer(job.task, order.out)
+        try:
+            return train_job(job, chosen, devices)
+        except Error:
+            if devices.first and not order.resume:
+                remove_run_folder(order.out)
+            raise
+
+
+def check_resumed(chosen: TrainPlan) -> None:
+    """A run goes on with the settings and the data that it was begun with."""
+    check_same(chosen.order.out, flatten(chosen.sections), chosen.fingerprints)
+    if is_first():
+        check_files(chosen.order.out, loose_files((chosen.rows, chosen.valid)))
+
+
+def prepare(chosen: TrainPlan, devices: Devices, quiet: bool = False) -> Job:
+    """The task with its model and its rows; the tokenizer is learned once, and found again by whoever comes later.
+    `quiet` leaves standard output to the answer."""
+    order, sections = chosen.order, chosen.sections
+    tokenizer = sections["tokenizer"]
+    assert isinstance(tokenizer, TokenizerSettings)
+    if (order.out / START / "tokenizer.json").exists() and not is_folder(chosen.source):
+        tokenizer = tokenizer.replace(path=str(order.out / START))
+    seed_everything(chosen.train.seed)
+    setup = TaskSetup(sections.get("model"), chosen.data, tokenizer, sections["task"], chosen.split.whole)  # type: ignore[arg-type]
+    task = chosen.kind.begin(chosen.source, chosen.rows, chosen.valid, setup)
+    task.smoothing = chosen.train.label_smoothing
+    # What is done to pictures before the step is hundreds of small kernels, which a long run soon gets back.
+    long = devices.device.type == "cuda" and chosen.train.steps > LONG
+    task.compiled = chosen.train.compile or long
+    said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
+    task.model.origin.settings.update(said)
+    task.model.origin.files.pop(CARD, None)  # of the model that is fine-tuned; this one gets its own
+    batch = BatchConfig(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)
+    with progress_bar("Preparing", stderr=quiet) as bar:
+        progress = bar if devices.first else None
+        return Job(
+            task, chosen.rows, chosen.valid, batch=batch, data=chosen.data, seed=chosen.train.seed, progress=progress
+        )
+
+
+def keep_tokenizer(task: Task, folder: Path) -> None:
+    """The tokenizer as it was learned, until the model is there: learning it again might not give the same."""
+    with whole_folder(folder / START) as draft:
+        write_files(task.model.origin.files, draft)
+
+
+def train_job(job: Job, chosen: TrainPlan, devices: Devices) -> Trained:
+    order, out = chosen.order, chosen.order.out
+    meter = EnergyMeter(devices.device)
+    use = f"anyformer run {order.task} --model {out} {INPUTS.get(order.task, 'INPUT')}"
+    # Words and labels are the data's by now, and not the recipe's.
+    page = ReportPage(out, f"{order.task}: {order.recipe}", flatten({**chosen.sections, "model": job.model.config}))
+    watchers: list[Callback] = []
+    if devices.first:
+        display = Display(job.model, devices.device, job.metric, devices.ranks)
+        watchers = [display, MetricsFile(out), TensorBoard(out), page]
+    engine = Trainer(job, chosen.train, devices, out, CallbackList(watchers), meter)
+    if devices.first:
+        for line in inferred(job, chosen, devices):
+            display.note(line)
+    try:
+        state = engine.run(order.resume)
+    except OSError as error:
+        if not out.exists():
+            raise FolderError(
+                f"{out} was removed while the run was writing to it; start again with an --out that stays."
+            ) from None
+        if error.errno not in FULL:
+            raise
+        raise FolderError(f"{out} cannot be written ({error.strerror}).{engine.how_to_go_on()}") from None
+    finally:
+        meter.stop()
+    lines = summary(state, job.metric, engine.progress.unit, meter.how, use)
+    if devices.first:
+        page.write(lines)
+        order = chosen.order
+        given = expand_keys(chosen.sections, order.given)
+        write_card(
+            out,
+            task=order.task,
+            about=chosen.kind.about,
+            base=order.recipe if is_folder(chosen.source) else f"none; the recipe `{order.recipe}`, from scratch",
+            command=command_of(order.task, order.recipe, order.data, order.valid, out, given),
+            use=use,
+            split=chosen.split,
+            metric=job.metric,
+            state=state,
+        )
+        print("\n".join(["", *lines]), flush=True)
+    return Trained(out, state, lines)
+
+
+def inferred(job: Job, chosen: TrainPlan, devices: Devices) -> list[str]:
+    """What was found out and not said, to be read before the first step; the adapters are on the model by now."""
+    named, folder = chosen.order.recipe, is_folder(chosen.source)
+    where = named if not folder or named == chosen.source else f"{named} ({chosen.source})"
+    weights = f"fine-tuned from {where}" if folder else f"from scratch, by the recipe {where}"
+    said = chosen.sections["tokenizer"].to_json()
+    kind = said["kind"] or getattr(job.task, "kind", "")
+    learned = f"that of {named}" if folder else f"{kind}, learned from the rows for training"
+    start = Start(weights, f"from {said['path']}" if said["path"] else learned)
+    return facts(job, chosen.split, start, chosen.train, devices)
+
+
+class ReportPage(Callback):
+    """report.html, anew after every evaluation."""
+
+    def __init__(self, folder: Path, title: str, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.folder, self.title, self.settings = folder, title, settings
+
+    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+        self.write([f"step {progress.step:,} of {progress.steps:,}"])
+
+    def write(self, lines: Sequence[str]) -> None:
+        write_report(self.folder, self.title, lines, self.settings)
+
+
+def dry_run(order: TrainRequest) -> str:
+    """What a run would find out, as comments, and every setting, resolved, as lines of YAML: everything is done that is
+    done before the first step, but that nothing is written and a recipe's weights are not drawn."""
+    order = replace(order, resume=check_folder(order.out, order.resume))
+    chosen = plan(order)
+    if order.resume:
+        check_resumed(chosen)
+    with open_devices(chosen.train.device, chosen.train.parallel) as devices:
+        with nullcontext() if is_folder(chosen.source) else registry.without_weights():
+            job = prepare(chosen, devices, quiet=True)
+        can_capture_steps(job, chosen.train, devices)
+        narrow(job.model, chosen.train, devices)
+        lines = inferred(job, chosen, devices)
+    return "\n".join([*(f"# {line}" for line in lines), show(resolved(chosen, job.task), follows(chosen, job.model))])
+
+
+def resolved(chosen: TrainPlan, task: Task) -> Sections:
+    """The settings with what the task made of those that were left to it."""
+    data, tokenizer = chosen.sections["data"], chosen.sections["tokenizer"]
+    if isinstance(task, TextTask):
+        data = data.replace(max_length=task.max_length)
+    if not is_folder(chosen.source):
+        tokenizer = tokenizer.replace(kind=tokenizer.to_json()["kind"] or getattr(task, "kind", None))
+    return {**chosen.sections, "task": task.settings, "data": data, "tokenizer": tokenizer}
+
+
+def follows(chosen: TrainPlan, model: Model) -> dict[str, Any]:
+    """The model's settings that are not the user's to choose: they follow from the task, the data and the tokenizer."""
+    given, found = flatten({"model": chosen.sections["model"]}), flatten({"model": model.config})
+    return {key: value for key, value in found.items() if given.get(key, ...) != value}

@@ -1,0 +1,157 @@
+"""Dotted keys: the same settings in --set, in a file given with --config, in Python and in a folder's config.json.
+
+sections = {"train": TrainSettings(), "model": GPT2()}
+resolve(sections, {"train.lr": "3e-4", "n_layers": 2})     # a new dict of sections, types checked
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from anyformer.config import Settings, parse, plain
+from anyformer.errors import ConfigError, nearest
+from anyformer.jsonfile import parse_json
+
+Sections = dict[str, Settings]
+
+
+def flatten(sections: Mapping[str, Settings]) -> dict[str, Any]:
+    """Every key with its value as JSON holds it, in order.  {"train.steps": 10000, …}"""
+    return {key: value for name, settings in sections.items() for key, value in _walk(name, settings)}
+
+
+def _walk(prefix: str, settings: Settings) -> Iterator[tuple[str, Any]]:
+    for name in settings.names():
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            yield from _walk(f"{prefix}.{name}", value)
+        else:
+            yield f"{prefix}.{name}", plain(value)
+
+
+def resolve(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> Sections:
+    """The sections with what was given put in; a text is read as the key's type wants it."""
+    whole = expand_keys(sections, given)
+    return {
+        name: _change(
+            settings, {k.removeprefix(f"{name}."): v for k, v in whole.items() if k.startswith(f"{name}.")}, name
+        )
+        for name, settings in sections.items()
+    }
+
+
+def expand_keys(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, by whole keys."""
+    known = flatten(sections)
+    return {_full(key, known): value for key, value in _unnest(given, known)}
+
+
+def _unnest(given: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """{"train": {"steps": 5}} -> train.steps: 5; what is itself a key keeps its mapping."""
+    for key, value in given.items():
+        if isinstance(value, Mapping) and f"{prefix}{key}" not in known:
+            yield from _unnest(value, known, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _full(key: str, known: Collection[str]) -> str:
+    """The whole key; one without its section is enough where only one section has it.  n_layers -> model.n_layers"""
+    if key in known:
+        return key
+    ends = [whole for whole in known if whole.partition(".")[2] == key]
+    if len(ends) == 1:
+        return ends[0]
+    if len(ends) > 1:
+        raise ConfigError(f'"{key}" may mean {" or ".join(ends)}; give the whole key.')
+    hint = nearest(key, known) or nearest(key.rpartition(".")[2], [whole.rpartition(".")[2] for whole in known])
+    alone = len({whole.partition(".")[0] for whole in known}) < 2
+    see = f"There are: {', '.join(known) or 'none'}." if alone else "See all of them with --dry-run."
+    raise ConfigError(f'There is no setting "{key}".{hint} {see}')
+
+
+def _change(settings: Settings, changes: Mapping[str, Any], prefix: str) -> Settings:
+    direct: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        name, _, rest = key.partition(".")
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            direct[name] = _read(settings, name, value, f"{prefix}.{name}")
+    for name, some in inner.items():
+        direct[name] = _change(getattr(settings, name), some, f"{prefix}.{name}")
+    return settings.replace(**direct) if direct else settings
+
+
+def _read(settings: Settings, name: str, value: Any, key: str) -> Any:
+    try:
+        return parse(value, settings.hint(name)) if isinstance(value, str) else settings.shape(name, value)
+    except ValueError as error:
+        raise ConfigError(f"{key} is {value!r}; it takes {error}.") from None
+
+
+def task_options(kind: type[Settings], given: Mapping[str, str]) -> dict[str, Any]:
+    """What was given of a task's own settings, by their names.  {"task.lowercase": "true"} -> {"lowercase": True}"""
+    usual = {"task": kind()}
+    chosen = resolve(usual, given)["task"]
+    named = [_full(key, flatten(usual)).split(".")[1] for key in given]
+    return {name: getattr(chosen, name) for name in named}
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
+    """["train.lr=3e-4"] -> {"train.lr": "3e-4"}"""
+    pairs = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ConfigError(f'"{text}" is no setting; write --set KEY=VALUE, such as --set train.lr=3e-4.')
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def read_config(path: str | PathLike[str]) -> dict[str, Any]:
+    """The keys of a YAML or JSON file: dotted, or nested by section, or both."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"The settings in {path} cannot be read: {why}.") from None
+    data = parse_json(text, str(path), error=ConfigError) if path.suffix == ".json" else _yaml(path, text)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold settings, such as train.steps: 1000.")
+    return {str(key): value for key, value in data.items()}
+
+
+def _yaml(path: Path, text: str) -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+        """YAML 1.1 takes 1e-12 for a string, JSON writes a number so: what --dry-run prints must be read as it was."""
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), "-+0123456789"
+    )
+    try:
+        return yaml.load(text, Loader)  # a SafeLoader: it makes plain values only
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}," if where is not None else ""
+        raise ConfigError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', error)}.") from None
+
+
+def show(sections: Mapping[str, Settings], follows: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Every key as a line of YAML, so that the list is itself a file for --config. Keys that `follows` names have the
+    value that it gives, as comments: they are not to be chosen."""
+    lines = {key: f"{key}: {json.dumps(value)}" for key, value in flatten(sections).items()}
+    lines |= {
+        key: f"# {key}: {json.dumps(value)} (follows from the task and the data)" for key, value in follows.items()
+    }
+    return "\n".join(lines.values())

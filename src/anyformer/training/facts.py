@@ -1,0 +1,85 @@
+"""What a run found out before its first step, in words: which column is what, the classes, how rows were split, the
+model, what is trained of it, the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from anyformer.model import Model
+from anyformer.tasks.base import listing, spell_columns
+from anyformer.tasks.job import Job
+from anyformer.tasks.split import SMALL, Split
+from anyformer.tasks.text import TextTask
+from anyformer.training.distributed import Devices
+from anyformer.training.settings import TrainSettings
+from anyformer.training.step import choose_precision
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the weights and the tokenizer come from, in words."""
+
+    weights: str
+    tokenizer: str
+
+
+def facts(job: Job, split: Split, start: Start, settings: TrainSettings, devices: Devices) -> list[str]:
+    """A line for each, "name: value", and a warning if too few rows are held out. Parameters are counted as the model
+    has them now, adapters and frozen ones included."""
+    model, found = job.model, job.task.inferred()
+    if "tokenizer" in found:
+        found["tokenizer"] += f", {start.tokenizer}"
+    if "length" in found:
+        found["length"] += long_rows(job)
+    precision = choose_precision(settings.precision, devices.device)
+    processes = f", {devices.ranks} processes" if devices.many else ""
+    found = {"columns": spell_columns(split.train), **found, "rows": counts(split)}
+    found |= {"weights": start.weights + new_parts(model), "parameters": trained(model, settings)}
+    found |= {"device": f"{devices.device}{processes}, {precision}"}
+    width = max(map(len, found)) + 1
+    return [*(f"{name + ':':<{width}} {value}" for name, value in found.items()), *warnings(split)]
+
+
+def long_rows(job: Job) -> str:
+    """How many rows fill the length at which texts are cut."""
+    task = job.task
+    if not isinstance(task, TextTask) or task.windows or not task.cached:
+        return ""
+    full = max(int((job.examples.sizes(name) >= task.max_length).sum()) for name in task.sequences)
+    return f"; {full:,} rows are as long or longer" if full else ""
+
+
+def counts(split: Split) -> str:
+    if split.valid is None:
+        return f"{len(split.train):,} for training, none for validation: no evaluation (--valid takes rows for it)"
+    held = f"held out, {split.how}" if split.whole is not None else split.how
+    return f"{len(split.train):,} for training, {len(split.valid):,} for validation ({held})"
+
+
+def warnings(split: Split) -> list[str]:
+    if not split.few:
+        return []
+    return [
+        f"Warning: fewer than {SMALL} rows are held out, and the best weights are chosen by them; a score on so few is"
+        " rough. Give --valid, or more rows."
+    ]
+
+
+def new_parts(model: Model) -> str:
+    """The parts of a fine-tuned model that did not come with it."""
+    parts = dict.fromkeys(".".join(name.split(".")[:2]) for name in model.origin.new)
+    return f"; new: {listing(list(parts))}" if parts else ""
+
+
+def trained(model: nn.Module, settings: TrainSettings) -> str:
+    """How many parameters there are, and what is frozen."""
+    sizes = {id(one): (one.numel(), one.requires_grad) for one in model.parameters()}
+    total, free = sum(n for n, _ in sizes.values()), sum(n for n, learns in sizes.values() if learns)
+    if settings.lora:
+        adapters = f"LoRA adapters of rank {settings.lora} and new heads"
+        return f"{free:,} of {total:,} are trained ({adapters}); the others are frozen"
+    if settings.freeze:
+        return f"{free:,} of {total:,} are trained; frozen: {', '.join(settings.freeze)}"
+    return f"{total:,}, all trained" if free == total else f"{free:,} of {total:,} are trained"

@@ -1,0 +1,100 @@
+"""What a step looks at on the host. A step that is recorded once and replayed must do the same whatever its values are:
+it may not read a number back, make a size follow from values, draw on the host, or bring something from there."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Operations that read values, or whose results are as large as the values say. `lift_fresh` is `torch.tensor(…)`: on a
+# GPU, numbers that come from the host.
+SYNC_OPS = frozenset(
+    "_local_scalar_dense nonzero nonzero_static masked_select masked_scatter_backward _unique unique_dim _unique2"
+    " unique_consecutive bincount repeat_interleave equal lift_fresh _pin_memory".split()
+)
+INDEXING = frozenset("index index_put index_put_ _unsafe_index _unsafe_index_put _index_put_impl_".split())
+SYNCHRONISING = "called a synchronizing CUDA operation"  # PyTorch's warning
+
+
+class HostSyncDetector(TorchDispatchMode):
+    """Notes the operations by which a step would depend on more than the shapes of what it is given."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in SYNC_OPS and not _sized(name, kwargs or {}):
+            self.found.append(name)
+        elif name in INDEXING and _chooses(args):
+            self.found.append(f"{name} by a mask")
+        elif name in ("_to_copy", "copy_") and _moves(args, made):
+            self.found.append("a copy between host and device")
+        return made
+
+
+def _sized(name: str, kwargs: Mapping[str, Any]) -> bool:
+    return name == "repeat_interleave" and kwargs.get("output_size") is not None
+
+
+def _chooses(args: Sequence[Any]) -> bool:
+    """A mask as an index picks as many as it holds; one value at all of them is filled in without counting."""
+    masks = [one for one in args[1] if isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8)]
+    filled = len(args) > 2 and isinstance(args[2], Tensor) and args[2].numel() == 1
+    return bool(masks) and not filled
+
+
+def _moves(args: Sequence[Any], made: Any) -> bool:
+    tensors = [one for one in (*args, made) if isinstance(one, Tensor)]
+    return len({one.device.type for one in tensors}) > 1
+
+
+@contextmanager
+def detect_host_syncs(device: torch.device, inside: bool = True) -> Iterator[list[str]]:
+    """A list that has, afterwards, what the step looked at. `inside` off: a compiled step, whose operations are its own
+    affair; what the device and the host's generators notice is noted all the same."""
+    found: list[str] = []
+    before = _chance() if device.type == "cuda" else None
+    with _synchronising(device, found):
+        if inside:
+            with HostSyncDetector(found):
+                yield found
+        else:
+            yield found
+    if before is not None and before != _chance():
+        found.append("a draw on the host")
+
+
+@contextmanager
+def _synchronising(device: torch.device, found: list[str]) -> Iterator[None]:
+    """PyTorch warns of operations for which the host waits; the step goes on as if nothing were."""
+    if device.type != "cuda":
+        yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+    found += ["a wait for the device" for one in said if SYNCHRONISING in str(one.message)]
+
+
+def _chance() -> tuple[bytes, Any, str, bytes]:
+    """Where the host's generators stand."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), f"{name} {rest}", np.asarray(keys).tobytes()

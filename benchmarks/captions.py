@@ -85,7 +85,7 @@ def ask(place: str, name: str, pictures: Sequence[ImageFile], device: str, data:
         Said(answer.text, work.looks(picture, list(answer.ids)))
         for picture, answer in zip(pictures, answers, strict=True)
     ]
-    figures = {} if data is None else evaluate_task("caption", place, data, device=device).figures
+    figures = {} if data is None else evaluate_task("caption", place, data, device=device).metrics
     print(f"{name}: {parameters:,} parameters, {time.perf_counter() - started:.1f} s", flush=True)
     return Captioner(name, work.model.family, parameters, said, figures)
 

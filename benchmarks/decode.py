@@ -104,7 +104,7 @@ def weight_bytes(model: torch.nn.Module, stage: str = "decoder") -> int:
     for name, module in model.named_modules():
         read = name.startswith((f"stages.{stage}", "heads.")) and not name.endswith(".kv")
         if isinstance(module, Linear) and read:
-            total += module.d_in * module.d_out * (1 if module.quantised else module.weight.element_size())
+            total += module.d_in * module.d_out * (1 if module.is_quantized else module.weight.element_size())
     return total
 
 

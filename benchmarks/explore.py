@@ -46,7 +46,7 @@ NEXT: list[tuple[str, dict[str, Any]]] = [
 def text_of(opened: LoadedModel, tokens: int, number: int) -> str:
     """About so many tokens, different for every number."""
     words = [f"Text {number}.", *(WORDS[i % len(WORDS)] for i in range(tokens))]
-    while len(opened.cut(" ".join(words))[0]) > tokens:
+    while len(opened.tokenize(" ".join(words))[0]) > tokens:
         words.pop()
     return " ".join(words)
 
@@ -73,7 +73,7 @@ def main() -> None:
     given = parser.parse_args()
     path = given.model or dict(packaged())["SmolLM2-135M-Instruct"]
     opened = LoadedModel.load(path)
-    tokens = len(opened.cut(text_of(opened, given.tokens, 0))[0])
+    tokens = len(opened.tokenize(text_of(opened, given.tokens, 0))[0])
     print(f"{torch.get_num_threads()} threads, {tokens} tokens, medians of {given.rounds}")
     found: dict[str, list[tuple[float, int]]] = {}
     for number in range(given.rounds + 1):

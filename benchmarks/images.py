@@ -3,7 +3,7 @@
     python benchmarks/images.py                    # 2 CPU cores: ViT-B/16, 8 pictures, float32
     python benchmarks/images.py --device cuda      # ViT-B/16 and DETR-R50 running, ViT-B/16 training, bfloat16
 
-Ours runs as a user gets it: `af.load(folder, …).optimise()`, on a GPU also `.compile(mode="reduce-overhead")`, which
+Ours runs as a user gets it: `af.load(folder, …).optimize()`, on a GPU also `.compile(mode="reduce-overhead")`, which
 records what it compiled and replays it. A training step is everything (forward, backward, clipping, AdamW), ours by
 `Engine.step`, the loop of `anyformer train`. transformers and timm are the packages; where one is not installed its
 column is left out.
@@ -48,7 +48,7 @@ def running(theirs: Any, pixels: Tensor, device: str, rows: int) -> dict[str, St
     """The same weights in both; logits are compared before anything is timed."""
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        ours = af.load(folder, device=device).optimise(rows)
+        ours = af.load(folder, device=device).optimize(rows)
     theirs = theirs.to(device).eval()
     pixels = pixels.to(device, ours.dtype)
     with torch.inference_mode():

@@ -3,7 +3,7 @@
     python benchmarks/joints.py                     # CPU, one picture and 16
     python benchmarks/joints.py --device cuda       # bfloat16 autocast, one picture and 64
 
-How well either places joints is for `anyformer train pose` (with --set model.in_turn=true) and `anyformer eval` to say.
+Accuracy is what `anyformer train pose` (with --set model.autoregressive=true) and `anyformer eval` report.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     device = parser.parse_args().device
-    for name in ("joints-128", "joints-96"):
+    for name in ("keypoint-detr-128", "keypoint-detr-96"):
         for rows in (1, 64 if device == "cuda" else 16):
             found = []
             for in_turn in (False, True):
-                model = af.build(name, in_turn=in_turn).to(device)
+                model = af.build(name, autoregressive=in_turn).to(device)
                 side, channels = model.config.image_size[0], model.config.n_channels  # type: ignore[attr-defined]
                 found.append(milliseconds(model, torch.randn(rows, channels, side, side, device=device)))
-            joints = model.config.n_joints  # type: ignore[attr-defined]
+            joints = model.config.n_keypoints  # type: ignore[attr-defined]
             once, turns = found
             print(
                 f"{name:<11} {joints:>3} joints  batch {rows:<3} once {once:8.1f} ms  in turn {turns:8.1f} ms"

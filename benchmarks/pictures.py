@@ -93,7 +93,7 @@ def feeding(files: list[bytes], batch: int = 512) -> float:
     """Kept pictures as stacked batches."""
     processor = ImageProcessor(size=(32, 32))
     rows = ListRows([{"image": ImageFile.of(content)} for content in files])
-    examples = DecodedImages(rows, lambda row: {"image": processor.place(row["image"].open())[0]})
+    examples = DecodedImages(rows, lambda row: {"image": processor.resize(row["image"].open())[0]})
 
     def run() -> None:
         for start in range(0, len(files), batch):
@@ -111,7 +111,7 @@ def augmenting(device: str, batch: int, side: int, settings: Augmentation, compi
 
     def run() -> None:
         for _ in range(times):
-            processor.normalise(augment(given, settings, chance, compiled=compiled)["pixels"])
+            processor.normalize(augment(given, settings, chance, compiled=compiled)["pixels"])
 
     return rates(times * batch, run, device=device)[0]
 
@@ -129,7 +129,7 @@ def main() -> None:
         )
         print(f" ratio {ours / theirs:.2f}")
     print(f"feed kept 32 x 32 in batches of 512, one core: {feeding(small()[0]):,.0f} pictures/s")
-    strong = ClassifyImageOptions().augment.replace(magnitude=0.9, erase=0.25, mixed=1.0)  # as DeiT
+    strong = ClassifyImageOptions().augment.replace(magnitude=0.9, random_erasing=0.25, mix_prob=1.0)  # as DeiT
     for side, batch in ((32, 512), (224, 64)):
         for compiled in (False, True) if options.device != "cpu" else (False,):
             found_rate = augmenting(options.device, batch, side, strong, compiled)

@@ -30,7 +30,7 @@ SHELL = """anyformer() {
     [ "$1" = train ] && [ "$last" = --out ] && [ -e "$word/train.json" ] && more+=(--resume)
     last="$word"
   done
-  [ "$1" = train ] && [ -n "$MINUTES" ] && more+=(--set "train.minutes=$MINUTES")
+  [ "$1" = train ] && [ -n "$MINUTES" ] && more+=(--set "train.max_minutes=$MINUTES")
   "$PYTHON" -m anyformer "$@" "${more[@]}"
 }
 """

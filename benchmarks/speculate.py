@@ -169,7 +169,7 @@ def compare(model: af.Model, prompts: list[Tensor], helped: dict[str, Any], **op
         speeds.append(new / statistics.median(plain_time))
         ratios.append(statistics.median(plain_time) / statistics.median(helped_time))
     return (
-        f"{total.rate:.2f} | {(total.accepted + total.rounds) / max(total.rounds, 1):.2f} | "
+        f"{total.rate:.2f} | {(total.accepted + total.steps) / max(total.steps, 1):.2f} | "
         f"{statistics.median(speeds):.1f} tok/s | {statistics.median(ratios):.2f} | {same} of {len(prompts)}"
     )
 
@@ -204,7 +204,7 @@ def main() -> None:
     model, tokenizer = af.load(real_file()), af.Tokenizer.load(real_file())
     if not given.draft.is_dir():
         make_draft(model, tokenizer, given.minutes).save(given.draft)
-    drafts = {"small": af.load(given.draft), "int8": af.load(real_file()).quantise("int8")}
+    drafts = {"small": af.load(given.draft), "int8": af.load(real_file()).quantize("int8")}
     texts = [text[:400] for text in stories("valid") if len(text) > 600][:TEXTS]
     spelling = tokenizer.chat([[{"role": "user", "content": CORRECT.format(text)}] for text in texts])
     jobs = [asked(tokenizer, "valid", 0, TEXTS), spelling]

@@ -164,14 +164,14 @@ def masked(device: str, rows: int = 64, length: int = 512, compiled: bool = True
 
 def sentences(device: str, rows: int = 128) -> dict[str, Step]:
     """Multi30k's own pairs in 8,000 pieces: ours bucketed by length, as `anyformer train` does, and recorded
-    (`train.record=true`); theirs as they come."""
+    (`train.cuda_graphs=true`); theirs as they come."""
     folder = Path(os.environ["ANYFORMER_DATA"]) / "multi30k"
     packed = [(folder / f"train.{side}.gz").read_bytes() for side in ("en", "de")]
     texts = [gzip.decompress(side).decode("utf-8").splitlines() for side in packed]
     tokenizer = af.Tokenizer.train(iter(texts[0] + texts[1]), kind="bpe", vocab_size=8000, end=True, progress=False)
     ids = [[tokenizer.encode(text) for text in side] for side in texts]
     lengths = [[len(a), len(b)] for a, b in zip(*ids, strict=True)]
-    bucketed = LengthGroupedSampler(lengths, BatchConfig(rows=rows), 0).whole(0)[:64]
+    bucketed = LengthGroupedSampler(lengths, BatchConfig(rows=rows), 0).global_batches(0)[:64]
     order = torch.randperm(len(lengths)).tolist()
     arrival = [order[i : i + rows] for i in range(0, 64 * rows, rows)]
     pairs = [[_pair(ids, chosen) for chosen in plan] for plan in (bucketed, arrival)]
@@ -191,10 +191,10 @@ def sentences(device: str, rows: int = 128) -> dict[str, Step]:
         return real(pairs[1][(at[0] - 1) % len(peer)])
 
     plain = af.build("transformer-base", vocab_size=8000, max_length=256)
-    recorded = ours(model, pairs[0], device, False, "bf16", record=True)
+    recorded = ours(model, pairs[0], device, False, "bf16", cuda_graphs=True)
     for _ in range(5 * len(pairs[0])):  # until every shape has been recorded
         recorded()
-    usual = ours(plain, pairs[0], device, False, "bf16", record=False)
+    usual = ours(plain, pairs[0], device, False, "bf16", cuda_graphs=False)
     return {"anyformer": recorded, "anyformer, not recorded": usual, "transformers": step}
 
 

@@ -60,7 +60,7 @@ KINDS: dict[str, Callable[[], tuple[Positions | None, Positions | None]]] = {
     "learned table": lambda: (Learned(LONG, WIDTH), None),
     "sinusoidal": lambda: (Sinusoidal(WIDTH), None),
     "rotary": lambda: (None, Rotary(D_HEAD)),
-    "T5's buckets": lambda: (None, RelativeBuckets(N_HEADS, both_ways=False)),
+    "T5's buckets": lambda: (None, RelativeBuckets(N_HEADS, bidirectional=False)),
     "Transformer-XL's": lambda: (None, RelativeXL(N_HEADS, D_HEAD, WIDTH)),
     "ALiBi": lambda: (None, ALiBi(N_HEADS)),
 }

@@ -95,7 +95,7 @@ class Exam:
 def train_one(name: str, exam: Exam, steps: int, seed: int, pace: Pace) -> Result:
     model = make(name, len(exam.rows.corpus.tokenizer), seed)
     course = learn(
-        model, exam.rows.draw_pairs, steps=steps, seed=seed, lr=3e-3, warmup=min(50, steps), measure=exam.quarter,
+        model, exam.rows.draw_pairs, steps=steps, seed=seed, lr=3e-3, warmup_steps=min(50, steps), measure=exam.quarter,
         every=max(steps // 4, 1), pace=pace, label=f"{name}, seed {seed}",
     )  # fmt: skip
     return Result(course, exam.translate(model, exam.rows.tests))

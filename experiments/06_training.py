@@ -114,7 +114,7 @@ def train_one(way: Way, rows: Rows, steps: int, seed: int, pace: Pace, label: st
     model = make(way, len(rows.corpus.tokenizer), seed)
     warmup = min(way.warmup, steps)
     course = learn(
-        model, rows.draw, steps=steps, seed=seed, lr=3e-3, warmup=warmup, smoothing=way.smoothing, pace=pace,
+        model, rows.draw, steps=steps, seed=seed, lr=3e-3, warmup_steps=warmup, smoothing=way.smoothing, pace=pace,
         label=label,
     )  # fmt: skip
     return Result(course, *examine(model, rows))

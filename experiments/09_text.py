@@ -107,7 +107,7 @@ def learn_words(way: str, text: Path, common: Mapping[str, Any], steps: int, see
         size = {**settings(SIZE, "model.discriminator."), **settings(GENERATOR, "model.generator."), **longest}
     else:
         size = {**settings(SIZE), "model.max_length": 2 * LENGTH}
-    how = {"train.steps": steps, "train.batch_size": ROWS, "train.lr": RATE, "train.warmup": max(steps // 10, 1)}
+    how = {"train.steps": steps, "train.batch_size": ROWS, "train.lr": RATE, "train.warmup_steps": max(steps // 10, 1)}
     return teach(task, recipe, text, None, seed=seed, pace=pace, label=way, **{**size, **how, **common})
 
 
@@ -126,7 +126,7 @@ def price(way: str, text: Path, common: Mapping[str, Any], pace: Pace) -> float:
 
 def fine_tune(source: str, given: Mapping[str, Any], seed: int, options: Options, pace: Pace, label: str) -> float:
     steps = options.pick(250, 2)
-    how = {"train.steps": steps, "train.batch_size": ROWS, "train.lr": RATE, "train.warmup": max(steps // 10, 1)}
+    how = {"train.steps": steps, "train.batch_size": ROWS, "train.lr": RATE, "train.warmup_steps": max(steps // 10, 1)}
     files = data("sst2/train_sentences.tsv"), data("sst2/dev.tsv")
     rest = {"data.max_length": 2 * LENGTH, **given, **how}
     made = teach("classify-text", source, *files, seed=seed, pace=pace, label=f"{label}: SST-2", **rest)
@@ -196,7 +196,7 @@ def classify(kind: str, spoiled: Path, seed: int, options: Options, pace: Pace, 
     given = {
         **settings(PLAIN), "tokenizer.kind": kind, "tokenizer.vocab_size": 8000,
         "model.max_length": 320, "data.max_length": 320,
-        "train.steps": steps, "train.batch_size": ROWS, "train.lr": 3 * RATE, "train.warmup": max(steps // 10, 1),
+        "train.steps": steps, "train.batch_size": ROWS, "train.lr": 3 * RATE, "train.warmup_steps": max(steps // 10, 1),
     }  # fmt: skip
     files = data("sst2/train_sentences.tsv"), data("sst2/dev.tsv")
     made = teach("classify-text", "bert-tiny", *files, seed=seed, pace=pace, label=label, **given)

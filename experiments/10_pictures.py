@@ -54,7 +54,7 @@ CHANCE = 0.1  # of ten classes
 
 def net(*widths: int, depth: int = 1, d_stem: int = 8) -> ResNetConfig:
     depths = (depth,) * len(widths)
-    return ResNetConfig(kind="basic", d_stem=d_stem, widths=widths, depths=depths, stem="small", norm="batch")
+    return ResNetConfig(block="basic", d_stem=d_stem, widths=widths, depths=depths, stem="small", norm="batch")
 
 
 SMALL: dict[str, Any] = {
@@ -136,7 +136,7 @@ def small(options: Options) -> tuple[dict[tuple[str, float], list[float]], dict[
                 steps = options.pick(200, 2)
                 learn(
                     model, draw, steps=steps, seed=seed, pace=pace, label=f"{name} on {share:.0%}", lr=2e-3,
-                    warmup=steps // 10, schedule="cosine", weight_decay=0.05,
+                    warmup_steps=steps // 10, schedule="cosine", weight_decay=0.05,
                 )  # fmt: skip
                 scores.setdefault((name, share), []).append(accuracy(model.eval(), test))
     return scores, {name: parameters(make()) for name, make in MODELS.items()}
@@ -152,7 +152,7 @@ def full(options: Options) -> tuple[dict[tuple[str, float], list[float]], dict[s
                 files = data("cifar10/train.npz"), data("cifar10/val.npz")
                 done = teach(
                     "classify-image", recipe, *files, seed=seed, pace=pace, label=f"{recipe} on {share:.0%}",
-                    **{"data.share": share, **given},
+                    **{"data.fraction": share, **given},
                 )  # fmt: skip
                 scores.setdefault((name, share), []).append(done.course.last["accuracy"])
     return scores, {name: parameters(af.build(recipe)) for name, recipe in RECIPES.items()}

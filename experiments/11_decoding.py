@@ -92,19 +92,19 @@ def joints(options: Options) -> dict[str, dict[str, Any]]:
 
 def learn_faces(in_turn: bool, seed: int, options: Options, pace: Pace, label: str) -> Any:
     steps = options.pick(250, 2)
-    net = ResNetConfig(kind="basic", n_channels=1, d_stem=16, widths=(16, 32), depths=(1, 1), norm="batch")
+    net = ResNetConfig(block="basic", n_channels=1, d_stem=16, widths=(16, 32), depths=(1, 1), norm="batch")
     size = {"n_layers": 1, "n_decoder_layers": 2, "d_model": 48, "n_heads": 4, "d_hidden": 96, "image_size": (48, 48)}
     given = {
         **{f"model.{name}": value for name, value in size.items()},
         **{f"model.backbone.{name}": getattr(net, name) for name in ("d_stem", "widths", "depths")},
-        "model.in_turn": in_turn, "data.image_size": 48, "train.steps": steps, "train.batch_size": 32,
-        "train.lr": 2e-3, "train.warmup": max(steps // 10, 1),
+        "model.autoregressive": in_turn, "data.image_size": 48, "train.steps": steps, "train.batch_size": 32,
+        "train.lr": 2e-3, "train.warmup_steps": max(steps // 10, 1),
     }  # fmt: skip
     files = data("face_landmarks/train.json")
-    return teach("pose", "joints-96", files, None, seed=seed, pace=pace, label=label, **given, **HELD).task
+    return teach("pose", "keypoint-detr-96", files, None, seed=seed, pace=pace, label=label, **given, **HELD).task
 
 
-HELD = {"data.held_out": 0.01}  # little is measured on the way; the figures come afterwards
+HELD = {"data.validation_split": 0.01}  # little is measured on the way; the figures come afterwards
 
 
 def some(rows: Rows, n: int) -> Rows:
@@ -129,13 +129,13 @@ def slots(options: Options) -> tuple[Tensor, dict[str, object]]:
     """Where each slot put its boxes over the pictures [pictures, slots, 4]; and how good the detector is."""
     val = data("bccd/val.json")
     cells = pretrained.find("cells")
-    usual = None if options.quick or cells is None or cells.trouble is not None else cells.name
+    usual = None if options.quick or cells is None or cells.problem is not None else cells.name
     model = options.own.get("model", usual)
     if model is not None:
         found = evaluate_task("detect", model, val)
-        assert found.slots is not None
+        assert found.query_boxes is not None
         name = Path(model).name
-        return found.slots, {"model": name, "AP": found.figures["ap"], "AP50": found.figures["ap50"]}
+        return found.query_boxes, {"model": name, "AP": found.metrics["ap"], "AP50": found.metrics["ap50"]}
     steps = options.pick(200, 2)
     stem = ConvStemConfig(widths=(16, 32, 48, 64), depths=(0, 1, 1, 1))
     size = {
@@ -145,7 +145,7 @@ def slots(options: Options) -> tuple[Tensor, dict[str, object]]:
     given = {
         **{f"model.{name}": value for name, value in size.items()},
         **{f"model.stem.{name}": getattr(stem, name) for name in ("widths", "depths")},
-        "train.steps": steps, "train.batch_size": 8, "train.lr": 1e-3, "train.warmup": max(steps // 10, 1),
+        "train.steps": steps, "train.batch_size": 8, "train.lr": 1e-3, "train.warmup_steps": max(steps // 10, 1),
     }  # fmt: skip
     files = data("bccd/train.json"), data("bccd/val.json")
     made = teach("detect", "detr-small", *files, seed=options.seeds[0], pace=Pace(1), label="blood cells", **given)
@@ -175,7 +175,7 @@ def captioners(options: Options) -> dict[str, dict[str, object]]:
     if "captioners" in options.own:
         folders = [Path(folder) for folder in options.own["captioners"].split(",")]
         return {
-            folder.name: {"parameters": parameters(af.load(folder)), **evaluate_task("caption", folder, val).figures}
+            folder.name: {"parameters": parameters(af.load(folder)), **evaluate_task("caption", folder, val).metrics}
             for folder in folders
         }
     pace = Pace(len(CAPTIONERS))
@@ -183,8 +183,8 @@ def captioners(options: Options) -> dict[str, dict[str, object]]:
     for name, recipe in CAPTIONERS.items():
         steps = options.pick(50, 1)
         given = {
-            "train.steps": steps, "train.batch_size": 32, "train.lr": 2e-3, "train.warmup": max(steps // 10, 1),
-            "data.share": options.pick(0.5, 0.05), "data.held_out": options.pick(0.03, 0.002),
+            "train.steps": steps, "train.batch_size": 32, "train.lr": 2e-3, "train.warmup_steps": max(steps // 10, 1),
+            "data.fraction": options.pick(0.5, 0.05), "data.validation_split": options.pick(0.03, 0.002),
         }  # fmt: skip
         files = data("flickr8k/train_captions.json")
         made = teach("caption", recipe, files, None, seed=options.seeds[0], pace=pace, label=name, **given)

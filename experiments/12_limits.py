@@ -80,7 +80,7 @@ class Shown:
 
 def few_shots(options: Options) -> Shown:
     path = weights("SmolLM2-135M-Instruct")
-    asker = Asker(af.load(path).optimise(), af.Tokenizer.load(path))
+    asker = Asker(af.load(path).optimize(), af.Tokenizer.load(path))
     train, cases = rows("sst2/train_sentences.tsv"), rows("sst2/dev.tsv")[: options.pick(150, 4)]
     right = torch.tensor([label for _, label in cases])
     shown = Shown(most=max(right.float().mean().item(), 1 - right.float().mean().item()))
@@ -161,9 +161,9 @@ class Asker:
         head = self.tokenizer.encode(shared(write([]))) if begun is None else []
         ids = torch.tensor([[0] * (size - len(row)) + head + row for row in rows])
         real = torch.tensor([[0] * (size - len(row)) + [1] * (len(head) + len(row)) for row in rows])
-        state = None if begun is None else begun.fork()
+        state = None if begun is None else begun.clone()
         if state is not None:
-            state.select(torch.zeros(len(rows), dtype=torch.long))
+            state.reorder(torch.zeros(len(rows), dtype=torch.long))
         with torch.inference_mode():
             _, scores = prefill(self.model, {"input_ids": ids, "attention_mask": real}, None, state)
         negative, positive = (scores[:, answer] for answer in self.answers)
@@ -240,7 +240,7 @@ def languages(options: Options) -> Counted:
                 model = make(seed)
                 learn(
                     model, lambda n, chance, of=language: of(n, LEARNED, chance), steps=options.pick(500, 2), seed=seed,
-                    pace=pace, label=f"{name}, {kind}", lr=3e-3, warmup=20, until=0.02,
+                    pace=pace, label=f"{name}, {kind}", lr=3e-3, warmup_steps=20, until=0.02,
                 )  # fmt: skip
                 found.setdefault((name, kind), []).append(by_band(model.eval(), test))
     return found

@@ -105,7 +105,7 @@ def run(options: Options) -> Found:
     verdict, words = judge(looked)
     pictures = [draw(looked)]
     ours = pretrained.find("en-fr")
-    if "model" in options.own or (ours is not None and ours.trouble is None):
+    if "model" in options.own or (ours is not None and ours.problem is None):
         pictures.append(align(options.own.get("model", "en-fr")))
     else:
         words += " No translation model is here, so the alignment is not drawn."
@@ -132,7 +132,7 @@ def shares(model: Model, tokenizer: Any, pair: Pair, which: int, asks: str) -> t
     """[layers, heads]: of the weight that the asking word gives to the two nouns, the share of the first; and how much
     that weight is."""
     ids = tokenizer.encode(pair.text.format(pair.endings[which]))
-    pieces = [piece.strip("Ġ▁ ").lower() for piece in tokenizer.pieces(ids)]
+    pieces = [piece.strip("Ġ▁ ").lower() for piece in tokenizer.tokens(ids)]
     asking = last(pieces, "it" if asks == "it" else pair.endings[which])
     first, second = (last(pieces[:asking], noun) for noun in pair.nouns)
     with af.look(model, "*.self.weights") as seen, torch.inference_mode():
@@ -159,7 +159,7 @@ def align(folder: str) -> Picture:
     made = translate.model.generate(input_ids=ids, num_beams=5, max_new_tokens=60, alignment=True)
     target = made.sequences[0, -made.alignment.shape[1] :]
     real = [i for i, token in enumerate(target.tolist()) if token not in (translate.tokenizer.pad_id, None)]
-    names = [translate.tokenizer.pieces(some) for some in (source, target[real].tolist())]
+    names = [translate.tokenizer.tokens(some) for some in (source, target[real].tolist())]
     figure = af.plot.alignment(made.alignment[0, real], *names)
     return Picture(figure, "What each word of the translation looked at while it was written.")
 

@@ -66,17 +66,17 @@ class Follower(Callback):
         self.course, self.say, self.until = course, say, until
         self.since = time.process_time()
 
-    def step(self, progress: Progress) -> None:
-        assert progress.figures is not None
+    def on_step_end(self, progress: Progress) -> None:
+        assert progress.metrics is not None
         course, now = self.course, time.process_time()
-        course.losses.append(progress.figures.loss)
+        course.losses.append(progress.metrics.loss)
         course.clock.append((course.clock[-1] if course.clock else 0.0) + now - self.since)
         self.since = now
         self.say(f"step {progress.step:,} of {progress.steps:,}, loss {progress.loss:.3f}")
         if self.until is not None and sum(course.losses[-TEN:]) <= self.until * TEN and len(course.losses) >= TEN:
             raise _Enough
 
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
         numbers = {name: float(value) for name, value in metrics.items() if not isinstance(value, str)}
         self.course.measured[progress.step] = numbers
         self.since = time.process_time()
@@ -149,7 +149,7 @@ def learn(
         pace.next(label)
     say = (lambda text: pace.note(f"{label}, {text}")) if pace is not None else (lambda text: None)
     try:
-        train(Lesson(model, draw, batch_size, smoothing, measure), chosen, watcher=Follower(course, say, until))
+        train(Lesson(model, draw, batch_size, smoothing, measure), chosen, callback=Follower(course, say, until))
     except _Enough:
         if measure is not None:
             with torch.no_grad():

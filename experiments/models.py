@@ -45,7 +45,7 @@ def read_with(config: Reader, *, seed: int, embed: Positions | None = None, atte
         width = config.width if config.width is not None else config.d_model
         stack = Stack(StackConfig(blocks=config.blocks, final_norm=config.final_norm), width, attend)
         head = TokenClassificationHead(
-            TokenClassificationConfig(d_model=width, n_labels=config.n_labels, reads="encoder")
+            TokenClassificationConfig(d_model=width, n_labels=config.n_labels, stage="encoder")
         )
         return Model("reader", config, [Stage("encoder", inputs, stack)], {"tag": head}, OutputSpec())
 

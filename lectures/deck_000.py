@@ -702,7 +702,7 @@ def what_it_looks_at() -> Any:
     rows = []
     for text in (TIRED, WIDE):
         ids = embed.tokenizer.encode(text)
-        pieces = embed.tokenizer.pieces(ids)
+        pieces = embed.tokenizer.tokens(ids)
         with af.look(embed.model, "encoder.blocks.3.self.weights") as seen, torch.no_grad():
             embed.model(input_ids=torch.tensor([ids]))
         weights = seen["encoder.blocks.3.self.weights"][0, 5, pieces.index("it")]  # layer 4, head 6
@@ -848,7 +848,7 @@ def kinds_of_tokenizers() -> Table:
         tokenizer = _trained(kind, 300)
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
-        rows.append([kind, len(ids), " | ".join(tokenizer.pieces(ids))])
+        rows.append([kind, len(ids), " | ".join(tokenizer.tokens(ids))])
     lengths = {kind: count for kind, count, _ in rows}
     assert lengths["word"] == 3 and lengths["char"] == lengths["byte"] == len(text)
     assert all(lengths["word"] <= lengths[kind] < lengths["char"] for kind in ("bpe", "unigram", "wordpiece"))
@@ -865,7 +865,7 @@ def from_compression() -> Table:
     known: set[str] = set()
     for merges in range(9):
         tokenizer = _trained("bpe", len(_trained("byte", 300)) + merges)
-        pieces = set(tokenizer.pieces(range(len(tokenizer))))
+        pieces = set(tokenizer.tokens(range(len(tokenizer))))
         new = ", ".join(pieces - known).replace(" ", "␣") if known else ""
         rows.append([merges, new, sum(map(len, tokenizer.encode(CORPUS)))])
         known = pieces
@@ -928,7 +928,7 @@ def camembert() -> Table:
     engine.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     tokenizer = af.Tokenizer(engine)
     ids = tokenizer.encode("On fait des tests à l'EPITA !")
-    assert tokenizer.pieces(ids) == pieces and ids == wanted
+    assert tokenizer.tokens(ids) == pieces and ids == wanted
     return Table(["piece", "id"], list(zip(pieces, ids, strict=True)))
 
 
@@ -961,7 +961,7 @@ def bank() -> Table:
     embed, found = shipped("embed", "minilm"), []
     for text in ("He sat on the bank of the river.", "She put money in the bank."):
         ids = embed.tokenizer.encode(text)
-        place = embed.tokenizer.pieces(ids).index("bank")
+        place = embed.tokenizer.tokens(ids).index("bank")
         with af.look(embed.model, "encoder.input", "encoder.blocks.?.output") as seen, torch.no_grad():
             embed.model(input_ids=torch.tensor([ids]))
         found.append([hidden[0, place] for hidden in seen.values()])
@@ -1184,7 +1184,8 @@ def variants() -> Table:
         if name == "gpt3-tiny":
             with af.look(model, "*.self.weights") as seen, torch.no_grad():
                 model(input_ids=torch.full((1, n), 7))
-            assert [int((weights[0, 0] > 0).sum(-1).max()) for weights in seen.values()] == [n, model.config.band]
+            widest = [int((weights[0, 0] > 0).sum(-1).max()) for weights in seen.values()]
+            assert widest == [n, model.config.local_window]
         rows.append([name, why])
     rows.append(["perceiver-tiny", "few latents ask all inputs"])
     rows.append(["image-transformer-tiny", "blocks of an image and their surroundings"])
@@ -1259,7 +1260,7 @@ def subject_heads() -> Table:
     for opening, subject, between in rng.sample(sentences, len(sentences)):
         verb, thing = rng.choice(("sees", "likes", "buys", "sells")), rng.choice(("apple", "book", "car", "song"))
         ids = embed.tokenizer.encode(f"{opening} {subject} {between} {verb} a {thing} here")
-        pieces = embed.tokenizer.pieces(ids)
+        pieces = embed.tokenizer.tokens(ids)
         with af.look(embed.model, "*.self.weights") as seen, torch.no_grad():
             embed.model(input_ids=torch.tensor([ids]))
         for role, word in (("verb", verb), ("object", thing)):

@@ -58,7 +58,7 @@ def encoder_and_decoder(from_encoder: bool = True) -> Table:
 
     The two LSTMs of the model, called by hand, give what the model gives.
     """
-    model = af.build("sutskever-tiny", show_context=True, reverse=False).eval()
+    model = af.build("sutskever-tiny", context_every_step=True, reverse=False).eval()
     with af.look(model, "encoder.input", "decoder.input", "decoder.output") as seen, torch.no_grad():
         model(input_ids=SOURCE, decoder_input_ids=WORDS)
         read, write = [module for module in model.modules() if isinstance(module, nn.LSTM)]
@@ -314,7 +314,7 @@ def one_of_k(smoothing: float = 0.0) -> Table:
 
     An id says the same as a vector of K numbers with one 1: both give the same loss.
     """
-    model = af.build("show-attend-tell-tiny", coverage=0.0).eval()
+    model = af.build("show-attend-tell-tiny", coverage_weight=0.0).eval()
     words = torch.tensor([[5, 6, 1]])
     with torch.no_grad():
         out = model(pixel_values=_images(), labels=words)
@@ -464,7 +464,7 @@ def soft_and_hard() -> Table:
     """
     pixels, taken = _images(), {}
     for hard in (False, True):
-        model = af.build("show-attend-tell-tiny", hard=hard)
+        model = af.build("show-attend-tell-tiny", hard_attention=hard)
         assert bool(model(pixel_values=pixels, labels=WORDS).loss.isfinite())  # in training
         with af.look(model.eval(), "*.cross.weights") as seen, torch.no_grad():
             model(pixel_values=pixels, decoder_input_ids=WORDS)

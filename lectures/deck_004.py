@@ -56,7 +56,7 @@ def score_weigh_sum(axis: int = -1) -> Table:
 
     Luong's model. The context vector c = Σ_j softmax(s · h)_j h_j is new for each word written.
     """
-    model = af.build("luong-tiny", score="dot", feed=False).eval()
+    model = af.build("luong-tiny", score="dot", input_feeding=False).eval()
     states: list[Tensor] = []
     [m for m in model.modules() if isinstance(m, nn.LSTM)][1].register_forward_hook(
         lambda *run: states.append(run[2][0])
@@ -76,7 +76,7 @@ def input_feeding(feed: bool = True) -> Table:
 
     Without that the LSTM reads the word alone, and no step knows where the one before it looked.
     """
-    model = af.build("luong-tiny", feed=feed).eval()
+    model = af.build("luong-tiny", input_feeding=feed).eval()
     lstm = [module for module in model.modules() if isinstance(module, nn.LSTM)][1]
     read: list[Tensor] = []
     lstm.register_forward_hook(lambda *run: read.append(run[1][0]))
@@ -379,7 +379,7 @@ def special_token_then_the_previous(shift: int = 1) -> Table:
     with torch.no_grad():
         likeliest = model(input_ids=source, decoder_input_ids=written[:, :-1]).logits[0].argmax(-1)
     assert torch.equal(likeliest, written[0, shift : shift + len(likeliest)])
-    name = translate.tokenizer.pieces(written[0].tolist())
+    name = translate.tokenizer.tokens(written[0].tolist())
     return Table(["reads", "writes"], [[a, b] for a, b in itertools.pairwise(name)])
 
 
@@ -490,7 +490,7 @@ def _short_run() -> tuple[str, list[dict[str, float]]]:
         settings: dict[str, Any] = {
             "optimizer": "adam",
             "schedule": "inverse_sqrt",
-            "warmup": 4,
+            "warmup_steps": 4,
             "lr": (64 * 4) ** -0.5,
         }
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -836,7 +836,7 @@ def segments(types: tuple[int, ...] = (0, 0, 1, 1)) -> Table:
         iter(["the cat sat", "the dog ran"] * 9), kind="wordpiece", vocab_size=60, bert=True, progress=False
     )
     pair = tokenizer(["the cat sat"], ["the dog ran"])
-    pieces, kinds = tokenizer.pieces(pair["input_ids"][0]), pair["token_type_ids"][0].tolist()
+    pieces, kinds = tokenizer.tokens(pair["input_ids"][0]), pair["token_type_ids"][0].tolist()
     ends = [place for place, piece in enumerate(pieces) if piece == "[SEP]"]
     assert len(ends) == 2 and kinds == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
     return Table(["piece", "segment"], list(zip(pieces, kinds, strict=True)))
@@ -1062,9 +1062,9 @@ def dalle() -> Any:
                 steps=2, batch_size=4, device="cpu",
             )  # fmt: skip
         answer = af.task("complete-image", str(Path(folder, "model")))("a ship")
-    assert len(answer.pictures) == 4 and all(picture.shape[-1] == 3 for picture in answer.pictures)
+    assert len(answer.images) == 4 and all(picture.shape[-1] == 3 for picture in answer.images)
     drawn, axes = figure(6, 1.8, columns=4)
-    for one, picture in zip(axes, answer.pictures, strict=True):
+    for one, picture in zip(axes, answer.images, strict=True):
         one.imshow(picture)
         one.set_axis_off()
     return [f"dalle-12b: {count:,} parameters", drawn]

@@ -194,7 +194,7 @@ def check_figures(notes: dict[str, Any], order: Order, folder: Path) -> list[tup
         before, after = (
             evaluate_task(notes["task"], place, path, device=order.device) for place in (order.run, folder)
         )
-        old, new = (float(one.figures[one.metric]) for one in (before, after))
+        old, new = (float(one.metrics[one.metric]) for one in (before, after))
         print(f"{title}: {before.metric} {old:.4f} before, {new:.4f} packed")
         if abs(old - new) > 0.01 * max(abs(old), 0.1) and not order.anyway:
             raise FolderError(f"Packing moved {before.metric} on {title} from {old:.4f} to {new:.4f}; see --anyway.")
@@ -320,7 +320,7 @@ def scores(order: Order, measured: list[tuple[str, EvalResult, EvalResult]]) -> 
     rows = [row for row in read_metrics(order.run / "metrics.jsonl") if "split" in row]
     lines = []
     for title, before, after in measured:
-        old = float(before.figures[before.metric])
+        old = float(before.metrics[before.metric])
         shown = "\n".join(f"    {line}" for line in show(after).splitlines()[:-1])
         lines += [f"{title}, {after.rows:,} rows ({before.metric} {old:.4f} before packing):", "", shown, ""]
     if rows:
@@ -348,7 +348,7 @@ def enter(
     score = ""
     if measured:
         title, _, after = measured[0]
-        score = f"{after.metric} {float(after.figures[after.metric]):.4g} on {title}"
+        score = f"{after.metric} {float(after.metrics[after.metric]):.4g} on {title}"
     row = {
         "name": order.name,
         "task": notes["task"],

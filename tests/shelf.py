@@ -54,7 +54,7 @@ def train_translator(folder: Path) -> Path:
         recipe="transformer-tiny",
         data=folder / "pairs.tsv",
         out=folder / "translator",
-        **{**FEW, "tokenizer.vocab_size": 290, "task.max_target": 8, "seed": 2},  # whose answers are not empty
+        **{**FEW, "tokenizer.vocab_size": 290, "task.max_target_length": 8, "seed": 2},  # whose answers are not empty
     )
     return folder / "translator"
 

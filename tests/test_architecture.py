@@ -20,7 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Lower tiers know nothing of higher ones. Rooms of one tier may use each other, in one direction.
 TIERS = [
     ("errors", "progress", "version"),
-    ("jsonfile", "schema"),
+    ("jsonfile", "schema", "upgrades"),
     ("config", "tokens", "gguf", "saving", "pretrained"),
     ("core",),
     ("forward_context",),

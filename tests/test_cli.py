@@ -283,7 +283,7 @@ def test_chat_answers_line_by_line(
     writer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat = af.task("generate", writer, max_new_tokens=6).chat(system="be kind")
-    expected = [chat.say("the cat").text, chat.say("the mat").text]
+    expected = [chat.send("the cat").text, chat.send("the mat").text]
     monkeypatch.setattr("sys.stdin", io.StringIO("the cat\nthe mat\n"))
     flags = ["--model", str(writer), "--max-new-tokens", "6", "--system", "be kind", "--chat"]
     assert run("run", "generate", *flags) == 0

@@ -42,7 +42,7 @@ SHORT = [
     "train.batch_size=4",
 ]
 READY = {"answer": "questions", "read": "lines", "classify-pair": "choices", "eval read": "lines"}  # for `--model mine`
-HERE = ["--set", "train.device=cpu", "--set", "train.record=false"]  # what a machine without a GPU can plan
+HERE = ["--set", "train.device=cpu", "--set", "train.cuda_graphs=false"]  # what a machine without a GPU can plan
 WORDS = "cat dog cow bee ant hen fox owl".split()
 
 

@@ -34,8 +34,8 @@ TEXT: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {
     "mamba-tiny": ({}, {"logits": SOURCE}),
     "mlp-mixer-tiny": ({}, {"logits": SOURCE}),
     **{name: ({}, {"logits": TARGET, "encoder_last_hidden_state": SOURCE}) for name in ANCESTORS},
-    "sutskever-tiny, shown": ({"show_context": True}, {"logits": TARGET}),
-    "luong-tiny, not fed": ({"feed": False, "score": "concat"}, {"logits": TARGET}),
+    "sutskever-tiny, shown": ({"context_every_step": True}, {"logits": TARGET}),
+    "luong-tiny, not fed": ({"input_feeding": False, "score": "concat"}, {"logits": TARGET}),
     **{f"{family}-tiny": ({}, {"logits": SOURCE}) for family in ("roberta", "distilbert", "mpnet", "roformer")},
     "electra-tiny": ({"head": "masked"}, {"logits": SOURCE}),
     "electra-tiny, replaced": ({}, {"logits": SOURCE}),
@@ -229,7 +229,7 @@ def test_an_empty_row_is_pooled_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_decoder_layer_is_shown() -> None:
     """DETR's auxiliary losses read each decoder layer after the final norm: one a layer, and not what came in."""
-    model, batch = build("detr-tiny", every_layer=True), cast(BATCHES["detr-tiny"]("right"), torch.float64)
+    model, batch = build("detr-tiny", auxiliary_loss=True), cast(BATCHES["detr-tiny"]("right"), torch.float64)
     with af.look(model, "decoder.blocks.[0-9].output") as seen:
         out = model(**batch)
     norm = model.stages["decoder"].stack.final_norm
@@ -387,7 +387,7 @@ def test_beams_follow_their_rows(name: str) -> None:
     rows, words = torch.tensor([2, 0, 0]), torch.tensor([[9], [10], [11]])
     out = model(**batch, use_cache=True)
     state = out.past_key_values
-    state.select(rows)
+    state.reorder(rows)
     step = model(input_ids=words, past_key_values=state).logits[:, 0]
     grown = torch.cat([batch["input_ids"][rows], words], dim=1)
     mask = torch.cat([batch[SOURCE][rows], torch.ones(3, 1, dtype=torch.long)], dim=1)
@@ -401,11 +401,11 @@ def test_a_rewound_state_goes_on_from_its_mark(name: str, rows: list[int]) -> No
     """Tokens that were tried and taken back leave no trace, also when rows changed places in between."""
     model, batch = build(name), text("left")
     state = model(**batch, use_cache=True).past_key_values
-    twin = state.fork()
+    twin = state.clone()
     mark = state.mark()
     model(input_ids=torch.full((3, 4), 200), past_key_values=state)
-    state.select(torch.tensor(rows))
-    twin.select(torch.tensor(rows))
+    state.reorder(torch.tensor(rows))
+    twin.reorder(torch.tensor(rows))
     state.rewind(mark)
     words = torch.tensor([[9, 12], [10, 13], [11, 14]])
     ours = model(input_ids=words, past_key_values=state).logits

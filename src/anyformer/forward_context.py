@@ -84,7 +84,7 @@ class ForwardContext:
             raise InputError(f"{name} must be a tensor; it is a {type(value).__name__}.")
         return value
 
-    def need(self, *names: str) -> tuple[str, Tensor]:
+    def require_one(self, *names: str) -> tuple[str, Tensor]:
         """The one of several alternatives that was given: input_ids or inputs_embeds."""
         given = [name for name in names if self.batch.get(name) is not None]
         if len(given) != 1:

@@ -64,26 +64,26 @@ class Stage(nn.Module):
         )
         parts = _parts(stack)
         masks = [mask for part in parts if isinstance(part, AttentionConfig) for mask in part.mask.parts]
-        self.remembers = any(isinstance(mask, Causal) for mask in masks)  # it decodes step by step
-        self.remembers |= any(
-            part.steps for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
+        self.has_cache = any(isinstance(mask, Causal) for mask in masks)  # it decodes step by step
+        self.has_cache |= any(
+            part.has_cache for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
         )
-        self.remembers &= decodes
+        self.has_cache &= decodes
         crossing = [part for part in parts if isinstance(part, CrossAttendingConfig) and part.d_context is not None]
         self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
         lengths = [part.length for part in parts if isinstance(part, TokenMixingConfig)]
         lengths += [inputs.limit] if inputs.limit is not None else []
         self.limit = min(lengths, default=None)  # the most tokens a row that it has places for
         # Packing must not change what masks and positions mean.
-        biased = stack is not None and stack.biased
+        biased = stack is not None and stack.has_position_bias
         self.packable = not biased and all(mask.relative for mask in masks)
 
-    def skips(self, run: ForwardContext) -> bool:
+    def is_skipped(self, run: ForwardContext) -> bool:
         return self.optional and run.batch.get(self.inputs.names[0]) is None
 
     def forward(self, run: ForwardContext, pack: bool = True, first: int | None = None) -> None:
         """`first`: nobody reads more than so many tokens at the front."""
-        state = run.state if self.remembers else None
+        state = run.state if self.has_cache else None
         tokens: Tokens = self.inputs(run)
         memory = self._memory(run)
         if state is not None:
@@ -99,11 +99,11 @@ class Stage(nn.Module):
         if memory is not None:
             memory = memory.pack() if tokens.packed else memory.pad()
         run.layers[self.name] = [tokens]
-        self.taps.see("input", tokens.x, tokens.packing)
+        self.taps.record("input", tokens.x, tokens.packing)
         if self.stack is not None:
             tokens, layers = self.stack(tokens, memory, state, first if state is None else None)
             run.layers[self.name] += layers
-        self.taps.see("output", tokens.x, tokens.packing)
+        self.taps.record("output", tokens.x, tokens.packing)
         run.tokens[self.name] = tokens
 
     def _memory(self, run: ForwardContext) -> Tokens | None:
@@ -182,12 +182,12 @@ class Model(nn.Module):
         decoder_start: int | None = None,  # with it, decoder_input_ids follow from labels (teacher forcing)
         padding: int | None = None,
         choices: bool = False,  # rows come as [batch, choices, tokens]
-        echoes: bool = False,  # with nothing else to read, the decoder reads the source, shifted (denoising)
+        shifts_inputs: bool = False,  # with nothing else to read, the decoder reads the source, shifted (denoising)
     ) -> None:
         super().__init__()
         self.family, self.config, self.report = family, config, report
         self.decoder_start, self.padding, self.choices = decoder_start, padding, choices
-        self.echoes = echoes
+        self.shifts_inputs = shifts_inputs
         self.stages = nn.ModuleDict({stage.name: stage for stage in stages})
         self.heads = nn.ModuleDict(heads)
         self.origin = Origin()
@@ -210,16 +210,16 @@ class Model(nn.Module):
     def _names(stages: list[Stage], heads: dict[str, Head], cache: str) -> list[str]:
         found = [name for names in (*(s.names for s in stages), *(h.names for h in heads.values())) for name in names]
         found += ["output_hidden_states", "output_attentions", "return_dict", "use_cache"]
-        found += ["past_key_values", cache] if any(stage.remembers for stage in stages) else []
+        found += ["past_key_values", cache] if any(stage.has_cache for stage in stages) else []
         found += ["encoder_outputs"] if "decoder_input_ids" in found else []
         return list(dict.fromkeys(found))
 
     def forward(self, *args: Tensor, **batch: Any) -> Output:
         batch = self._prepare(args, batch)
         state = self._state(batch)
-        want_attentions = self._wish(batch, "output_attentions", False)
-        want_hidden = self._wish(batch, "output_hidden_states", False)
-        as_dict = self._wish(batch, "return_dict", True)
+        want_attentions = self._output_flag(batch, "output_attentions", False)
+        want_hidden = self._output_flag(batch, "output_hidden_states", False)
+        as_dict = self._output_flag(batch, "return_dict", True)
         run = ForwardContext(batch, state, self.training)
         with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
             front = {} if want_hidden or state is not None else self._front()
@@ -247,7 +247,7 @@ class Model(nn.Module):
         asked += [*(self.report.attentions.values() if attentions else ())]
         return [glob for globs in asked for glob in globs]
 
-    def _wish(self, batch: dict[str, Any], name: str, default: bool) -> bool:
+    def _output_flag(self, batch: dict[str, Any], name: str, default: bool) -> bool:
         """What the caller asks for, or else the config that the model came with."""
         given = batch.pop(name, None)
         return bool(self.origin.hf_config.get(name, default) if given is None else given)
@@ -273,7 +273,7 @@ class Model(nn.Module):
             batch = self._flatten(batch)
         labels = batch.get("labels")
         given = any(batch.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds"))
-        target = labels if labels is not None or not self.echoes else batch.get("input_ids")
+        target = labels if labels is not None or not self.shifts_inputs else batch.get("input_ids")
         if self.decoder_start is not None and target is not None and not given:
             batch["decoder_input_ids"] = self.shift_right(target)
         return batch
@@ -315,7 +315,7 @@ class Model(nn.Module):
         heads = cast("Iterable[Head]", self.heads.values())
         counts: dict[str, list[int | None]] = {}
         for head in heads:
-            counts.setdefault(head.reads, []).append(head.first)
+            counts.setdefault(head.stage, []).append(head.n_first)
         others = {stage.attends for stage in cast("Iterable[Stage]", self.stages.values())} | {
             *self.report.last.values()
         }
@@ -332,25 +332,25 @@ class Model(nn.Module):
             check_copies(self)
         given = run.batch.pop("encoder_outputs", None)
         for name, stage in cast("Iterable[tuple[str, Stage]]", self.stages.items()):
-            if stage.remembers and not decode:
+            if stage.has_cache and not decode:
                 continue
-            if run.state is not None and name in run.state.memory:
-                run.tokens[name] = run.state.memory[name]
+            if run.state is not None and name in run.state.encoder_tokens:
+                run.tokens[name] = run.state.encoder_tokens[name]
             elif given is not None and name == "encoder":
                 run.tokens[name] = given_embeddings(
                     run, given if isinstance(given, Tensor) else given[0], "attention_mask"
                 )
-            elif not stage.skips(run):
+            elif not stage.is_skipped(run):
                 stage(run, pack, front.get(name))
-            if run.state is not None and not stage.remembers and name in run.tokens:
-                run.state.memory[name] = run.tokens[name].pad()
+            if run.state is not None and not stage.has_cache and name in run.tokens:
+                run.state.encoder_tokens[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: ForwardContext) -> bool:
         """Padded positions are computed only where labels ask for them."""
         for head in cast("Iterable[Head]", self.heads.values()):
-            name = cast("Stage", self.stages[head.reads]).inputs.mask_name
+            name = cast("Stage", self.stages[head.stage]).inputs.mask_name
             mask = run.tensor(name) if name is not None else None
-            if mask is not None and head.asks_padding(run, mask.to(torch.bool)):
+            if mask is not None and head.needs_padding(run, mask.to(torch.bool)):
                 return True
         return False
 
@@ -387,7 +387,7 @@ class Model(nn.Module):
         with torch.no_grad():
             return score(self, continuations, **options)
 
-    def find(self, *args: Tensor, **options: Any) -> list[Output]:
+    def detect(self, *args: Tensor, **options: Any) -> list[Output]:
         """What learned queries find in each row, all at once: classes, scores, boxes (`generation.detection`)."""
         from anyformer.generation.detection import detect
 
@@ -395,7 +395,7 @@ class Model(nn.Module):
         with torch.no_grad():
             return detect(self, **options)
 
-    def quantise(self, weights: str = "int8") -> Self:
+    def quantize(self, weights: str = "int8") -> Self:
         """Round the matrices of stacks and heads to 8-bit whole numbers, for good: several times faster on a CPU.
 
         Tables that are looked up and norms stay as they are. Such a model can neither be trained nor saved.
@@ -412,7 +412,7 @@ class Model(nn.Module):
         self.requires_grad_(False)
         return self.eval()
 
-    def optimise(self, rows: int = 1024) -> Self:
+    def optimize(self, rows: int = 1024) -> Self:
         """Lay weights out for running, which takes room for a copy of them; numbers stay, but for rounding. On a CPU
         matrices are packed for products of about so many rows; batch norms are worked into their convolutions; where a
         class token alone is read, the last block does no more than that.

@@ -58,7 +58,7 @@ class PretrainedModel:
         return 0 if self.path is None else sum(file.stat().st_size for file in _files(self.path))
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What keeps it from being used, in a sentence; None where nothing does. Checksums are for `open`."""
         if self.path is None or not self.path.exists():
             return f'The model "{self.name}" is not here; get it with {self.get}.'
@@ -68,14 +68,14 @@ class PretrainedModel:
             if (self.path / name).stat().st_size != file.bytes:
                 return self._damaged(name, "has another size")
         base = None if self.base is None else find(self.base)
-        if base is not None and base.trouble is not None:
+        if base is not None and base.problem is not None:
             return f'The model "{self.name}" is built on "{self.base}", which is not here; get it with {base.get}.'
         return None
 
     def open(self) -> Path:
         """Where it lies, once every file is found to be as it was packed."""
-        if self.trouble is not None:
-            raise FolderError(self.trouble)
+        if self.problem is not None:
+            raise FolderError(self.problem)
         assert self.path is not None
         for name, file in self.files.items():
             if digest(self.path / name) != file.sha256:

@@ -29,8 +29,8 @@ class Family:
     config: type[Settings]
     build: Callable[[Any], Model]
     init: Callable[[Any], InitConfig]
-    about: str
-    single: Callable[[Model], Model] | None = None
+    description: str
+    finetune_model: Callable[[Model], Model] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Recipe:
     name: str
     family: Family
     config: Settings
-    training: Mapping[str, Any] = field(default_factory=dict)
+    train_presets: Mapping[str, Any] = field(default_factory=dict)
 
 
 FAMILIES: dict[str, Family] = {}

@@ -82,7 +82,7 @@ class Packing:
         return torch.arange(len(self.index), device=self.index.device) - self.starts[self.rows]
 
     @cached_property
-    def flush(self) -> Packing:
+    def right_padded(self) -> Packing:
         """The same rows padded on the right, and no further than the longest: a token's slot is its place."""
         length = max(self.sizes, default=0)
         return Packing(self.rows * length + self.places, self.sizes, length)
@@ -141,7 +141,7 @@ class Tokens:
     x: Tensor
     mask: Tensor | None = None
     positions: Tensor | None = None
-    code: Tensor | None = None
+    pos_embed: Tensor | None = None
     grid: tuple[int, int] | None = None
     packing: Packing | None = None
     summary: Tensor | None = None
@@ -149,7 +149,7 @@ class Tokens:
     documents: Tensor | None = None
     memo: Memo = field(default_factory=dict)  # shared by the tokens of one pass through a stack
     frames: int | None = None
-    summands: tuple[Tensor, Tensor] | None = None
+    pending_sum: tuple[Tensor, Tensor] | None = None
 
     @property
     def packed(self) -> bool:
@@ -158,16 +158,16 @@ class Tokens:
     def replace(self, x: Tensor) -> Tokens:
         """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
         if torch.compiler.is_compiling():
-            return dataclasses.replace(self, x=x, summands=None)  # which the compiler knows how to follow
+            return dataclasses.replace(self, x=x, pending_sum=None)  # which the compiler knows how to follow
         other = object.__new__(Tokens)
         other.__dict__.update(self.__dict__)
-        other.__dict__["x"], other.__dict__["summands"] = x, None
+        other.__dict__["x"], other.__dict__["pending_sum"] = x, None
         return other
 
     def with_sum(self, x: Tensor, y: Tensor) -> Tokens:
         """The same tokens with x + y for vectors."""
         tokens = self.replace(x + y)
-        return dataclasses.replace(tokens, summands=(x, y)) if torch.compiler.is_compiling() else tokens
+        return dataclasses.replace(tokens, pending_sum=(x, y)) if torch.compiler.is_compiling() else tokens
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""
@@ -180,10 +180,10 @@ class Tokens:
             x=packing.pack(self.x),
             mask=None,
             positions=None if self.positions is None else packing.pack(self.positions.expand(batch, length)),
-            code=None if self.code is None else packing.pack(self.code.expand(batch, -1, -1)),
+            pos_embed=None if self.pos_embed is None else packing.pack(self.pos_embed.expand(batch, -1, -1)),
             packing=packing,
             memo={},
-            summands=None,
+            pending_sum=None,
         )
 
     def pad(self) -> Tokens:
@@ -195,10 +195,10 @@ class Tokens:
             x=self.packing.unpack(self.x),
             mask=self.packing.mask,
             positions=None if self.positions is None else self.packing.unpack(self.positions),
-            code=None if self.code is None else self.packing.unpack(self.code),
+            pos_embed=None if self.pos_embed is None else self.packing.unpack(self.pos_embed),
             packing=None,
             memo={},
-            summands=None,
+            pending_sum=None,
         )
 
     def take(self, index: Tensor) -> Tokens:
@@ -212,7 +212,7 @@ class Tokens:
 
         x = pick(self.x)
         assert x is not None
-        return Tokens(x, pick(self.mask), pick(self.positions), pick(self.code))
+        return Tokens(x, pick(self.mask), pick(self.positions), pick(self.pos_embed))
 
     def restore(self, index: Tensor, fill: Tensor) -> Tokens:
         """Undo `take`: `index` [B, T] says which kept token stands where; past the kept ones stands `fill` [d]."""

@@ -49,7 +49,7 @@ def main_quietly(*arguments: object) -> None:
 @pytest.mark.parametrize(("pool", "normalise"), [("mean", True), ("cls", False), ("max", True)])
 def test_one_that_was_trained_here(pool: str, normalise: bool, tmp_path: Path) -> None:
     """The pooling, whether vectors have length 1, and where texts are cut go along."""
-    task = begin("embed", "bert-tiny", PAIRS, {"pool": pool, "normalise": normalise}, vocab_size=120, max_length=8)
+    task = begin("embed", "bert-tiny", PAIRS, {"pooling": pool, "normalize": normalise}, vocab_size=120, max_length=8)
     task.model.eval()
     texts = ["one cat there", "a dog", "one cow one bee one ant one hen one fox one owl"]
     expected = task(texts)
@@ -142,5 +142,5 @@ def test_the_command_in_the_card_is_the_run(tmp_path: Path) -> None:
 
 
 def test_a_run_without_rows_to_evaluate_on(tmp_path: Path) -> None:
-    out = train(tmp_path, "bert-tiny", **{"tokenizer.vocab_size": 120, "held_out": 0.0})
+    out = train(tmp_path, "bert-tiny", **{"tokenizer.vocab_size": 120, "validation_split": 0.0})
     assert "It was not evaluated." in (out / "README.md").read_text()

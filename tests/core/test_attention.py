@@ -168,13 +168,15 @@ def test_a_code_is_added_to_query_and_key_and_never_to_the_value(cross: bool) ->
     """DETR's positions: nn.MultiheadAttention fed x + code as query and key and x as value; packed too."""
     attention = _make(d_context=WIDTH if cross else None)
     x, code = _normal(2, 4, WIDTH), _normal(1, 4, WIDTH, seed=1)
-    tokens = Tokens(x, code=code)
+    tokens = Tokens(x, pos_embed=code)
     context = (
-        Tokens(_normal(2, LENGTH, WIDTH, seed=2), RIGHT, code=_normal(2, LENGTH, WIDTH, seed=3)) if cross else tokens
+        Tokens(_normal(2, LENGTH, WIDTH, seed=2), RIGHT, pos_embed=_normal(2, LENGTH, WIDTH, seed=3))
+        if cross
+        else tokens
     )
-    assert context.code is not None
+    assert context.pos_embed is not None
     ignore = None if context.mask is None else ~context.mask
-    expected, _ = _oracle(attention)(x + code, context.x + context.code, context.x, ignore, need_weights=False)
+    expected, _ = _oracle(attention)(x + code, context.x + context.pos_embed, context.x, ignore, need_weights=False)
     given = context if cross else None
     assert torch.allclose(attention(tokens, given), expected, atol=1e-12)
     packed = attention(tokens.pack(), None if given is None else given.pack())

@@ -65,7 +65,7 @@ def test_pre_norm() -> None:
 
 def test_gains_scale_each_feature_of_the_branch() -> None:
     """x + gain · part(norm(x)); fresh gains all have the number that was asked for."""
-    block = _block(_sublayer("feedforward", FORWARD, gain=0.3))
+    block = _block(_sublayer("feedforward", FORWARD, layer_scale=0.3))
     sublayer = block.sublayers["feedforward"]
     x = _normal(2, 5, WIDTH)
     expected = x + sublayer.gain.weight * sublayer.part(_norm(x, sublayer.norm))
@@ -194,7 +194,7 @@ def test_a_stack_applies_its_blocks_in_order() -> None:
 def test_norm_between_normalises_after_every_block() -> None:
     """As DETR with auxiliary losses does: the norm's result is what a loss reads and what the next block gets."""
     config = BlockConfig(sublayers=(_sublayer("feedforward", FORWARD),))
-    settings = StackConfig(blocks=(config,) * 2, final_norm=NormConfig(), norm_between=True)
+    settings = StackConfig(blocks=(config,) * 2, final_norm=NormConfig(), norm_every_layer=True)
     stack = _draw(Stack(settings, WIDTH))
     x = Tokens(_normal(2, 3, WIDTH))
     first = _norm(stack.blocks[0](x).x, stack.final_norm)

@@ -18,14 +18,14 @@ def _filled(length: int = 5, batch: int = 3) -> tuple[Cache, Tensor, Tensor]:
     """A state with one self-attention, one cross-attention, a mask and an encoder's tokens."""
     state = Cache()
     key, value = _normal(batch, 2, length, 4), _normal(batch, 2, length, 6, seed=1)
-    state.keys("self").append(key, value)
-    fixed = state.fixed("cross")
+    state.self_attention("self").append(key, value)
+    fixed = state.cross_attention("cross")
     fixed.key, fixed.value = _normal(batch, 2, 7, 4, seed=2), _normal(batch, 2, 7, 6, seed=3)
     mask = torch.ones(batch, length, dtype=torch.bool)
     mask[0, 0] = False
     state.advance(mask, batch, length, key.device)
     memory = torch.arange(batch).view(batch, 1, 1).expand(batch, 7, 2).float()
-    state.memory["encoder"] = Tokens(memory, memory[..., 0] >= 1)
+    state.encoder_tokens["encoder"] = Tokens(memory, memory[..., 0] >= 1)
     return state, key, value
 
 
@@ -58,10 +58,10 @@ def test_gradient_flows_through_the_past() -> None:
         state = Cache()
         first = _normal(1, 1, 2, 4).requires_grad_()
         later = _normal(1, 1, 1, 4, seed=1).requires_grad_()
-        state.keys("self").append(first * 2, first * 3)
+        state.self_attention("self").append(first * 2, first * 3)
         if cut:
             state.detach()
-        key, value = state.keys("self").append(later * 5, later)
+        key, value = state.self_attention("self").append(later * 5, later)
         (key.sum() + value.sum()).backward()
         assert torch.equal(later.grad, torch.full_like(later, 6.0))
         assert (first.grad is None) if cut else torch.equal(first.grad, torch.full_like(first, 5.0))
@@ -70,24 +70,24 @@ def test_gradient_flows_through_the_past() -> None:
 def test_select_reorders_and_repeats_rows() -> None:
     """Beam search keeps, drops and doubles hypotheses: every memory, the mask and the encoder's tokens follow."""
     state, key, value = _filled()
-    real, fixed, encoder = state.real, state.fixed("cross").key, state.memory["encoder"]
+    real, fixed, encoder = state.real, state.cross_attention("cross").key, state.encoder_tokens["encoder"]
     rows = torch.tensor([2, 0, 0, 1])
-    state.select(rows)
-    got = state.keys("self").append(_normal(4, 2, 1, 4, seed=9), _normal(4, 2, 1, 6, seed=9))
+    state.reorder(rows)
+    got = state.self_attention("self").append(_normal(4, 2, 1, 4, seed=9), _normal(4, 2, 1, 6, seed=9))
     assert torch.equal(got[0][:, :, :5], key[rows])
     assert torch.equal(got[1][:, :, :5], value[rows])
-    assert torch.equal(state.fixed("cross").key, fixed[rows])
+    assert torch.equal(state.cross_attention("cross").key, fixed[rows])
     assert torch.equal(state.real, real[rows])
-    assert torch.equal(state.memory["encoder"].x, encoder.x[rows])
-    assert torch.equal(state.memory["encoder"].mask, encoder.mask[rows])
+    assert torch.equal(state.encoder_tokens["encoder"].x, encoder.x[rows])
+    assert torch.equal(state.encoder_tokens["encoder"].mask, encoder.mask[rows])
 
 
 def test_repeated_rows_go_their_own_ways() -> None:
     """Two copies of a row do not share memory: what one appends the other does not see."""
     state, key, _ = _filled(batch=1)
-    state.select(torch.tensor([0, 0]))
+    state.reorder(torch.tensor([0, 0]))
     new = _normal(2, 2, 1, 4, seed=7)
-    got, _ = state.keys("self").append(new, _normal(2, 2, 1, 6))
+    got, _ = state.self_attention("self").append(new, _normal(2, 2, 1, 6))
     assert torch.equal(got[:, :, -1:], new)
     assert torch.equal(got[:, :, :-1], key.expand(2, -1, -1, -1))
 
@@ -97,46 +97,46 @@ def test_rewind_forgets_what_came_after_the_mark(grad: bool) -> None:
     """After a rewind the state goes on as if the rejected tokens had never come (speculative decoding)."""
     state, key, _ = _filled()
     mark = state.mark()
-    fixed = state.fixed("cross").key
+    fixed = state.cross_attention("cross").key
     wrong = _normal(3, 2, 4, 4, seed=5)
-    state.keys("self").append(wrong.requires_grad_(grad), _normal(3, 2, 4, 6, seed=5).requires_grad_(grad))
+    state.self_attention("self").append(wrong.requires_grad_(grad), _normal(3, 2, 4, 6, seed=5).requires_grad_(grad))
     state.advance(torch.zeros(3, 4, dtype=torch.bool), 3, 4, key.device)
     assert state.length == 9
     state.rewind(mark)
     assert state.length == 5
     assert state.real.shape == (3, 5)
     new = _normal(3, 2, 1, 4, seed=6).requires_grad_(grad)
-    got, _ = state.keys("self").append(new, _normal(3, 2, 1, 6, seed=6).requires_grad_(grad))
+    got, _ = state.self_attention("self").append(new, _normal(3, 2, 1, 6, seed=6).requires_grad_(grad))
     assert torch.equal(got, torch.cat([key, new], dim=2))
-    assert torch.equal(state.fixed("cross").key, fixed)
+    assert torch.equal(state.cross_attention("cross").key, fixed)
 
 
 def test_a_fork_is_independent() -> None:
     """A copy and its original go their own ways: neither sees what the other appends, selects or encodes."""
     state, key, value = _filled()
-    other = state.fork()
+    other = state.clone()
     mine, theirs = _normal(3, 2, 1, 4, seed=1), _normal(3, 2, 1, 4, seed=2)
-    a, _ = state.keys("self").append(mine, value[:, :, :1])
-    b, _ = other.keys("self").append(theirs, value[:, :, :1])
+    a, _ = state.self_attention("self").append(mine, value[:, :, :1])
+    b, _ = other.self_attention("self").append(theirs, value[:, :, :1])
     assert torch.equal(a, torch.cat([key, mine], dim=2))
     assert torch.equal(b, torch.cat([key, theirs], dim=2))
     other.advance(None, 3, 1, key.device)
-    other.memory["second"] = Tokens(_normal(3, 1, 2))
-    other.select(torch.tensor([0]))
+    other.encoder_tokens["second"] = Tokens(_normal(3, 1, 2))
+    other.reorder(torch.tensor([0]))
     assert (state.length, other.length) == (5, 6)
     assert state.real.shape == (3, 5)
-    assert state.fixed("cross").key.shape[0] == 3
-    assert set(state.memory) == {"encoder"}
-    assert state.memory["encoder"].x.shape[0] == 3
+    assert state.cross_attention("cross").key.shape[0] == 3
+    assert set(state.encoder_tokens) == {"encoder"}
+    assert state.encoder_tokens["encoder"].x.shape[0] == 3
 
 
 def test_a_fork_of_an_empty_state_learns_nothing_from_its_twin() -> None:
     """What one encodes after the fork is not taken for the other's encoder output."""
     state = Cache()
-    other = state.fork()
-    other.memory["encoder"] = Tokens(_normal(1, 2, 3))
-    other.keys("self").append(_normal(1, 1, 1, 2), _normal(1, 1, 1, 2))
-    assert not state.memory
+    other = state.clone()
+    other.encoder_tokens["encoder"] = Tokens(_normal(1, 2, 3))
+    other.self_attention("self").append(_normal(1, 1, 1, 2), _normal(1, 1, 1, 2))
+    assert not state.encoder_tokens
     assert not state.layers
 
 
@@ -154,7 +154,7 @@ def test_advance_notes_which_tokens_are_real() -> None:
 
 def _recurrent() -> Cache:
     state = Cache()
-    state.held("cell").update(hidden=_normal(3, 2, 4), cell=_normal(3, 2, 4, seed=1))
+    state.recurrent("cell").update(hidden=_normal(3, 2, 4), cell=_normal(3, 2, 4, seed=1))
     state.advance(None, 3, 1, torch.device("cpu"))
     return state
 
@@ -162,19 +162,19 @@ def _recurrent() -> Cache:
 def test_a_recurrence_comes_back_to_its_mark() -> None:
     """It cannot be cut back, so the mark has a copy, which follows the rows when they change places."""
     state = _recurrent()
-    hidden, mark = state.held("cell")["hidden"], state.mark()
+    hidden, mark = state.recurrent("cell")["hidden"], state.mark()
     rows = torch.tensor([2, 2, 0])
     for seed in (5, 6):  # a mark serves more than once
-        state.held("cell")["hidden"] = _normal(3, 2, 4, seed=seed)
-        state.held("late")["window"] = _normal(3, 1, 4)
+        state.recurrent("cell")["hidden"] = _normal(3, 2, 4, seed=seed)
+        state.recurrent("late")["window"] = _normal(3, 1, 4)
         state.advance(None, 3, 1, torch.device("cpu"))
         state.rewind(mark)
-        assert torch.equal(state.held("cell")["hidden"], hidden)
-        assert not state.held("late") and state.length == 1
-    state.held("cell")["hidden"] = _normal(3, 2, 4, seed=7)
-    state.select(rows)
+        assert torch.equal(state.recurrent("cell")["hidden"], hidden)
+        assert not state.recurrent("late") and state.length == 1
+    state.recurrent("cell")["hidden"] = _normal(3, 2, 4, seed=7)
+    state.reorder(rows)
     state.rewind(mark)
-    assert torch.equal(state.held("cell")["hidden"], hidden[rows])
+    assert torch.equal(state.recurrent("cell")["hidden"], hidden[rows])
 
 
 def test_a_mark_that_nobody_keeps_costs_nothing() -> None:
@@ -186,32 +186,32 @@ def test_a_mark_that_nobody_keeps_costs_nothing() -> None:
 
 def test_recurrent_memories_are_detached_and_forked() -> None:
     state = _recurrent()
-    state.held("cell")["hidden"] = (_normal(3, 2, 4).requires_grad_() * 2).clone()
-    other = state.fork()
+    state.recurrent("cell")["hidden"] = (_normal(3, 2, 4).requires_grad_() * 2).clone()
+    other = state.clone()
     state.detach()
-    assert not state.held("cell")["hidden"].requires_grad and other.held("cell")["hidden"].requires_grad
-    other.held("cell")["hidden"] = _normal(3, 2, 4, seed=9)
-    assert torch.equal(state.held("cell")["hidden"], _normal(3, 2, 4) * 2)
+    assert not state.recurrent("cell")["hidden"].requires_grad and other.recurrent("cell")["hidden"].requires_grad
+    other.recurrent("cell")["hidden"] = _normal(3, 2, 4, seed=9)
+    assert torch.equal(state.recurrent("cell")["hidden"], _normal(3, 2, 4) * 2)
 
 
 def test_rows_that_stay_are_not_copied() -> None:
     """Only rows that continue another one are written, whatever the order in which they take from each other."""
     for rows in ([0, 1, 2], [1, 0, 2], [2, 2, 0], [1, 2, 0]):
         state, key, value = _filled()
-        buffer = state.keys("self").key
-        state.select(torch.tensor(rows))
-        assert state.keys("self").key is buffer
-        got = state.keys("self").append(_normal(3, 2, 1, 4), _normal(3, 2, 1, 6))
+        buffer = state.self_attention("self").key
+        state.reorder(torch.tensor(rows))
+        assert state.self_attention("self").key is buffer
+        got = state.self_attention("self").append(_normal(3, 2, 1, 4), _normal(3, 2, 1, 6))
         assert torch.equal(got[0][:, :, :5], key[rows])
         assert torch.equal(got[1][:, :, :5], value[rows])
 
 
 def test_beams_share_what_the_encoder_made() -> None:
     state, key, _ = _filled()
-    fixed, encoder = state.fixed("cross").key, state.memory["encoder"]
-    state.select(torch.tensor([0, 0, 1, 1, 2, 2]), memory=False)
-    assert state.fixed("cross").key is fixed and state.memory["encoder"] is encoder
-    assert torch.equal(state.keys("self").append(*[_normal(6, 2, 1, d) for d in (4, 6)])[0][1, :, :5], key[0])
+    fixed, encoder = state.cross_attention("cross").key, state.encoder_tokens["encoder"]
+    state.reorder(torch.tensor([0, 0, 1, 1, 2, 2]), memory=False)
+    assert state.cross_attention("cross").key is fixed and state.encoder_tokens["encoder"] is encoder
+    assert torch.equal(state.self_attention("self").append(*[_normal(6, 2, 1, d) for d in (4, 6)])[0][1, :, :5], key[0])
     assert state.real.shape == (6, 5)
 
 
@@ -219,7 +219,7 @@ def _step(state: Cache, span: int, mask: Tensor | None, n: int, at: int) -> Tens
     """One pass of n tokens whose keys are their own numbers; gives the keys that the last of them could see."""
     state.advance(mask, 2, n, torch.device("cpu"))
     key = torch.arange(at, at + n, dtype=torch.float32).view(1, 1, n, 1).expand(2, 1, n, 1)
-    return state.keys("self", span).append(key, key)[0][0, 0, :, 0]
+    return state.self_attention("self", span).append(key, key)[0][0, 0, :, 0]
 
 
 @pytest.mark.parametrize("prompt", [1, 700])
@@ -231,7 +231,7 @@ def test_a_window_keeps_only_the_window(prompt: int) -> None:
         seen = _step(state, span, None, 1, at)
         assert seen.tolist() == list(range(at + 1 - len(seen), at + 1))
         assert min(at, span) < len(seen) <= span + GROW_BY + 1
-    buffer = state.keys("self").key
+    buffer = state.self_attention("self").key
     assert buffer.shape[2] <= span + 3 * GROW_BY
     assert state.length == prompt + 500
 
@@ -255,10 +255,10 @@ def test_a_window_keeps_what_padding_pushed_away_and_what_a_mark_needs() -> None
 def test_shorten_cuts_keys_and_refuses_a_recurrence() -> None:
     """What is appended afterwards stands right behind what was kept."""
     state, key, _ = _filled(length=5)
-    assert state.shorten(3) and state.length == 3
+    assert state.truncate(3) and state.length == 3
     assert state.real is not None and state.real.shape == (3, 3)
     new = _normal(3, 2, 1, 4, seed=9)
-    keys, _ = state.keys("self").append(new, _normal(3, 2, 1, 6, seed=10))
+    keys, _ = state.self_attention("self").append(new, _normal(3, 2, 1, 6, seed=10))
     assert torch.equal(keys, torch.cat([key[:, :, :3], new], dim=2))
-    state.held("cell")["hidden"] = _normal(3, 1, 4)
-    assert not state.shorten(2) and state.length == 3
+    state.recurrent("cell")["hidden"] = _normal(3, 1, 4)
+    assert not state.truncate(2) and state.length == 3

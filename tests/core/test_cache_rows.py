@@ -19,13 +19,13 @@ def _append(state: Cache, numbers: Tensor, mask: Tensor | None = None) -> dict[s
     """One pass of tokens [B, n] whose keys are their own numbers; gives what the layers hold then, [B, held]."""
     state.advance(mask, *numbers.shape, CPU)
     key = numbers.float().view(numbers.shape[0], 1, -1, 1)
-    full, _ = state.keys("full").append(key, -key)
-    window, value = state.keys("window", SPAN).append(key, -key)
+    full, _ = state.self_attention("full").append(key, -key)
+    window, value = state.self_attention("window", SPAN).append(key, -key)
     assert torch.equal(value, -window)
-    state.held("cell")["hidden"] = numbers[:, -1:].float()
-    past = state.held("recall").get(PAST, key[:, 0, :0])
-    state.held("recall")[PAST] = torch.cat([past, key[:, 0]], dim=1)[:, -SPAN:]
-    return {"full": full[:, 0, :, 0], "window": window[:, 0, :, 0], "recall": state.held("recall")[PAST][..., 0]}
+    state.recurrent("cell")["hidden"] = numbers[:, -1:].float()
+    past = state.recurrent("recall").get(PAST, key[:, 0, :0])
+    state.recurrent("recall")[PAST] = torch.cat([past, key[:, 0]], dim=1)[:, -SPAN:]
+    return {"full": full[:, 0, :, 0], "window": window[:, 0, :, 0], "recall": state.recurrent("recall")[PAST][..., 0]}
 
 
 def _left_padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -77,11 +77,11 @@ def test_columns_that_no_row_needs_go() -> None:
 
 def test_a_released_row_is_empty() -> None:
     state = _read([[1, 2, 3], [4, 5, 6]])
-    state.memory["encoder"] = Tokens(torch.ones(2, 3, 1), torch.ones(2, 3, dtype=torch.bool))
+    state.encoder_tokens["encoder"] = Tokens(torch.ones(2, 3, 1), torch.ones(2, 3, dtype=torch.bool))
     evict_rows(state, torch.tensor([0]))
     assert state.real.tolist() == [[False] * 3, [True] * 3]
-    assert state.held("cell")["hidden"].tolist() == [[0], [6]]
-    assert state.memory["encoder"].mask.tolist() == [[False] * 3, [True] * 3]
+    assert state.recurrent("cell")["hidden"].tolist() == [[0], [6]]
+    assert state.encoder_tokens["encoder"].mask.tolist() == [[False] * 3, [True] * 3]
 
 
 def _with_source(rows: list[int], mask: Tensor | None = None) -> Cache:
@@ -89,8 +89,10 @@ def _with_source(rows: list[int], mask: Tensor | None = None) -> Cache:
     state = _read([[1] for _ in rows])
     x = torch.tensor(rows).view(-1, 1, 1).expand(-1, max(rows), 2).float()
     real = torch.arange(max(rows)) < torch.tensor(rows)[:, None]
-    state.memory["encoder"] = Tokens(x, None if bool(real.all()) else real, code=x[:1, :, :1], summary=x[:, :1])
-    fixed = state.fixed("cross")
+    state.encoder_tokens["encoder"] = Tokens(
+        x, None if bool(real.all()) else real, pos_embed=x[:1, :, :1], summary=x[:, :1]
+    )
+    fixed = state.cross_attention("cross")
     fixed.key, fixed.value = x[:, None].clone(), -x[:, None]
     return state
 
@@ -98,15 +100,15 @@ def _with_source(rows: list[int], mask: Tensor | None = None) -> Cache:
 def test_sources_of_other_lengths_come_and_go() -> None:
     """The memory is as wide as the longest source of a row that is there."""
     state = _with_source([3, 3])
-    assert state.memory["encoder"].mask is None
+    assert state.encoder_tokens["encoder"].mask is None
     insert_rows(state, torch.tensor([0]), _with_source([5]))
-    encoder, fixed = state.memory["encoder"], state.fixed("cross")
+    encoder, fixed = state.encoder_tokens["encoder"], state.cross_attention("cross")
     assert encoder.mask.sum(dim=1).tolist() == [5, 3]
     assert encoder.x[0, :, 0].tolist() == [5] * 5 and encoder.x[1, :3, 0].tolist() == [3] * 3
-    assert encoder.code.shape == (2, 5, 1) and encoder.summary[:, 0, 0].tolist() == [5, 3]
+    assert encoder.pos_embed.shape == (2, 5, 1) and encoder.summary[:, 0, 0].tolist() == [5, 3]
     assert fixed.key.shape[2] == fixed.value.shape[2] == 5
     insert_rows(state, torch.tensor([0]), _with_source([2]))
-    encoder, fixed = state.memory["encoder"], state.fixed("cross")
+    encoder, fixed = state.encoder_tokens["encoder"], state.cross_attention("cross")
     assert encoder.mask.tolist() == [[True, True, False], [True] * 3]
     assert fixed.key[0, 0, :2, 0].tolist() == [2, 2] and fixed.value[1, 0, :, 0].tolist() == [-3] * 3
 
@@ -114,7 +116,7 @@ def test_sources_of_other_lengths_come_and_go() -> None:
 def test_sources_of_one_length_need_no_mask() -> None:
     state = _with_source([3, 3])
     insert_rows(state, torch.tensor([1]), _with_source([3]))
-    assert state.memory["encoder"].mask is None
+    assert state.encoder_tokens["encoder"].mask is None
 
 
 def test_any_order_of_events_leaves_each_row_what_it_read() -> None:
@@ -145,6 +147,6 @@ def test_any_order_of_events_leaves_each_row_what_it_read() -> None:
             for name, span in (("full", len(expected)), ("window", SPAN), ("recall", SPAN)):
                 found = held[name][row]
                 assert found[real[len(real) - len(found) :]].tolist()[-span:] == expected[-span:], name
-        assert state.held("cell")["hidden"][:, 0].tolist() == numbers
+        assert state.recurrent("cell")["hidden"][:, 0].tolist() == numbers
         widest = max(widest, held["window"].shape[1])
     assert widest < 200  # the window forgets on, whatever is admitted

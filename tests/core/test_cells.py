@@ -17,7 +17,7 @@ SIZES = torch.tensor([5, 1, 0, 3])  # the longest, the shortest, an empty row
 def made(kind: CellType, n_layers: int, both_ways: bool, dtype: torch.dtype = torch.float64) -> Any:
     torch.manual_seed(n_layers)
     config = SimpleNamespace(cell=kind, d_hidden=4, n_layers=n_layers, dropout=0.0)
-    return make_cell(config, 3, both_ways=both_ways).to(dtype)
+    return make_cell(config, 3, bidirectional=both_ways).to(dtype)
 
 
 @pytest.mark.parametrize("both_ways", [False, True])

@@ -77,7 +77,7 @@ def test_lookup_is_its_formula() -> None:
     part = _drawn(DotAttention(DotAttentionConfig(d_model=5, d_context=4)))
     h, g, z, e = _normal(1, 3, 5), _normal(1, 3, 4), _normal(1, 6, 4), _normal(1, 6, 4)
     real = torch.tensor([[True, True, True, True, False, False]])
-    out = part(Tokens(h, code=g), Tokens(z, real, code=e))
+    out = part(Tokens(h, pos_embed=g), Tokens(z, real, pos_embed=e))
     for i in range(3):
         d = part.query.weight @ h[0, i] + part.query.bias + g[0, i]
         chance = torch.stack([(d @ z[0, j]).exp() for j in range(4)])

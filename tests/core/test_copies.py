@@ -32,7 +32,7 @@ def _text() -> af.Model:
 
 def _pictures() -> af.Model:
     torch.manual_seed(0)
-    model = af.build("resnet-tiny").optimise()
+    model = af.build("resnet-tiny").optimize()
     assert all(part._folded is not None for part in model.modules() if isinstance(part, ConvNormAct))
     return model
 
@@ -174,7 +174,7 @@ def test_switching_the_mode_forgets_everything(make: Callable[[], af.Model], swi
 
 def test_copies_stay_where_nothing_was_written() -> None:
     """They are made once; after a write they are made again, and not lost."""
-    model = af.build("gpt2-tiny", n_layers=1).optimise()
+    model = af.build("gpt2-tiny", n_layers=1).optimize()
     parts = [part for part in model.modules() if isinstance(part, Linear)]
     made = [part._packed for part in parts]
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_copies_stay_where_nothing_was_written() -> None:
     _data(model)
     _answers(model)
     assert all(part.packed and part._packed is not one for part, one in zip(parts, made, strict=True))
-    assert all(part.packed for part in model.eval().optimise().modules() if isinstance(part, Linear))
+    assert all(part.packed for part in model.eval().optimize().modules() if isinstance(part, Linear))
 
 
 def test_nan_is_no_change() -> None:
@@ -212,7 +212,7 @@ def test_two_models_with_one_weight() -> None:
 def test_int8_has_no_weights_to_give() -> None:
     model = af.build("gpt2-tiny", n_layers=1)
     weights = model.state_dict()
-    model.quantise()
+    model.quantize()
     with pytest.raises(af.Error, match=r'rounded to int8.*without weights="int8"'):
         model.state_dict()
     for strict in (True, False):
@@ -224,7 +224,7 @@ def test_int8_has_no_weights_to_give() -> None:
 def test_every_model_can_be_pickled(name: str) -> None:
     """Its settings, weights and mode; and it runs: every part that it is made of came along."""
     torch.manual_seed(0)
-    model = af.build(name).optimise()
+    model = af.build(name).optimize()
     again = pickle.loads(pickle.dumps(model))
     assert again.config == model.config and again.points == model.points and not again.training
     theirs = dict(model.state_dict())

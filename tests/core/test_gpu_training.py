@@ -193,7 +193,7 @@ def test_a_compiled_step_learns_the_same_with_them(recipe: str, monkeypatch: pyt
     """As the same step without them, about as closely as that does when it is not compiled; and they are taken."""
     torch.manual_seed(0)
     quiet = dict.fromkeys(("dropout", "embedding_dropout", "attention_dropout"), 0.0)
-    known = af.build(recipe).config.names()
+    known = af.build(recipe).config.field_names()
     more = {"head": "masked"} if recipe == "bert-tiny" else {}
     model = af.build(recipe, **more, **{k: v for k, v in quiet.items() if k in known}).to("cuda").train()
     model.sparing = True  # as while training: the last block may do no more than is read

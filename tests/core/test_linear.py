@@ -27,7 +27,7 @@ def test_roles_are_slices_of_one_matrix() -> None:
         torch.nn.init.normal_(parameter)
     x = torch.randn(5, 6)
     for role, value in zip(layer.roles, layer(x), strict=True):
-        torch.testing.assert_close(layer.apart(role, x), value)
+        torch.testing.assert_close(layer.project_one(role, x), value)
     with pytest.raises(KeyError):
         layer.slice("nothing")
 

@@ -50,7 +50,7 @@ def test_reach_excludes_no_allowed_key(case: Case) -> None:
         table = case.table(LENGTH, n_keys).any(dim=0)  # [queries, keys]
         for first in range(LENGTH):
             for last in range(first + 1, LENGTH + 1):
-                low, high = case.mask.reach(first, last, n_keys)
+                low, high = case.mask.key_range(first, last, n_keys)
                 assert 0 <= low <= high <= n_keys
                 seen = table[first:last].any(dim=0)
                 assert not seen[:low].any(), f"queries {first} to {last - 1} see keys before {low}"
@@ -66,16 +66,16 @@ def test_packed_rows_stay_apart(case: PackedCase) -> None:
     flipped = (case.packed & case.rest).dense(*table.shape)
     assert torch.equal(flipped, table[None, None])
     for first in range(table.shape[0]):
-        low, high = case.mask.reach(first, first + 1, table.shape[1])
+        low, high = case.mask.key_range(first, first + 1, table.shape[1])
         assert not table[first, :low].any()
         assert not table[first, high:].any()
 
 
 def test_bounded_masks_have_a_short_reach() -> None:
     """A window tells the kernel which keys to leave alone; without that the blocked kernel would read all of them."""
-    assert Window(2, 1).reach(100, 110, 1000) == (98, 111)
-    assert (Causal() & Window(2, 5)).reach(100, 110, 1000) == (98, 110)
-    assert (Window(2) | Window(0, 4)).reach(100, 110, 1000) == (98, 114)
+    assert Window(2, 1).key_range(100, 110, 1000) == (98, 111)
+    assert (Causal() & Window(2, 5)).key_range(100, 110, 1000) == (98, 110)
+    assert (Window(2) | Window(0, 4)).key_range(100, 110, 1000) == (98, 114)
 
 
 def test_every_mask_of_the_library_has_a_case() -> None:

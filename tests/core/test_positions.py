@@ -250,7 +250,7 @@ def test_sinusoidal_2d_is_detrs(masked: bool) -> None:
     expected = theirs(shape, "cpu", torch.float64, mask=mask if masked else None)
     expected = expected.flatten(2).transpose(1, 2) if expected.dim() == 4 else expected
     tokens = Tokens(_normal(2, rows * columns, d_model), mask.flatten(1) if masked else None, grid=(rows, columns))
-    ours = Sinusoidal2D(d_model).code(tokens)
+    ours = Sinusoidal2D(d_model).pos_embed(tokens)
     assert torch.allclose(ours.expand(2, -1, -1), expected, atol=1e-12)
 
 
@@ -340,7 +340,7 @@ def test_the_encoding_none_changes_nothing() -> None:
     assert none.rotate(query, key, at) == (query, key)
     assert none.bias(query, key, 0, 1.0) is None
     assert none.embed(Tokens(query[0])) is None
-    assert none.code(Tokens(query[0])) is None
+    assert none.pos_embed(Tokens(query[0])) is None
 
 
 @pytest.mark.parametrize("name", ["t5", "xl", "alibi"])
@@ -361,7 +361,7 @@ def test_partial_rotary_turns_the_first_features_alone(layout: SinusoidLayout) -
     query, key = torch.randn(2, 3, 5, 16).double(), torch.randn(2, 3, 5, 16).double()
     at = torch.arange(5)[None]
     small = Rotary(4, layout=layout).rotate(query[..., :4], key[..., :4], at)
-    found = Rotary(16, layout=layout, rope=RopeConfig(share=0.25)).rotate(query, key, at)
+    found = Rotary(16, layout=layout, rope=RopeConfig(partial_rotary_factor=0.25)).rotate(query, key, at)
     for x, part, whole in zip((query, key), small, found, strict=True):
         assert torch.equal(whole[..., :4], part)
         assert torch.equal(whole[..., 4:], x[..., 4:])
@@ -371,16 +371,16 @@ def test_stretched_rotations_do_what_they_say() -> None:
     """Linear divides all rates; blend and yarn keep the fastest and divide the slowest; dynamic is plain when short."""
 
     def rates(kind: str, highest: int = 0, factor: float = 4.0) -> Tensor:
-        rope = RopeConfig(kind=kind, factor=factor, trained=1024)  # type: ignore[arg-type]
+        rope = RopeConfig(rope_type=kind, factor=factor, original_max_length=1024)  # type: ignore[arg-type]
         return rope.rates(64, 1024, highest, torch.float64, torch.device("cpu"))
 
     plain = rates("default")
     assert torch.allclose(rates("linear"), plain / 4)
-    for kind in ("blend", "yarn"):
+    for kind in ("llama3", "yarn"):
         found = rates(kind)
         assert torch.allclose(found[:4], plain[:4])
         assert torch.allclose(found[-4:], plain[-4:] / 4)
         assert (found <= plain).all() and (found >= plain / 4).all()
     assert torch.equal(rates("dynamic", highest=1023), plain)
     assert (rates("dynamic", highest=4095)[1:] < plain[1:]).all()
-    assert RopeConfig(kind="yarn", factor=4.0).amplitude == pytest.approx(1 + 0.1 * math.log(4))
+    assert RopeConfig(rope_type="yarn", factor=4.0).amplitude == pytest.approx(1 + 0.1 * math.log(4))

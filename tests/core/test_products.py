@@ -46,7 +46,7 @@ def test_int8_is_as_near_as_its_steps_are_small(rows: int, bias: bool) -> None:
     layer.requires_grad_(False)
     exact = torch.nn.functional.linear(x.double(), *(parameter.double() for parameter in layer.parameters()))
     room = bound(layer.weight.double(), x.double(), Int8Weight(layer.weight.detach()).levels) + 1e-5 * exact.abs()
-    layer.quantise()
+    layer.quantize()
     with torch.no_grad():
         error = (layer(x).double() - exact).abs()
     assert bool((error <= room).all())
@@ -56,7 +56,7 @@ def test_int8_is_as_near_as_its_steps_are_small(rows: int, bias: bool) -> None:
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     """Alone, in company, beside a row a thousand times its size: the same but for rounding at a tie."""
     layer = drawn(Linear(64, 32))
-    layer.quantise()
+    layer.quantize()
     x = torch.randn(5, 64)
     x[4] *= 1000
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 def test_zeros_and_shapes() -> None:
     """A token of zeros gives the bias; any number of leading dimensions is kept."""
     layer = drawn(Linear(16, 8))
-    layer.quantise()
+    layer.quantize()
     assert layer.bias is not None
     with torch.no_grad():
         assert torch.equal(layer(torch.zeros(2, 3, 16)), layer.bias.expand(2, 3, 8))
@@ -80,7 +80,7 @@ def test_zeros_and_shapes() -> None:
 def test_nan_stays_nan() -> None:
     """Whole numbers know no NaN; the scale carries it."""
     layer = drawn(Linear(16, 8))
-    layer.quantise()
+    layer.quantize()
     x = torch.randn(2, 16)
     x[1, 3] = float("nan")
     with torch.no_grad():
@@ -90,11 +90,11 @@ def test_nan_stays_nan() -> None:
 
 def test_roles_of_a_quantised_matrix() -> None:
     layer = FusedLinear(24, {"query": 8, "key": 4, "value": 4})
-    drawn(layer).quantise()
+    drawn(layer).quantize()
     x = torch.randn(3, 24)
     with torch.no_grad():
         for role, value in zip(layer.roles, layer(x), strict=True):
-            assert torch.equal(layer.apart(role, x), value)
+            assert torch.equal(layer.project_one(role, x), value)
 
 
 @pytest.mark.parametrize("recipe", ["gpt2-tiny", "llama-tiny", "transformer-tiny", "bert-tiny", "t5-tiny"])
@@ -108,7 +108,7 @@ def test_a_quantised_model_says_nearly_the_same(recipe: str) -> None:
     with torch.no_grad():
         exact = model(**batch)[0]
         held = sum(p.numel() for p in model.parameters())
-        assert model.quantise("int8") is model and is_quantized(model)
+        assert model.quantize("int8") is model and is_quantized(model)
         rounded = model(**batch)[0]
     assert sum(p.numel() for p in model.parameters()) < held
     assert float((rounded - exact).norm() / exact.norm()) < 0.05
@@ -118,7 +118,7 @@ def test_a_quantised_model_says_nearly_the_same(recipe: str) -> None:
 def test_generate_and_copy_and_cache() -> None:
     """Step by step as in one pass; a copy is a model of its own."""
     torch.manual_seed(0)
-    model = af.build("llama-tiny").eval().quantise()
+    model = af.build("llama-tiny").eval().quantize()
     ids = torch.randint(5, 250, (2, 6))
     written = model.generate(ids, max_new_tokens=8, min_new_tokens=8)
     with torch.no_grad():
@@ -134,12 +134,12 @@ def test_what_int8_refuses(tmp_path: Path) -> None:
     """Training, saving, gradients, other types and unknown names: a sentence each."""
     model = af.build("gpt2-tiny")
     with pytest.raises(af.ConfigError, match=r'can be int8.*"int3"'):
-        model.quantise("int3")
+        model.quantize("int3")
     with pytest.raises(af.ConfigError, match="float32 models on a CPU; this is float64"):
-        af.build("gpt2-tiny").double().quantise()
+        af.build("gpt2-tiny").double().quantize()
     folder = tmp_path / "plain"
     model.save(folder)
-    model.quantise()
+    model.quantize()
     with pytest.raises(af.InputError, match="cannot be trained"):
         model.train()
     with pytest.raises(af.WeightsError, match="rounded to int8"):

@@ -72,7 +72,7 @@ def _sutskever(model: af.Model, source: Tensor, target: Tensor) -> tuple[Tensor,
     last = states[-1][0]
     logits = []
     for word in _words(model, "decoder", target):
-        x = torch.cat([word, last]) if model.config.show_context else word
+        x = torch.cat([word, last]) if model.config.context_every_step else word
         states = _deep(_part(model, "decoder").cell, x, states)
         logits.append(_speak(model, states[-1][0]))
     return torch.stack(logits), None
@@ -84,7 +84,7 @@ def _luong(model: af.Model, source: Tensor, target: Tensor) -> tuple[Tensor, Ten
     fed = torch.zeros(part.config.d_out, dtype=torch.float64)
     logits, seen = [], []
     for word in _words(model, "decoder", target):
-        states = _deep(part.cell, torch.cat([word, fed]) if model.config.feed else word, states)
+        states = _deep(part.cell, torch.cat([word, fed]) if model.config.input_feeding else word, states)
         h = states[-1][0]
         if model.config.score == "dot":
             scores = keys @ h
@@ -126,10 +126,10 @@ def _bahdanau(model: af.Model, source: Tensor, target: Tensor) -> tuple[Tensor, 
 CASES: list[tuple[str, Any, dict[str, Any]]] = [
     ("sutskever-tiny", _sutskever, {}),
     ("sutskever-tiny", _sutskever, {"reverse": False}),
-    ("sutskever-tiny", _sutskever, {"show_context": True}),
+    ("sutskever-tiny", _sutskever, {"context_every_step": True}),
     ("bahdanau-tiny", _bahdanau, {}),
     *(
-        ("luong-tiny", _luong, {"score": score, "feed": feed})
+        ("luong-tiny", _luong, {"score": score, "input_feeding": feed})
         for score in ("dot", "general", "concat")
         for feed in (True, False)
     ),
@@ -185,7 +185,7 @@ def test_beams_follow_their_rows(name: str) -> None:
     state = model(input_ids=source, attention_mask=mask, decoder_input_ids=target, use_cache=True).past_key_values
     mark = state.mark()
     model(decoder_input_ids=target[:, :2], past_key_values=state)
-    state.select(rows)
+    state.reorder(rows)
     state.rewind(mark)
     step = model(decoder_input_ids=target[:, :1], past_key_values=state).logits[:, 0]
     grown = torch.cat([target[rows], target[:, :1]], dim=1)

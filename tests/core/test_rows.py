@@ -21,9 +21,9 @@ MASKS = {
 
 def both(mask: list[list[int]]) -> tuple[Tensor, Tensor, RightPadded, RightPadded]:
     real, x = torch.tensor(mask, dtype=torch.bool), torch.randn(3, 4, 5)
-    seen = RightPadded.of(Tokens(x, real))
+    seen = RightPadded.from_tokens(Tokens(x, real))
     with no_host_sync(), detect_host_syncs(torch.device("cpu")) as found:
-        blind = RightPadded.of(Tokens(x, real))
+        blind = RightPadded.from_tokens(Tokens(x, real))
     assert not found and not blind.full and not seen.full
     return real, x, seen, blind
 
@@ -36,8 +36,8 @@ def test_without_looking_they_are_the_same(kind: str) -> None:
     assert torch.equal(seen.x, blind.x[:, :n]) and not blind.x[:, n:].any()
     assert torch.equal(seen.sizes, blind.sizes) and torch.equal(blind.sizes, real.sum(dim=1))
     assert seen.real is not None and blind.real is not None and torch.equal(seen.real, blind.real[:, :n])
-    assert torch.equal(blind.back(blind.x), x * real.unsqueeze(-1)) and torch.equal(
-        seen.back(seen.x), blind.back(blind.x)
+    assert torch.equal(blind.restore(blind.x), x * real.unsqueeze(-1)) and torch.equal(
+        seen.restore(seen.x), blind.restore(blind.x)
     )
     assert torch.equal(seen.reverse(seen.x), blind.reverse(blind.x)[:, :n])
     past = torch.randn(3, 2, 5)

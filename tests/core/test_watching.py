@@ -173,7 +173,7 @@ def test_gradients_of_blocks_that_are_computed_again(inside: bool) -> None:
     grads: list[dict[str, Tensor]] = []
     for globs in ((), ("*.self.weights", "*.feedforward.hidden")):
         model = build("bert-tiny").train()
-        model.stages["encoder"].stack.recompute = True
+        model.stages["encoder"].stack.gradient_checkpointing = True
         torch.manual_seed(0)
         batch = {**BATCH, "labels": BATCH["input_ids"], "next_sentence_label": torch.tensor([0, 1, 0])}
         with look(model, *globs) as seen:

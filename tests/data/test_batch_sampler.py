@@ -25,14 +25,16 @@ def rows_of(batches: list[np.ndarray]) -> list[int]:
 def test_every_row_once_an_epoch(lengths: np.ndarray, settings: BatchConfig) -> None:
     batches = LengthGroupedSampler(lengths, settings, seed=3)
     for epoch in range(3):
-        assert rows_of(batches.epoch(epoch)) == list(range(1000))
+        assert rows_of(batches.local_batches(epoch)) == list(range(1000))
     again = LengthGroupedSampler(lengths, settings, seed=3)
-    assert all(np.array_equal(a, b) for a, b in zip(batches.epoch(2), again.epoch(2), strict=True))
-    orders = [np.concatenate(batches.epoch(0)), np.concatenate(batches.epoch(1))]
+    assert all(np.array_equal(a, b) for a, b in zip(batches.local_batches(2), again.local_batches(2), strict=True))
+    orders = [np.concatenate(batches.local_batches(0)), np.concatenate(batches.local_batches(1))]
     assert not np.array_equal(*orders)
-    assert not np.array_equal(orders[0], np.concatenate(LengthGroupedSampler(lengths, settings, seed=4).epoch(0)))
+    assert not np.array_equal(
+        orders[0], np.concatenate(LengthGroupedSampler(lengths, settings, seed=4).local_batches(0))
+    )
     sides = lengths.reshape(1000, -1)
-    for batch in batches.epoch(0):
+    for batch in batches.local_batches(0):
         if settings.tokens is None:
             assert len(batch) in (16, 1000 % 16)
         else:
@@ -50,8 +52,8 @@ def test_the_padding_that_is_said_is_the_padding_there_is() -> None:
 def test_processes_share_every_batch(settings: BatchConfig, ranks: int) -> None:
     """Without overlap or loss; nobody goes empty, and one process would see the same batches."""
     lengths = LENGTHS[:97]  # 97 rows leave one over
-    shares = [LengthGroupedSampler(lengths, settings, 5, rank, ranks).epoch(4) for rank in range(ranks)]
-    alone = LengthGroupedSampler(lengths, settings, 5, 0, ranks).whole(4)
+    shares = [LengthGroupedSampler(lengths, settings, 5, rank, ranks).local_batches(4) for rank in range(ranks)]
+    alone = LengthGroupedSampler(lengths, settings, 5, 0, ranks).global_batches(4)
     assert len({len(share) for share in shares}) == 1
     for number, batch in enumerate(alone):
         mine = [share[number] for share in shares]
@@ -61,15 +63,15 @@ def test_processes_share_every_batch(settings: BatchConfig, ranks: int) -> None:
     if ranks <= 97 % 16 and settings.tokens is None:
         assert all(
             np.array_equal(a, b)
-            for a, b in zip(alone, LengthGroupedSampler(lengths, settings, 5).whole(4), strict=True)
+            for a, b in zip(alone, LengthGroupedSampler(lengths, settings, 5).global_batches(4), strict=True)
         )
 
 
 def test_unshuffled_batches_run_from_short_to_long() -> None:
     batches = LengthGroupedSampler(LENGTHS, BatchConfig(rows=10, shuffle=False))
-    longest = [int(LENGTHS[batch].max()) for batch in batches.epoch(0)]
+    longest = [int(LENGTHS[batch].max()) for batch in batches.local_batches(0)]
     assert longest == sorted(longest)
-    assert all(np.array_equal(a, b) for a, b in zip(batches.epoch(0), batches.epoch(1), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(batches.local_batches(0), batches.local_batches(1), strict=True))
 
 
 def test_mistakes() -> None:
@@ -113,15 +115,20 @@ def test_padding_on_real_data(files: tuple[str, ...], columns: tuple[str, ...], 
 
 def test_whole_batches_leave_the_rest_for_another_epoch() -> None:
     """Only full ones, other rows left out each time; a set smaller than one batch is a batch all the same."""
-    batches = LengthGroupedSampler(np.ones(50), BatchConfig(rows=16, whole=True), seed=1)
+    batches = LengthGroupedSampler(np.ones(50), BatchConfig(rows=16, drop_last=True), seed=1)
     left = []
     for epoch in range(3):
-        found = batches.whole(epoch)
+        found = batches.global_batches(epoch)
         assert [len(batch) for batch in found] == [16, 16, 16]
         left.append(set(range(50)) - set(rows_of(found)))
     assert left[0] != left[1] or left[1] != left[2]
-    assert [len(batch) for batch in LengthGroupedSampler(np.ones(5), BatchConfig(rows=16, whole=True)).whole(0)] == [5]
-    assert [len(batch) for batch in LengthGroupedSampler(np.ones(32), BatchConfig(rows=16, whole=True)).whole(0)] == [
+    assert [
+        len(batch) for batch in LengthGroupedSampler(np.ones(5), BatchConfig(rows=16, drop_last=True)).global_batches(0)
+    ] == [5]
+    assert [
+        len(batch)
+        for batch in LengthGroupedSampler(np.ones(32), BatchConfig(rows=16, drop_last=True)).global_batches(0)
+    ] == [
         16,
         16,
     ]

@@ -71,7 +71,7 @@ def test_csv_cells_may_hold_lines(tmp_path: Path) -> None:
     as_csv(tmp_path / "x.csv", rows)
     found = read(tmp_path / "x.csv")
     assert list(found) == rows
-    assert found.where(1).endswith("line 4")  # the header, and a row of two lines, come before
+    assert found.location(1).endswith("line 4")  # the header, and a row of two lines, come before
 
 
 CELLS = st.text(st.sampled_from(['"', ",", "\n", "a", " ", "\u2028", "é"]), max_size=6)
@@ -129,7 +129,7 @@ def test_parquet(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "x.parquet", row_group_size=2)
     rows = read(tmp_path / "x.parquet")
     assert list(rows)[:3] == ROWS and rows[3] == {"text": "two\nlines", "label": None}
-    assert rows.where(2).endswith("x.parquet, row 3")
+    assert rows.location(2).endswith("x.parquet, row 3")
     write(tmp_path / "x.parquet.gz", (tmp_path / "x.parquet").read_bytes())
     assert list(read(tmp_path / "x.parquet.gz")) == list(rows)
     with pytest.raises(af.DataError, match=r"not a Parquet file"):
@@ -140,7 +140,7 @@ def test_plain_text_keeps_blank_lines_and_odd_ends(tmp_path: Path) -> None:
     """Windows ends, a byte-order mark, no newline at the end."""
     rows = read(write(tmp_path / "x.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\u2028still two\nlast".replace(b"\\u2028", b"")))
     assert [row["text"] for row in rows][:2] == ["one", ""]
-    assert len(rows) == 4 and rows[3]["text"] == "last" and rows.where(3).endswith("line 4")
+    assert len(rows) == 4 and rows[3]["text"] == "last" and rows.location(3).endswith("line 4")
 
 
 def test_parallel_files(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_parallel_files(tmp_path: Path) -> None:
     both = [{"source": "one", "target": "eins"}, {"source": "", "target": ""}, {"source": "three", "target": "drei"}]
     assert list(read([tmp_path / "a.en", tmp_path / "a.de"], sides=sides)) == both
     rows = read(f"{tmp_path / 'a.en'},{tmp_path / 'a.de'}", sides=sides)
-    assert list(rows) == both and rows.where(2).endswith("a.en, line 3")
+    assert list(rows) == both and rows.location(2).endswith("a.en, line 3")
     write(tmp_path / "b.de", "eins\n")
     with pytest.raises(af.DataError, match=r"a\.en has 3 lines and .*b\.de has 1 lines"):
         read([tmp_path / "a.en", tmp_path / "b.de"], sides=sides)
@@ -165,7 +165,7 @@ def test_globs_and_several_files(tmp_path: Path) -> None:
         write(tmp_path / f"part-{i}.tsv", f"text\tlabel\nrow {i}\t{i}\n")
     rows = read(tmp_path / "part-*.tsv")
     assert [row["text"] for row in rows] == ["row 0", "row 1", "row 2"]
-    assert rows.where(2).endswith("part-2.tsv, line 2")
+    assert rows.location(2).endswith("part-2.tsv, line 2")
     write(tmp_path / "part-3.tsv", "text\tclass\nx\t1\n")
     with pytest.raises(af.DataError, match=r"part-3\.tsv has the columns text, class"):
         read(tmp_path / "part-*.tsv")
@@ -208,7 +208,7 @@ def test_conll(tmp_path: Path) -> None:
         {"tokens": ["EU", "rejects"], "2": ["NNP", "VBZ"], "3": ["I-NP", "I-VP"], "tags": ["I-ORG", "O"]},
         {"tokens": ["Peter"], "2": ["NNP"], "3": ["I-NP"], "tags": ["I-PER"]},
     ]
-    assert rows.where(1).endswith("line 6")
+    assert rows.location(1).endswith("line 6")
     with pytest.raises(af.DataError, match=r"line 4, has 3 columns; the first token has 4"):
         read(write(tmp_path / "x.conll", CONLL.replace("VBZ ", "")))
 
@@ -218,7 +218,7 @@ def test_squad(tmp_path: Path) -> None:
     whole = {"data": [{"title": "T", "paragraphs": [{"context": "He did.", "qas": asked}]}]}
     rows = read(write(tmp_path / "x.json.gz", json.dumps(whole)))
     expected = {"id": "7", "title": "T", "context": "He did.", "question": "Who?", "answers": asked[0]["answers"]}
-    assert list(rows) == [expected] and rows.where(0).endswith("question 1")
+    assert list(rows) == [expected] and rows.location(0).endswith("question 1")
     del whole["data"][0]["paragraphs"][0]["context"]
     with pytest.raises(af.DataError, match="'context' is missing"):
         read(write(tmp_path / "y.json", json.dumps(whole)))
@@ -320,7 +320,9 @@ def test_large_files_are_mapped_and_found_again(tmp_path: Path, monkeypatch: pyt
 
 def test_rows_in_memory() -> None:
     rows: Rows = ListRows(ROWS)
-    assert list(rows.take([2, 0])) == [ROWS[2], ROWS[0]] and rows.take([2, 0]).where(0) == "the rows given, row 3"
+    assert (
+        list(rows.select([2, 0])) == [ROWS[2], ROWS[0]] and rows.select([2, 0]).location(0) == "the rows given, row 3"
+    )
     with pytest.raises(IndexError):
         rows[3]
     empty: list[Any] = []

@@ -70,7 +70,7 @@ def test_the_alignment_of_a_translation_model_is_drawn(tmp_path: Path) -> None:
     heads = load(ROOT / "experiments" / "14_heads.py")
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("the area was signed\tla zone a été signée\n" * 40, encoding="utf-8")
-    given = {"train.steps": 1, "tokenizer.vocab_size": 270, "data.held_out": 0.0}
+    given = {"train.steps": 1, "tokenizer.vocab_size": 270, "data.validation_split": 0.0}
     made = sys.modules["real"].teach(
         "translate", "transformer-tiny", pairs, None, seed=0, pace=sys.modules["frame"].Pace(1), label="", **given
     )

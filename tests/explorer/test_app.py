@@ -162,10 +162,10 @@ def test_patience_ends(opened: dict[str, LoadedModel]) -> None:
     time.sleep(0.01)
     for patience, says in ((ended, "longer than"), (gone, "cancelled")):
         with pytest.raises(Error, match=says):
-            one.look(ViewRequest(text="something new for nobody"), patience)
+            one.trace(ViewRequest(text="something new for nobody"), patience)
     lock = threading.Lock()
     with lock, pytest.raises(Error, match="cancelled"):
-        gone.take(lock)
+        gone.acquire(lock)
     assert view(one, "next", text="something new for nobody")["words"]  # whoever is patient gets an answer
 
 
@@ -236,8 +236,8 @@ def test_models_that_ship_are_listed_where_they_are_here(tmp_path: Path, monkeyp
     """By the listing of the package that has them; one that is not here is left out."""
     here = save(tmp_path / "one", "gpt2-tiny", tokenizer())
     known = [
-        SimpleNamespace(name="stories", path=here, trouble=None, about="tells stories", task="generate"),
-        SimpleNamespace(name="gone", path=None, trouble="not here", about="", task="tag"),
+        SimpleNamespace(name="stories", path=here, problem=None, about="tells stories", task="generate"),
+        SimpleNamespace(name="gone", path=None, problem="not here", about="", task="tag"),
     ]
     monkeypatch.setitem(sys.modules, "anyformer.pretrained", module := ModuleType("anyformer.pretrained"))
     module.__spec__ = ModuleSpec("anyformer.pretrained", None)

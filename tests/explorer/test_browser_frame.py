@@ -231,7 +231,7 @@ def test_a_long_question_can_be_stopped(page: Page, opened: Models, monkeypatch:
         seen.append(patience)
         while True:
             patience.check()
-            patience.gone.wait(0.01)
+            patience.cancelled.wait(0.01)
 
     page.open("decoder", "tokens")
     monkeypatch.setitem(VIEWS, "next", endless)
@@ -239,7 +239,7 @@ def test_a_long_question_can_be_stopped(page: Page, opened: Models, monkeypatch:
     page.tab.locator("#stop").wait_for(state="visible")
     page.tab.locator("#stop").click()
     assert page.text("#words") == "Stopped."
-    assert seen[0].gone.wait(10)
+    assert seen[0].cancelled.wait(10)
 
 
 def test_the_tabs_fit_the_model(page: Page, opened: Models) -> None:

@@ -85,7 +85,7 @@ def test_a_masked_autoencoder_hides_as_much_as_it_is_told(opened: Models, share:
 def test_boxes_and_where_their_queries_look(opened: Models) -> None:
     one = opened["detr"]
     batch = batch_of(one)
-    found = one.model.find(**batch, threshold=0.0)[0]
+    found = one.model.detect(**batch, threshold=0.0)[0]
     got = view(one, "boxes", picture=picture(), threshold=0.0)
     assert [thing["slot"] for thing in got["things"]] == found.queries.tolist()
     assert got["things"][0]["box"] == pytest.approx(found.boxes[0].clamp(0, 1).tolist(), abs=1e-5)  # cut to the picture

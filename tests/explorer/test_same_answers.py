@@ -42,7 +42,7 @@ def make(name: str, recipe: str, folder: Path, beams: int) -> Path:
     torch.manual_seed(SEED.get(name, 0))
     rows = kind.read(folder / file)
     own = {key.removeprefix("task."): value for key, value in more.items() if key.startswith("task.")}
-    options = kind.options_class(**{**own, "num_beams": beams, "max_target": 30})
+    options = kind.options_class(**{**own, "num_beams": beams, "max_target_length": 30})
     task = kind.begin(recipe, rows, None, TaskSetup(tokenizer=TokenizerSettings(vocab_size=290), task=options))
     awake(task).model.eval()
     task.save(folder / "m")
@@ -91,14 +91,14 @@ def test_a_line_wider_than_the_model_reads(tmp_path: Path) -> None:
 def test_texts(tmp_path: Path) -> None:
     kind: Any = find("translate")
     rows = listed(*({"source": f"one {word} there", "target": f"ein {word} dort"} for word in "cat dog cow".split()))
-    options = kind.options_class(num_beams=3, max_target=30)
+    options = kind.options_class(num_beams=3, max_target_length=30)
     task = kind.begin(
         "transformer-tiny", rows, None, TaskSetup(tokenizer=TokenizerSettings(vocab_size=290), task=options)
     )
     awake(task).model.eval()
     task.save(tmp_path / "m")
     opened = LoadedModel.load(tmp_path / "m")
-    subject, _ = opened.look(ViewRequest(text="one dog there"), Deadline(60))
+    subject, _ = opened.trace(ViewRequest(text="one dog there"), Deadline(60))
     expected = af.task("translate", tmp_path / "m")("one dog there", no_repeat_ngram_size=0).ids
     assert [word.id for word in subject.answers if word.id != opened.end] == list(expected)
 
@@ -114,7 +114,7 @@ def test_speech(tmp_path: Path) -> None:
     task.save(tmp_path / "m")
     opened = LoadedModel.load(tmp_path / "m")
     content = sounds.tone(440)
-    subject, _ = opened.look(ViewRequest(sound=base64.b64encode(content).decode()), Deadline(60))
+    subject, _ = opened.trace(ViewRequest(sound=base64.b64encode(content).decode()), Deadline(60))
     expected = af.task(name, tmp_path / "m")(content)
     said = opened.task.tokenizer.decode([word.id for word in subject.answers if word.id != task.end]).strip()
     assert said == expected.text
@@ -127,7 +127,7 @@ def test_boxes(tmp_path: Path) -> None:
     kind: Any = find("detect")
     config = af.registry.recipe("detr-tiny").config.replace(
         stem=af.registry.recipe("detr-small").config.stem.replace(widths=(16, 24, 32), depths=(0, 1, 1)),
-        **{"anchors": True, "every_layer": True, "n_queries": 80},
+        **{"anchors": True, "auxiliary_loss": True, "n_queries": 80},
     )
     task = kind.begin(
         "detr-tiny", kind.read(tmp_path / "x.json"), None, TaskSetup(config, task=kind.options_class(nms=0.05))
@@ -138,6 +138,6 @@ def test_boxes(tmp_path: Path) -> None:
     expected = af.task("detect", tmp_path / "m")(content, threshold=0.0)
     got = view(LoadedModel.load(tmp_path / "m"), "boxes", picture=base64.b64encode(content).decode(), threshold=0.0)
     assert 0 < len(expected) < 80
-    assert [thing["slot"] for thing in got["things"]] == [thing.slot for thing in expected]
+    assert [thing["slot"] for thing in got["things"]] == [thing.query for thing in expected]
     shares = np.array([thing["box"] for thing in got["things"]]) * 32
     np.testing.assert_allclose(shares, [thing.box for thing in expected], atol=1e-3)

@@ -108,7 +108,7 @@ def test_one_head_step_by_step(opened: Models) -> None:
         assert got["result"] == pytest.approx((weights @ torch.tensor(got["values"])).tolist(), rel=1e-3, abs=1e-3)
         read, own = torch.tensor(got["read"]), got["own"]
         part = opened[name].model.stages[stage].stack.blocks[1].sublayers["self"].part  # type: ignore[union-attr]
-        made = {role: part.qkv.apart(role, read[None])[0].view(4, -1)[1].tolist() for role in ("key", "value")}
+        made = {role: part.qkv.project_one(role, read[None])[0].view(4, -1)[1].tolist() for role in ("key", "value")}
         assert own["value"] == pytest.approx(made["value"], rel=1e-3, abs=1e-3)
         assert own["key"] == pytest.approx(made["key"], rel=1e-3, abs=1e-3)
         result = torch.tensor(got["result"])
@@ -257,7 +257,7 @@ def test_what_is_lost_without_a_head(opened: Models) -> None:
 
 def _logprobs(one: LoadedModel, place: int, silence: list[dict[str, object]]) -> list[float]:
     """Of every word at a place, from the pass that the views share."""
-    _, trace = one.look(ViewRequest.from_json({"text": TEXT, "silence": silence}), Deadline(60))
+    _, trace = one.trace(ViewRequest.from_json({"text": TEXT, "silence": silence}), Deadline(60))
     head = one.language
     assert head is not None
     found: list[float] = head.score(trace.run.tokens["decoder"].x[0, place]).log_softmax(-1).tolist()
@@ -305,7 +305,7 @@ def test_a_few_queries_at_a_time_give_the_same_weights(opened: Models, monkeypat
     """Causal, padded, biased and recurrent alike; blocks of two queries."""
     monkeypatch.setattr(capture, "ROWS", 2)
     for name in ("decoder", "encoder", "relative", "recurrent"):
-        _, trace = opened[name].look(ViewRequest(text=TEXT, padding=2 if name != "recurrent" else 0), Deadline(60))
+        _, trace = opened[name].trace(ViewRequest(text=TEXT, padding=2 if name != "recurrent" else 0), Deadline(60))
         for site in trace.sites():
             whole = trace.weights(site)
             real = len(ids_of(opened[name])[0]) if site.stage != "decoder" or name == "decoder" else len(whole[0])

@@ -290,7 +290,7 @@ def test_joints_by_heat(things: Models) -> None:
 
 def test_joints_in_turn_are_told_of_one_another(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    af.build("joints-tiny", in_turn=True).save(tmp_path / "turns")
+    af.build("keypoint-detr-tiny", autoregressive=True).save(tmp_path / "turns")
     one = LoadedModel.load(tmp_path / "turns")
     from anyformer.generation.keypoints import predict_keypoints
 
@@ -347,7 +347,7 @@ def test_slots_over_a_data_set(things: Models, tmp_path: Path, monkeypatch: pyte
             view(one, "slots", top=10)
     finally:
         one.gallery = None
-    with pytest.raises(af.Error, match="no pictures in it"):
+    with pytest.raises(af.Error, match="no images in it"):
         ImageFolder.of(tmp_path.joinpath("empty").mkdir() or tmp_path / "empty")  # type: ignore[func-returns-value]
 
 

@@ -70,7 +70,7 @@ def test_a_given_target_is_read_and_named_by_what_is_said(opened: Models) -> Non
     assert one.tokenizer is not None
     got = view(one, "head", text=TEXT, target="a man", stage="decoder", part="cross")
     target = one.tokenizer.encode("a man", special=False)
-    assert got["queries"] == one.tokenizer.pieces([*target, one.end or 0])
+    assert got["queries"] == one.tokenizer.tokens([*target, one.end or 0])
     batch = {"input_ids": ids_of(one), "decoder_input_ids": torch.tensor([[one.model.decoder_start, *target]])}
     with af.look(one.model, "decoder.blocks.0.cross.weights") as seen:
         one.model(**batch)

@@ -28,7 +28,7 @@ def save_things(root: Path) -> None:
         "videomae": "videomae-tiny",
         "timesformer": "timesformer-tiny",
         "points": "set-transformer-tiny",
-        "joints": "joints-tiny",
+        "joints": "keypoint-detr-tiny",
         "vitpose": "vitpose-tiny",
         "segmenter": "segmenter-tiny",
     }.items():

@@ -183,7 +183,9 @@ def data_target(name: str, quick: bool) -> Target:
         rows = find(task).read(folder / file)
         kept = chance.random() < 0.7
         if kept:
-            few = rows if len(rows) <= FEW else rows.take(range(FEW))  # an answer for each of many takes long, rightly
+            few = (
+                rows if len(rows) <= FEW else rows.select(range(FEW))
+            )  # an answer for each of many takes long, rightly
             ready(name, fixed / "model").evaluate(few)
         else:
             begin(task, recipe, rows, settings)
@@ -206,7 +208,7 @@ def begin(task: str, recipe: str, rows: Any, settings: dict[str, Any]) -> None:
     size = settings.get("tokenizer.vocab_size", 8000)
     made = find(task).begin(recipe, rows, setup=TaskSetup(tokenizer=TokenizerSettings(vocab_size=size)))
     examples = made.prepare(rows)
-    batch = next(iter(made.plan(examples, made.batch).whole(0)), None)
+    batch = next(iter(made.plan(examples, made.batch).global_batches(0)), None)
     if batch is not None:
         generator = torch.Generator().manual_seed(0)
         made.loss(made.ready(made.collate(made.gather(examples, batch), generator), generator))

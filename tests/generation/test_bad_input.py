@@ -49,7 +49,7 @@ def gpt2() -> af.Model:
         ({"max_new_tokens": -4}, ("max_new_tokens is -4",)),
         ({"max_new_tokens": "ten"}, ("max_new_tokens is 'ten'", "whole number")),
         ({"max_new_tokens": 3.5}, ("max_new_tokens is 3.5",)),
-        ({"max_length": 7}, ("7 tokens", "max_length is 7", "nothing is left")),
+        ({"max_length": 7}, ("7 tokens", "max_length is 7", "no token is left")),
         ({"max_new_tokens": 3, "min_new_tokens": 5}, ("least length", "greatest")),
         ({"max_new_tokens": 500}, ("7 tokens", "500", "128", "max_new_tokens=122")),
         ({"max_length": 500}, ("128", "max_new_tokens=122")),

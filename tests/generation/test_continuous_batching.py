@@ -280,10 +280,10 @@ def test_the_queue_is_read_as_rows_become_free(small: af.Model) -> None:
 def test_prompts_of_similar_length_go_together(small: af.Model) -> None:
     prompts = [[1] * n for n in (5, 9, 1, 4, 5, 30, 6)]
     jobs = RequestQueue(small, prompts, 7, resolve(small, {}))
-    jobs.read()
-    assert [job.index for job in jobs.take(3)] == [0, 4, 3]  # the first in the queue, and those nearest to it
-    assert [job.index for job in jobs.take(2)] == [1, 6]
-    assert [job.index for job in jobs.take(9)] == [2, 5]
+    jobs.prefetch()
+    assert [job.index for job in jobs.next_requests(3)] == [0, 4, 3]  # the first in the queue, and those nearest to it
+    assert [job.index for job in jobs.next_requests(2)] == [1, 6]
+    assert [job.index for job in jobs.next_requests(9)] == [2, 5]
 
 
 def test_nothing_in_nothing_out(small: af.Model) -> None:
@@ -305,7 +305,7 @@ def test_nothing_in_nothing_out(small: af.Model) -> None:
         ([[1]], {"temperature": 0.5}, "sampling only"),
         ([[1], [2], [3]], {"seed": [1, 2], "do_sample": True}, "Prompt 2: seed has 2 entries"),
         ([[1], {"input_ids": [1], "min_new_tokens": 9, "max_new_tokens": 4}], {}, "Prompt 1: The least length"),
-        ([[1], [1] * 9], {"max_length": 6}, "Prompt 1: .*nothing is left"),
+        ([[1], [1] * 9], {"max_length": 6}, "Prompt 1: .*no token is left"),
     ],
     ids=str,
 )
@@ -320,7 +320,7 @@ def test_models_that_cannot_be_refilled() -> None:
     with pytest.raises(af.InputError, match="does not write step by step"):
         af.build("bert-tiny").generate_many([[1]])
     with pytest.raises(af.InputError, match="longest row"):
-        af.build("llama-tiny", ropes=(RopeConfig(kind="dynamic", factor=2.0),)).generate_many([[1]])
+        af.build("llama-tiny", ropes=(RopeConfig(rope_type="dynamic", factor=2.0),)).generate_many([[1]])
 
 
 def test_stop_strings_end_rows_where_they_end_alone() -> None:

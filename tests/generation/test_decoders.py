@@ -131,7 +131,7 @@ def test_a_window_that_forgets_changes_nothing(name: str, padded: bool, models: 
     real = mask.bool()
     assert float((whole - torch.cat(steps, dim=1))[real].abs().max()) < 1e-9
     held = [
-        layer.held
+        layer.num_held
         for layer in state.layers.values()
         if isinstance(layer, SelfAttentionCache) and layer.span is not None
     ]

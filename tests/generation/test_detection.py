@@ -44,7 +44,7 @@ def test_slots_are_those_of_transformers(model: af.Model, sizes: Any, threshold:
     with torch.no_grad():
         out = model(pixel_values=pictures())
     theirs = processing.DetrImageProcessorPil().post_process_object_detection(out, threshold, sizes)
-    ours = model.find(pixel_values=pictures(), threshold=threshold, target_sizes=sizes)
+    ours = model.detect(pixel_values=pictures(), threshold=threshold, target_sizes=sizes)
     assert len(ours) == len(theirs) == 3
     for found, wanted in zip(ours, theirs, strict=True):
         order = wanted["scores"].argsort(descending=True, stable=True)
@@ -57,7 +57,7 @@ def test_slots_are_those_of_transformers(model: af.Model, sizes: Any, threshold:
 
 def test_some_queries_find_something_and_some_do_not(model: af.Model) -> None:
     """Otherwise the threshold would go untested."""
-    rows = model.find(pictures(), threshold=0.5)
+    rows = model.detect(pictures(), threshold=0.5)
     assert 0 < sum(len(row.labels) for row in rows) < 36
     assert len({label for row in rows for label in row.labels.tolist()}) > 1
 
@@ -73,7 +73,7 @@ def test_a_box_by_hand() -> None:
     """Centre (0.5, 0.25), half as wide as the picture and a tenth as high, in 200 × 100 pixels (height, width)."""
     fields = {"pred_boxes": torch.tensor([[[0.5, 0.25, 0.5, 0.1]]])}
     head = BoxHead(8, 3, "decoder")
-    boxes = head.set_values(fields, torch.tensor([[200.0, 100.0]]))["boxes"]
+    boxes = head.postprocess(fields, torch.tensor([[200.0, 100.0]]))["boxes"]
     assert boxes.flatten().tolist() == pytest.approx([25.0, 40.0, 75.0, 60.0])
 
 
@@ -84,6 +84,6 @@ def test_bad_input(model: af.Model) -> None:
         ({"pixels": 3}, "takes no"),
     ):
         with pytest.raises(af.InputError, match=words):
-            model.find(pixel_values=pictures(), **options)
+            model.detect(pixel_values=pictures(), **options)
     with pytest.raises(af.InputError, match="no queries"):
-        af.build("vit-tiny").find(pixel_values=pictures())
+        af.build("vit-tiny").detect(pixel_values=pictures())

@@ -191,7 +191,7 @@ def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[
             model.generate(ids, **options)
     with pytest.raises(af.InputError, match='Did you mean "max_new_tokens"'):
         model.generate(ids, max_new_token=3)
-    with pytest.raises(af.InputError, match="nothing is left"):
+    with pytest.raises(af.InputError, match="no token is left"):
         model.generate(ids, max_length=5)
     with pytest.raises(af.InputError, match="input_ids"):
         af.build("gpt2-tiny").generate(max_new_tokens=5)  # the other knows the token that begins a text

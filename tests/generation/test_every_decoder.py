@@ -42,7 +42,7 @@ both_sides = pytest.mark.parametrize("side", ["left", "right"])
 
 def test_no_speaker_is_missing() -> None:
     tiny = [af.build(name) for name in tiny_recipes()]
-    speaking = {model.origin.recipe for model in tiny if any(stage.remembers for stage in model.stages.values())}
+    speaking = {model.origin.recipe for model in tiny if any(stage.has_cache for stage in model.stages.values())}
     assert speaking == {*SPEAKERS, "whisper-toy"}  # which hears, and is looked at in test_speech
 
 
@@ -80,7 +80,7 @@ def recompute(name: str, batch: Batch, **asked: Any) -> tuple[Tensor, list[Tenso
     prompt = encoder_decoder_prompt(model, dict(batch), given) if decoder.attends else batch["input_ids"]
     plan: GenerationPlan = make_plan(model, given, prompt.shape[1], len(prompt))
     mask = None if decoder.attends else batch["attention_mask"]
-    strategy = make_strategy(plan.replace(spoken=processor_history(prompt, mask, vocab_size(model))), prompt)
+    strategy = make_strategy(plan.replace(history=processor_history(prompt, mask, vocab_size(model))), prompt)
     trail, scores = NaNTrace(model, batch, prompt), []
     while not strategy.done:
         ids, source = trail.replay()

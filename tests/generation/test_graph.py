@@ -144,7 +144,7 @@ def test_rows_are_laid_side_by_side() -> None:
     model(input_ids=torch.randint(5, 60, (3, 4)), attention_mask=mask, past_key_values=state)
     steady = StaticCache(state, 8)
     steady.load(state)
-    assert steady.first.tolist() == [0, 2, 2] and steady.count().flatten().tolist() == [4, 2, 2]
+    assert steady.first.tolist() == [0, 2, 2] and steady.num_tokens().flatten().tolist() == [4, 2, 2]
     path, layer = next((path, layer) for path, layer in state.layers.items() if isinstance(layer, SelfAttentionCache))
     for row, real in enumerate(state.real):
         kept = steady.layers[path].key[row, :, int(steady.first[row]) : 4]

@@ -15,7 +15,7 @@ PICTURES = torch.randn(3, 3, 32, 32, dtype=torch.float64, generator=torch.Genera
 
 def test_remembered_is_anew() -> None:
     """Told the places that it found itself, a pass over all joints at once says them again."""
-    model = build("joints-tiny", in_turn=True)
+    model = build("keypoint-detr-tiny", autoregressive=True)
     with torch.no_grad():
         found = predict_keypoints(model, PICTURES).keypoints
         again = model(pixel_values=PICTURES, places=found).keypoints
@@ -24,7 +24,7 @@ def test_remembered_is_anew() -> None:
 
 
 def test_a_joint_is_told_of_those_before_it_and_not_of_later_ones() -> None:
-    model = build("joints-tiny", in_turn=True)
+    model = build("keypoint-detr-tiny", autoregressive=True)
     places = torch.rand(3, 5, 2, dtype=torch.float64)
     other = places.clone()
     other[:, 2] += 0.3
@@ -35,13 +35,13 @@ def test_a_joint_is_told_of_those_before_it_and_not_of_later_ones() -> None:
 
 
 def test_all_at_once_is_the_model_itself() -> None:
-    model = build("joints-tiny")
+    model = build("keypoint-detr-tiny")
     with torch.no_grad():
         assert torch.equal(predict_keypoints(model, PICTURES).keypoints, model(pixel_values=PICTURES).keypoints)
 
 
 def test_labels_teach_and_places_are_needed() -> None:
-    model = af.build("joints-tiny", in_turn=True)
+    model = af.build("keypoint-detr-tiny", autoregressive=True)
     labels, pixels = torch.rand(3, 5, 3), PICTURES.float()
     with torch.no_grad():
         taught = model(pixel_values=pixels, labels=labels)

@@ -157,7 +157,7 @@ def table_run(target: Tensor, draft: Tensor, strategy: SingleSequence, n: int) -
 
 
 def plan(**more: Any) -> GenerationPlan:
-    return GenerationPlan(prompt=1, padding=PAD, **more)
+    return GenerationPlan(prompt_length=1, pad_id=PAD, **more)
 
 
 def test_a_perfect_draft_is_always_accepted() -> None:
@@ -166,7 +166,7 @@ def test_a_perfect_draft_is_always_accepted() -> None:
     strategy = Greedy(plan(max_length=21), torch.ones(3, 1, dtype=torch.long))
     report, calls = table_run(scores, scores, strategy, n=4)
     assert report.rate == 1.0
-    assert calls == [5, 5, 5, 4] and report.rounds == 4 and report.drafted == report.accepted == 15
+    assert calls == [5, 5, 5, 4] and report.steps == 4 and report.drafted == report.accepted == 15
     assert strategy.result().shape == (3, 21)
 
 
@@ -175,7 +175,7 @@ def test_a_wrong_draft_is_never_accepted() -> None:
     target = torch.eye(5).roll(1, dims=1)  # 0 -> 1 -> 2 -> 3 -> 4 -> 0
     strategy = Greedy(plan(max_length=11), torch.zeros(2, 1, dtype=torch.long))
     report, calls = table_run(target, target.roll(1, dims=1), strategy, n=3)
-    assert report.accepted == 0 and report.rate == 0.0 and report.rounds == 9
+    assert report.accepted == 0 and report.rate == 0.0 and report.steps == 9
     assert strategy.result().tolist() == [[i % 5 for i in range(11)]] * 2
     assert calls[0] == 4
 

@@ -304,7 +304,7 @@ def test_times_are_kept_in_order() -> None:
 
     config = GenerationConfig(**GENERATION)
     rule = WhisperTimeStampLogitsProcessor(config, begin_index=3)
-    stamps = TimestampRules(first=FIRST, none=NO_STAMPS, end=END, latest=5)
+    stamps = TimestampRules(timestamp_begin=FIRST, no_timestamps_id=NO_STAMPS, end=END, max_initial_timestamp=5)
     generator = torch.Generator().manual_seed(0)
     for length in range(6):
         history = torch.randint(FIRST - 8, FIRST + 8, (200, 3 + length), generator=generator)

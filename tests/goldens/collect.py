@@ -38,15 +38,16 @@ def outputs(name: str, home: Path) -> Iterator[tuple[str, Tensor]]:
     """Outputs of one recipe for its training batch, in evaluation mode."""
     model = af.load(folders.write(name, home / name)).eval()
     with torch.no_grad():
-        yield from tensors(model(**training_batch(name)), name)
+        yield from tensors(model(**training_batch(folders.recipe(name))), name)
 
 
 def generated(name: str, home: Path) -> Iterator[tuple[str, Tensor]]:
     """Ids by greedy search, four beams and sampling; nothing for a model that does not generate from these inputs."""
     folder = home / name
     model = af.load(folder if folder.exists() else folders.write(name, folder)).eval()
-    batch = {key: x for key, x in training_batch(name).items() if key in ("pixel_values", "input_features")}
-    given: dict[str, Any] = batch or {"input_ids": PROMPT}
+    batch = training_batch(folders.recipe(name))
+    images = {key: x for key, x in batch.items() if key in ("pixel_values", "input_features")}
+    given: dict[str, Any] = images or {"input_ids": PROMPT}
     ways: dict[str, dict[str, Any]] = {"greedy": {}, "beams": {"num_beams": 4}, "sampled": {"do_sample": True}}
     for way, options in ways.items():
         torch.manual_seed(0)
@@ -73,7 +74,7 @@ def shipped(home: Path) -> Found:
     from anyformer.tasks import TASKS
 
     for model in models.models():
-        if model.trouble is None and model.example and model.task in TASKS:
+        if model.problem is None and model.example and model.task in TASKS:
             options = {"max_new_tokens": 12, "do_sample": False} if model.task == "generate" else {}
             answer = af.task(model.task, model.open())(model.input(), **options)
             yield model.name, str(answer)

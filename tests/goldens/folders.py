@@ -18,12 +18,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 TABLE = Path(__file__).parent / "folders.json"
+RENAMED = {"joints-tiny": "keypoint-detr-tiny"}  # recipes that had another name when the table was written
 
 
 def table() -> dict[str, dict[str, Any]]:
     """Recipe name -> {"config": …, "tensors": {name: [dtype, *shape]}}."""
     found: dict[str, dict[str, Any]] = json.loads(TABLE.read_text())
     return found
+
+
+def recipe(name: str) -> str:
+    """Today's name of a recipe of the table."""
+    return RENAMED.get(name, name)
 
 
 def describe(folder: Path) -> dict[str, Any]:

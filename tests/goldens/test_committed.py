@@ -9,8 +9,8 @@ from tests.tiny import tiny_recipes
 
 
 def test_every_recipe_is_here() -> None:
-    assert set(folders.table()) == set(tiny_recipes())
-    assert set(committed.table()) == set(tiny_recipes())
+    assert {folders.recipe(name) for name in folders.table()} == set(tiny_recipes())
+    assert set(committed.table()) == set(folders.table())
 
 
 @pytest.mark.parametrize("name", folders.table())

@@ -19,7 +19,7 @@ def test_spellings_go_round() -> None:
     assert to_cxcywh(corners).tolist() == [[20.0, 40.0, 20.0, 40.0]]
     assert to_xywh(corners).tolist() == [[10.0, 20.0, 20.0, 40.0]]
     boxes = some(7)
-    for spelling, made in (("centres", to_cxcywh(boxes)), ("sizes", to_xywh(boxes)), ("corners", boxes)):
+    for spelling, made in (("cxcywh", to_cxcywh(boxes)), ("xywh", to_xywh(boxes)), ("xyxy", boxes)):
         torch.testing.assert_close(to_xyxy(made, spelling), boxes)  # type: ignore[arg-type]
         torch.testing.assert_close(to_cxcywh(made, spelling), to_cxcywh(boxes))  # type: ignore[arg-type]
 

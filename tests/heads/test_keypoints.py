@@ -86,7 +86,7 @@ def test_the_loss_of_heat_maps_is_the_energy_missed() -> None:
 def test_joints_learn_in_every_layer() -> None:
     """The loss is the mean distance along the axes, added over the layers; a joint of weight 0 does not count."""
     torch.manual_seed(0)
-    model = af.build("joints-tiny", dropout=0.0)
+    model = af.build("keypoint-detr-tiny", dropout=0.0)
     labels = torch.rand(2, 5, 3)
     labels[..., 2] = torch.tensor([[1.0, 1, 1, 0, 1], [1, 1, 0, 0, 1]])
     pixels = torch.randn(2, 3, 32, 32)
@@ -105,7 +105,7 @@ def test_joints_learn_in_every_layer() -> None:
 def test_a_joint_points_at_the_mean_of_the_cells_that_fit() -> None:
     """Scaled dot products with the cells, as weights of the cells' middles; the step is nothing at first."""
     torch.manual_seed(0)
-    head, x, cells = af.build("joints-tiny").heads["pose"], torch.randn(1, 5, 32), torch.randn(1, 6, 32)
+    head, x, cells = af.build("keypoint-detr-tiny").heads["pose"], torch.randn(1, 5, 32), torch.randn(1, 6, 32)
     p = named_tensors(head)
     query = F.layer_norm(x, (32,)) @ p["query.weight"].T + p["query.bias"]
     weights = (query @ (cells @ p["key.weight"].T + p["key.bias"]).transpose(1, 2) / 32**0.5).softmax(-1)
@@ -114,7 +114,7 @@ def test_a_joint_points_at_the_mean_of_the_cells_that_fit() -> None:
         torch.testing.assert_close(head.point(x, Tokens(cells, grid=(2, 3))), weights @ middles)
 
 
-@pytest.mark.parametrize("name", ["joints-tiny", "vitpose-tiny"])
+@pytest.mark.parametrize("name", ["keypoint-detr-tiny", "vitpose-tiny"])
 def test_labels_of_another_shape(name: str) -> None:
     size = 64 if name == "vitpose-tiny" else 32
     with pytest.raises(af.InputError, match=r"labels has shape \[1, 4, 3\]; it must be \[1, 5, 3\]"):
@@ -128,7 +128,7 @@ def test_the_first_guess_is_nothing(name: str) -> None:
     torch.manual_seed(0)
     model = af.build(name).train()
     config: Any = model.config
-    places = torch.rand(4, config.n_joints, 3).clamp(min=0.1)
+    places = torch.rand(4, config.n_keypoints, 3).clamp(min=0.1)
     loss = model(pixel_values=torch.randn(4, 3, *config.image_size), labels=places).loss
     assert 0.8 < float(loss.detach()) < 1.5
 

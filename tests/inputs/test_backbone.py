@@ -31,7 +31,7 @@ def folded(model: af.Model) -> list[bool]:
 )
 def test_optimised_is_the_same(name: str, field: str) -> None:
     model = build(name)
-    fast = copy.deepcopy(model).optimise()
+    fast = copy.deepcopy(model).optimize()
     assert all(folded(fast)) and not any(folded(model))
     pictures = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def test_optimised_is_the_same(name: str, field: str) -> None:
 
 def test_training_goes_on_with_the_weights_themselves() -> None:
     """Gradients and statistics are as if nothing had been folded; what has moved on is not used any more."""
-    model, fast = build("resnet-tiny"), build("resnet-tiny").optimise()
+    model, fast = build("resnet-tiny"), build("resnet-tiny").optimize()
     pictures, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
     for one in (model, fast):
         one.train()
@@ -59,9 +59,9 @@ def test_training_goes_on_with_the_weights_themselves() -> None:
 
 
 def test_another_type_is_folded_anew() -> None:
-    fast = build("resnet-tiny").optimise()
+    fast = build("resnet-tiny").optimize()
     assert not any(folded(fast.double()))
     pictures = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     with torch.no_grad():
         expected = fast(pixel_values=pictures).logits
-        torch.testing.assert_close(fast.optimise()(pixel_values=pictures).logits, expected)
+        torch.testing.assert_close(fast.optimize()(pixel_values=pictures).logits, expected)

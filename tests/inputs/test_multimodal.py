@@ -104,7 +104,7 @@ def test_parts_that_do_not_fit(model: af.Model) -> None:
     with pytest.raises(af.InputError, match="both_ways has shape"):
         model(input_ids=mixed(), pixel_values=pictures(2), both_ways=torch.ones(1, 3))
     with pytest.raises(af.ConfigError, match="token"):
-        af.build("metalm-tiny", docks={"picture": {"encoder": {"family": "vit"}}})
+        af.build("metalm-tiny", encoders={"picture": {"encoder": {"family": "vit"}}})
     with pytest.raises(af.ConfigError, match="language head"):
         af.build("metalm-tiny", decoder={"family": "vit"})
 

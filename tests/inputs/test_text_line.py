@@ -27,7 +27,7 @@ def test_a_line_is_read_the_same_in_any_company() -> None:
 
 def test_the_second_opinion() -> None:
     """`ctc_loss` is the sum over all spreads of the letters over the columns, by brute force for two letters."""
-    model = af.build("line-reader-tiny", spelling=0.5).double()
+    model = af.build("line-reader-tiny", ctc_weight=0.5).double()
     pixels, labels = torch.randn(1, 1, 16, 16).double(), torch.tensor([[7, 9, 1, -100]])  # letters, end, nothing
     with torch.no_grad():
         out = model(pixel_values=pixels, labels=labels)

@@ -70,7 +70,7 @@ def test_the_card_says_where_it_comes_from(made: Path, home: Path) -> None:
     record = json.loads((made / "translator" / "train.json").read_text())
     assert pack.tidy(record["command"]) in card and "kWh (an estimate" in card and "4 steps" in card
     assert "it has learned next to nothing" in card and "eight animals, made up here" in card
-    figures: Any = pack.evaluate_task("translate", "en-de", str(made / "pairs.tsv"), device="cpu").figures
+    figures: Any = pack.evaluate_task("translate", "en-de", str(made / "pairs.tsv"), device="cpu").metrics
     assert f"signature: {figures['signature']}" in card and f"{figures['bleu']:.4f}" in card
     row = pretrained.find("en-de")
     assert row is not None and row.score == f"bleu {figures['bleu']:.4g} on eight pairs"
@@ -83,7 +83,7 @@ def test_notes_may_set_what_the_task_does(made: Path, home: Path, tmp_path: Path
         file.write("settings = { sentences = true }\n")
     pack.pack(pack.Order(made / "translator", "en-de", home=home, notes=tmp_path / "notes", anyway=True))
     task: Any = af.task("translate", "en-de")
-    assert task.settings.sentences and task.settings.max_target == 8, "the others stay as the run had them"
+    assert task.settings.sentences and task.settings.max_target_length == 8, "the others stay as the run had them"
 
 
 def test_a_difference_is_small_and_finds_its_base(made: Path, home: Path) -> None:

@@ -119,7 +119,7 @@ def test_cells_are_found_where_they_are() -> None:
 def test_a_face_has_its_points_in_order() -> None:
     """Brows above eyes, eyes above the mouth, the mouth above the chin; her right eye is left in the picture."""
     (found,) = ask("faces", INPUTS / "face.jpg")
-    points = dict(zip(found.names, found.people[0].tolist(), strict=True))
+    points = dict(zip(found.names, found.persons[0].tolist(), strict=True))
     parts = ("_brow_", "_eye_", "_lip_")
     middles = [[place[1] for name, place in points.items() if part in name] for part in parts]
     heights = [sum(one) / len(one) for one in middles]

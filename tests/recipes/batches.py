@@ -82,7 +82,7 @@ def training_batch(name: str) -> dict[str, Any]:
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "segmenter":
         return {"pixel_values": pictures, "labels": (torch.arange(1024).view(1, 32, 32) // 256).expand(2, -1, -1)}
-    if family in ("joints", "vitpose"):
+    if family in ("keypoint-detr", "vitpose"):
         joints = torch.cat([torch.rand(2, 5, 2), torch.tensor([1.0, 1, 1, 1, 0]).expand(2, 5).unsqueeze(-1)], dim=-1)
         size = 64 if family == "vitpose" else 32
         return {"pixel_values": torch.randn(2, 3, size, size), "labels": joints}

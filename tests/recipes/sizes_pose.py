@@ -81,9 +81,9 @@ COUNTED: dict[str, int] = {
     "segmenter-l16": _segmenter(24, 1024, 32 * 32, 16),
     "segmenter-mini": _segmenter(6, 192, 24 * 24, 8),
     "vitpose-mini": 3 * 64 * 192 + 192 + 257 * 192 + 6 * _block(192) + _norm(192) + 9 * 192 * 14 + 14,
-    "joints-96": _joints(1, 68),
-    "joints-128": _joints(3, 14),
-    "joints-vit-128": sum(
+    "keypoint-detr-96": _joints(1, 68),
+    "keypoint-detr-128": _joints(3, 14),
+    "keypoint-detr-vit-128": sum(
         (
             3 * 64 * 192 + 192 + 256 * 192 + 6 * _block(192) + _norm(192),
             14 * 192 + 4 * _block(192, cross=True) + _place(192),

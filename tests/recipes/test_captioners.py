@@ -57,7 +57,7 @@ def by_hand(model: af.Model, grid: Tensor, words: Tensor) -> tuple[Tensor, Tenso
 
 def test_show_attend_and_tell() -> None:
     """Logits, weights and the doubly stochastic penalty are the paper's."""
-    model = built("show-attend-tell-tiny", coverage=0.7)
+    model = built("show-attend-tell-tiny", coverage_weight=0.7)
     labels = torch.tensor([[7, 9, 30, 1], [11, 5, 2, -100]])
     with torch.no_grad(), af.look(model, "*.cross.weights") as seen:
         out = model(pixel_values=PIXELS, decoder_input_ids=WORDS, labels=labels)
@@ -89,7 +89,7 @@ def test_show_and_tell_knows_the_picture_by_its_first_state() -> None:
 
 def test_hard_attention_looks_at_one_cell() -> None:
     """The likeliest when it answers; in training a drawn one, or all by their weights."""
-    model = built("show-attend-tell-tiny", hard=True)
+    model = built("show-attend-tell-tiny", hard_attention=True)
     batch = {"pixel_values": PIXELS, "decoder_input_ids": WORDS}
     with torch.no_grad(), af.look(model, "*.cross.weights") as seen:
         model(**batch)
@@ -107,7 +107,7 @@ def test_reward() -> None:
     weights = torch.tensor([[[0.2, 0.8]], [[0.5, 0.5]]], requires_grad=True)
     taken = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     head = CaptionHead(
-        LanguageConfig(d_model=2, vocab_size=2, reads="decoder"),
+        LanguageConfig(d_model=2, vocab_size=2, stage="decoder"),
         AttentionLossConfig(coverage=0.0, reward=1.0, entropy=0.0),
     )
     head.reset(0.0)
@@ -116,7 +116,7 @@ def test_reward() -> None:
     labels = torch.tensor([[0], [0]])
     said = F.log_softmax(logits, dim=-1)[:, 0, 0]  # one above the usual -0.5, one below
     assert said[0] > -0.5 > said[1]
-    head.attention_loss(AttentionStep(weights, taken).note(None), logits, labels).backward()
+    head.attention_loss(AttentionStep(weights, taken).summarize(None), logits, labels).backward()
     expected = torch.zeros_like(weights)
     expected[0, 0, 0] = -(said[0] + 0.5) / 0.2 / 2
     expected[1, 0, 1] = -(said[1] + 0.5) / 0.5 / 2
@@ -125,7 +125,7 @@ def test_reward() -> None:
 
 def test_words_that_do_not_count_are_not_noted() -> None:
     weights = torch.tensor([[[0.25, 0.75], [1.0, 0.0]]])
-    note = AttentionStep(weights, weights).note(torch.tensor([[True, False]]))
+    note = AttentionStep(weights, weights).summarize(torch.tensor([[True, False]]))
     assert note.coverage.tolist() == [[0.25, 0.75]]
 
 
@@ -148,11 +148,11 @@ def test_a_picture_of_another_size() -> None:
     "net",
     [
         {},
-        {"dilate_last": True},
-        {"downsample_first": True},
-        {"dilate_last": True, "downsample_first": True},
+        {"dilation": True},
+        {"downsample_in_first_stage": True},
+        {"dilation": True, "downsample_in_first_stage": True},
         {"stem": "small"},
-        {"stem": "small", "dilate_last": True},
+        {"stem": "small", "dilation": True},
         {"n_stages": 1},
         {"n_stages": 0},
     ],
@@ -162,7 +162,7 @@ def test_the_grid_has_a_place_for_every_cell(net: dict[str, Any], side: int, mon
     """Positions are those of the cells that the network makes, and none is interpolated."""
     settings = registry.recipe("cnn-transformer-tiny").config
     assert isinstance(settings, CNNTransformerConfig)
-    model = built("cnn-transformer-tiny", net=settings.net.replace(**net), image_size=(side, side + 9))
+    model = built("cnn-transformer-tiny", backbone=settings.backbone.replace(**net), image_size=(side, side + 9))
 
     def refuse(*args: Any, **options: Any) -> Tensor:
         raise AssertionError("interpolated")

@@ -44,14 +44,14 @@ def gpt3_by_hand(model: af.Model, ids: Tensor, band: int) -> Tensor:
 @pytest.mark.parametrize("band", [1, 5, 100])
 def test_gpt3_is_what_the_paper_says(band: int) -> None:
     """Every other layer sees a band; the numbers are those of the dense mask."""
-    model = build("gpt3-tiny", n_layers=4, band=band)
+    model = build("gpt3-tiny", n_layers=4, local_window=band)
     ids = torch.randint(0, 256, (2, 30), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.allclose(model(input_ids=ids).logits, gpt3_by_hand(model, ids, band), atol=1e-10)
 
 
 def test_gpt3_with_a_wide_band_is_gpt2() -> None:
-    wide, plain = build("gpt3-tiny", band=128), build("gpt2-tiny")
+    wide, plain = build("gpt3-tiny", local_window=128), build("gpt2-tiny")
     plain.load_state_dict(wide.state_dict())
     ids = torch.randint(0, 256, (2, 30))
     with torch.no_grad():
@@ -115,5 +115,5 @@ def test_bad_settings_say_why() -> None:
     ):
         with pytest.raises(af.ConfigError, match=words):
             af.build("llama-tiny", **change)
-    with pytest.raises(af.ConfigError, match="band is 0"):
-        af.build("gpt3-tiny", band=0)
+    with pytest.raises(af.ConfigError, match="local_window is 0"):
+        af.build("gpt3-tiny", local_window=0)

@@ -16,13 +16,13 @@ from anyformer.inputs.stem import ConvStem, ConvStemConfig, PatchEmbed
 from anyformer.tokens import Tokens
 
 STEM = ConvStemConfig(widths=(8, 16, 24), depths=(0, 1, 1))
-ANCHORS: dict[str, Any] = {"stem": STEM, "anchors": True, "every_layer": True, "n_queries": 9}
+ANCHORS: dict[str, Any] = {"stem": STEM, "anchors": True, "auxiliary_loss": True, "n_queries": 9}
 VARIANTS: dict[str, dict[str, Any]] = {
     "stem": {"stem": STEM},
     "patches": {"patch_size": 16, "n_patch_layers": 2},
     "anchors": ANCHORS,
     "groups": {**ANCHORS, "groups": 3},
-    "patches and anchors": {"patch_size": 16, "n_patch_layers": 1, "anchors": True, "every_layer": True},
+    "patches and anchors": {"patch_size": 16, "n_patch_layers": 1, "anchors": True, "auxiliary_loss": True},
 }
 
 
@@ -134,7 +134,7 @@ def test_grids_of_odd_pictures() -> None:
     [
         ({"stem": STEM, "patch_size": 8}, "not both"),
         ({"groups": 2}, "anchors=true"),
-        ({"anchors": True}, "every_layer=true"),
+        ({"anchors": True}, "auxiliary_loss=true"),
         ({"image_size": (64, 32)}, "image_size"),
     ],
 )

@@ -52,6 +52,6 @@ def test_a_family_of_ones_own_with_berts_settings() -> None:
 
 
 def test_a_use_that_the_family_must_build_itself_is_refused() -> None:
-    config = ELECTRAConfig(n_layers=1, d_model=32, n_heads=2, d_hidden=32, head="discriminate")
-    with pytest.raises(af.Error, match='head "discriminate"'):
+    config = ELECTRAConfig(n_layers=1, d_model=32, n_heads=2, d_hidden=32, head="replaced_tokens")
+    with pytest.raises(af.Error, match='head "replaced_tokens"'):
         encoder.heads(config, STYLE, encoder.text_input(config))

@@ -19,7 +19,7 @@ NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
     *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
     *("ast-tiny", "set-transformer-tiny", "timesformer-tiny", "videomae-tiny", "whisper-toy"),
-    *("beit-tiny", "joints-tiny", "segmenter-tiny", "vitpose-tiny"),
+    *("beit-tiny", "keypoint-detr-tiny", "segmenter-tiny", "vitpose-tiny"),
     *("clip-tiny", "clip-text-tiny", "clip-vision-tiny"),
 )
 TINY = tiny_recipes()
@@ -124,6 +124,6 @@ def test_docstring(name: str) -> None:
     """A family says what it is like and what is different, and what was published."""
     from anyformer.registry import recipe
 
-    about = recipe(name).family.about
+    about = recipe(name).family.description
     assert "Published:" in about
     assert "as " in about.lower() or "original Transformer" in about

@@ -41,7 +41,7 @@ def test_remembering_is_recomputing(way: dict[str, Any]) -> None:
         for piece in ids.split([7, 1, 90, *[1] * 286], dim=1):
             pieces.append(model(input_ids=piece, past_key_values=state).logits)
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=0, atol=1e-9)
-    held = [layer.held for layer in state.layers.values() if isinstance(layer, SelfAttentionCache)]
+    held = [layer.num_held for layer in state.layers.values() if isinstance(layer, SelfAttentionCache)]
     assert len(held) == 2 and max(held) < 240
 
 

@@ -241,7 +241,7 @@ def test_every_published_size_is_checked() -> None:
 def test_sizes_for_small_data_are_small(name: str) -> None:
     """Words aside, whose number the data decide."""
     found = recipe(name)
-    names = {"vocab_size", "target_vocab_size"} & set(found.config.names())
+    names = {"vocab_size", "target_vocab_size"} & set(found.config.field_names())
     few = found.config.replace(**dict.fromkeys(names, 256))
     with torch.device("meta"):
         assert count(found.family.build(few)) < 20_000_000

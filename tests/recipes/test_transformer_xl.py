@@ -75,7 +75,7 @@ def brute(model: af.Model, segments: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("mem_len", [0, 4, 7, 50])
 def test_equals_the_whole_history_recomputed(order: str, mem_len: int) -> None:
     """Logits and the gradient of every parameter, segment after segment, with memories short and long."""
-    model = build("transformer-xl-tiny", **SMALL, order=order, mem_len=mem_len)
+    model = build("transformer-xl-tiny", **SMALL, norm_order=order, mem_len=mem_len)
     segments = list(torch.randint(0, 40, (sum(SEGMENTS),)).split(SEGMENTS))
     state = None
     for n in range(1, len(segments) + 1):

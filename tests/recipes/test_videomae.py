@@ -36,8 +36,8 @@ def test_a_perfect_prediction_is_the_clip(normalise: bool) -> None:
     pixels = (plain - mean) / std
     hidden = torch.rand(2, 12).argsort(dim=1) < 5
     wanted = head.target(pixels)[hidden].view(2, 5, -1)
-    torch.testing.assert_close(head.clip(wanted, pixels, hidden), plain, atol=1e-5, rtol=0)
-    changed = head.clip(wanted + 1, pixels, hidden) - plain
+    torch.testing.assert_close(head.reconstruct(wanted, pixels, hidden), plain, atol=1e-5, rtol=0)
+    changed = head.reconstruct(wanted + 1, pixels, hidden) - plain
     assert bool((changed.abs() > 1e-4).any()) and not bool((changed.abs() > 1e-4).all())
 
 

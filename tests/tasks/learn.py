@@ -19,8 +19,8 @@ from anyformer.tasks.job import Job
 def begin(name: str, source: str | Path, rows: Rows, options: dict[str, Any] | None = None, **setup: Any) -> Any:
     kind = find(name)
     chosen = kind.options_class(**(options or {}))
-    data = DataSettings(**{key: value for key, value in setup.items() if key in DataSettings.names()})
-    words = TokenizerSettings(**{key: value for key, value in setup.items() if key in TokenizerSettings.names()})
+    data = DataSettings(**{key: value for key, value in setup.items() if key in DataSettings.field_names()})
+    words = TokenizerSettings(**{key: value for key, value in setup.items() if key in TokenizerSettings.field_names()})
     torch.manual_seed(0)
     return kind.begin(source, rows, None, TaskSetup(setup.get("model"), data, words, chosen))
 

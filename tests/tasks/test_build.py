@@ -41,7 +41,7 @@ def test_weights_stay_and_dropouts_change(name: str) -> None:
     """To the bit, tied ones tied, running means with them."""
     model = af.build(name)
     model.origin.settings["task"] = {"name": "kept"}
-    drops = [key for key in model.config.names() if any(part in key for part in DROPS)]
+    drops = [key for key in model.config.field_names() if any(part in key for part in DROPS)]
     changed = with_settings(model, model.config.replace(**dict.fromkeys(drops, 0.25)))
     assert [getattr(changed.config, key) for key in drops] == [0.25] * len(drops)
     before, after = own_tensors(model), own_tensors(changed)
@@ -89,7 +89,7 @@ def test_an_autoencoder_is_taken_further_as_its_encoder(tmp_path: Path) -> None:
     model.save(tmp_path)
 
     def classifies(config: Any) -> bool:
-        return "n_labels" in config.names()
+        return "n_labels" in config.field_names()
 
     made, single = load_meta_for(tmp_path, classifies), finetune_model(model, classifies)
     assert made.family == single.family == "vit" and made.config == single.config and made.device.type == "meta"

@@ -68,7 +68,7 @@ def test_a_loop_is_left(folder: Path) -> None:
 
 
 def test_answers_are_no_longer_than_their_source_allows(folder: Path) -> None:
-    translate: Any = af.task("translate", folder, sentences=True, max_target=128)
+    translate: Any = af.task("translate", folder, sentences=True, max_target_length=128)
     chosen = translate._choose([[1, 2, 3], [4] * 5], {})
     assert chosen["max_new_tokens"] == 35 and translate._choose([[1] * 200], {})["max_new_tokens"] == 128
     assert translate._choose([[1]], {"max_new_tokens": 60})["max_new_tokens"] == 60

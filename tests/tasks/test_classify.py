@@ -76,12 +76,12 @@ def test_the_loss_is_the_sum(trained: Any) -> None:
 
 
 def test_two_passes_agree(trained: Any) -> None:
-    """With `task.agree` the loss is the mean of two passes' and the weighed divergence between them: with dropout more
+    """With `task.r_drop` the loss is the mean of two passes' and the weighed divergence between them: with dropout more
     than one pass alone, without it the same; evaluation and other tasks' losses are untouched."""
     job = Job(trained, ROWS, batch=BatchConfig(rows=8), data=said(cache=False))
     batch = job.collate(job.batches(0)[0], torch.Generator())
     plain = trained.settings
-    trained.settings = plain.replace(agree=3.0)
+    trained.settings = plain.replace(r_drop=3.0)
     try:
         once = float(job.loss(batch).total)  # the model answers: no second pass
         trained.model.train()
@@ -117,7 +117,7 @@ def test_pairs_change_places() -> None:
     some = swap_pair(batch, torch.tensor([False, True, False]))
     assert torch.equal(some["input_ids"][1], other["input_ids"][1])
     assert torch.equal(some["input_ids"][[0, 2]], batch["input_ids"][[0, 2]])
-    task.settings = task.settings.replace(either_way=True)
+    task.settings = task.settings.replace(symmetric=True)
     assert task.ready(batch, None) is batch
     drawn = [task.ready(batch, torch.Generator().manual_seed(seed))["input_ids"] for seed in range(8)]
     assert any(torch.equal(one[0], batch["input_ids"][0]) for one in drawn)
@@ -135,10 +135,10 @@ def test_options_that_do_not_fit() -> None:
     """Said before anything is learned."""
     pair = {"first": "a man", "second": "a dog"}
     classes, numbers = (listed({**pair, "label": a}, {**pair, "label": b}) for a, b in (("0", "1"), ("0.5", "3.0")))
-    with pytest.raises(af.InputError, match=r"task\.either_way is for pairs of texts that a model tells apart"):
-        begin("classify-pair", "distilbert-tiny", classes, {"either_way": True}, vocab_size=300)
-    with pytest.raises(af.InputError, match=r"task\.agree compares the chances of classes"):
-        begin("classify-pair", "bert-tiny", numbers, {"agree": 1.0}, vocab_size=300)
+    with pytest.raises(af.InputError, match=r"task\.symmetric is for pairs of texts that a model tells apart"):
+        begin("classify-pair", "distilbert-tiny", classes, {"symmetric": True}, vocab_size=300)
+    with pytest.raises(af.InputError, match=r"task\.r_drop compares the chances of classes"):
+        begin("classify-pair", "bert-tiny", numbers, {"r_drop": 1.0}, vocab_size=300)
 
 
 def said(**settings: Any) -> Any:

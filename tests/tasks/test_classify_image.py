@@ -21,8 +21,8 @@ from anyformer.tasks.base import TaskSetup
 from anyformer.tasks.classify_image import ClassifyImage, mixed_loss
 from tests.training import picture_files as files
 
-QUICK = {"steps": 40, "batch_size": 12, "lr": 3e-3, "eval_every": 20, "device": "cpu", "warmup": 4}
-PLAIN = {f"task.augment.{name}": 0 for name in ("mixup", "cutmix", "erase", "operations")}
+QUICK = {"steps": 40, "batch_size": 12, "lr": 3e-3, "eval_every": 20, "device": "cpu", "warmup_steps": 4}
+PLAIN = {f"task.augment.{name}": 0 for name in ("mixup", "cutmix", "random_erasing", "randaugment_ops")}
 
 
 @pytest.fixture(autouse=True)

@@ -57,13 +57,13 @@ def test_learned_by_heart_and_completed(way: str, tmp_path: Path) -> None:
     assert figures[task.metric] < 0.1 < before
     assert figures[task.metric] == pytest.approx(figures["loss"] / math.log(2))
     task.save(tmp_path / "x")
-    again = af.task("complete-image", tmp_path / "x", samples=2, temperature=0.5)
+    again = af.task("complete-image", tmp_path / "x", num_samples=2, temperature=0.5)
     assert again.metric == task.metric == ("bits_per_code" if way == "palette" else "bits_per_dimension")
     for i in (0, 1):
         answer = again(stripes(i))
         expected = np.asarray(stripes(i).open())
-        assert len(answer.pictures) == 2 and answer.rows == (4, 8)
-        for picture in answer.pictures:
+        assert len(answer.images) == 2 and answer.rows == (4, 8)
+        for picture in answer.images:
             assert np.abs(picture.astype(int) - expected).max() <= 1
         assert (answer.given[4:] == 128).all() and np.abs(answer.given[:4].astype(int) - expected[:4]).max() <= 1
         assert answer.bits < 0.2 and "4 of 8 rows" in str(answer)
@@ -77,7 +77,7 @@ def test_bits_of_a_model_that_knows_nothing(way: str) -> None:
     torch.nn.init.zeros_(task.model.heads["language"].words.weight)
     expected = 2.0 if way == "palette" else 8.0
     assert task.evaluate(ROWS)[task.metric] == pytest.approx(expected, abs=1e-5)
-    assert task(stripes(0), samples=1).bits == pytest.approx(expected, abs=1e-5)
+    assert task(stripes(0), num_samples=1).bits == pytest.approx(expected, abs=1e-5)
 
 
 def test_bits_are_summed_over_all_values() -> None:
@@ -99,13 +99,13 @@ def test_bits_are_summed_over_all_values() -> None:
 def test_together_as_alone(way: str) -> None:
     """Each completion has dice of its own; the same seed draws the same, another one something else."""
     task = task_of(way)
-    together = task([stripes(0), stripes(1)], samples=3, seed=5)
+    together = task([stripes(0), stripes(1)], num_samples=3, seed=5)
     for i, answer in enumerate(together):
-        alone = task(stripes(i), samples=3, seed=5)
-        assert all(np.array_equal(a, b) for a, b in zip(answer.pictures, alone.pictures, strict=True))
-    assert not np.array_equal(together[0].pictures[0], together[0].pictures[1])
-    other = task(stripes(0), samples=1, seed=6)
-    assert not np.array_equal(other.pictures[0], together[0].pictures[0])
+        alone = task(stripes(i), num_samples=3, seed=5)
+        assert all(np.array_equal(a, b) for a, b in zip(answer.images, alone.images, strict=True))
+    assert not np.array_equal(together[0].images[0], together[0].images[1])
+    other = task(stripes(0), num_samples=1, seed=6)
+    assert not np.array_equal(other.images[0], together[0].images[0])
 
 
 def test_a_text_says_which_picture(tmp_path: Path) -> None:
@@ -119,12 +119,12 @@ def test_a_text_says_which_picture(tmp_path: Path) -> None:
     learn(task, rows, 120, lr=3e-3, batch=BatchConfig(rows=4))  # until every single code is sure
     assert task.evaluate(rows)["bits_per_code"] < 0.02
     task.save(tmp_path / "x")
-    again = af.task("complete-image", tmp_path / "x", samples=2, top_k=1)
+    again = af.task("complete-image", tmp_path / "x", num_samples=2, top_k=1)
     drawn = again(["red", "dark"])
     for i, answer in enumerate(drawn):
         assert str(answer) == f"{('red', 'dark')[i]}: 2 pictures" and answer.draw().size[0] > 2 * 224
-        assert all(np.abs(one.astype(int) - np.asarray(stripes(i).open())).max() <= 1 for one in answer.pictures)
-    assert again(("dark", stripes(1))).bits < 0.1 < again(("red", stripes(1)), given=0.0).bits
+        assert all(np.abs(one.astype(int) - np.asarray(stripes(i).open())).max() <= 1 for one in answer.images)
+    assert again(("dark", stripes(1))).bits < 0.1 < again(("red", stripes(1)), prompt_fraction=0.0).bits
     stripes(1).open().save(tmp_path / "x.png")
     assert "4 of 8 rows" in str(again(str(tmp_path / "x.png")))
     with pytest.raises(af.Error, match=r"missing\.png"):
@@ -145,7 +145,7 @@ def test_texts_are_bytes() -> None:
 
 
 def test_nothing_given_is_a_picture_out_of_nothing() -> None:
-    answer = task_of("line")(stripes(0), samples=1, given=0.0)
+    answer = task_of("line")(stripes(0), num_samples=1, prompt_fraction=0.0)
     assert answer.rows == (0, 8) and (answer.given == 128).all()
 
 
@@ -170,13 +170,18 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     config = {"image_processor_type": "ImageGPTImageProcessor", "clusters": clusters}
     config |= {"size": {"height": 8, "width": 8}, "do_normalize": True, "do_resize": True, "resample": 2}
     (folder / "preprocessor_config.json").write_text(json.dumps(config))
-    answer = af.task("complete-image", folder)(stripes(1), samples=1)
+    answer = af.task("complete-image", folder)(stripes(1), num_samples=1)
     assert np.array_equal(answer.original, np.asarray(stripes(1).open()))
-    assert {tuple(colour) for colour in answer.pictures[0].reshape(-1, 3)} <= {tuple(colour) for colour in COLOURS}
+    assert {tuple(colour) for colour in answer.images[0].reshape(-1, 3)} <= {tuple(colour) for colour in COLOURS}
 
 
 @pytest.mark.parametrize(
-    ("options", "word"), [({"given": 1.0}, "given"), ({"samples": 0}, "samples"), ({"num_beams": 3}, "num_beams")]
+    ("options", "word"),
+    [
+        ({"prompt_fraction": 1.0}, "prompt_fraction"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"num_beams": 3}, "num_beams"),
+    ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], word: str) -> None:
     with pytest.raises(af.Error, match=word):

@@ -167,7 +167,7 @@ def test_boxes_follow_padding_and_augmentation(folder: Path) -> None:
     row = {"boxes": [[10, 20, 30, 60]], "classes": ["red"]}
     examples = []
     for height, width in ((64, 64), (40, 96)):
-        placement = task.processor.place(_image(height, width))
+        placement = task.processor.resize(_image(height, width))
         examples.append({"image": placement[0], **task.targets({**row, "image": None}, placement[1])})
     batch = task.ready(task.collate(examples, torch.Generator()), None)
     assert batch["pixel_mask"].shape[-2:] == (64, 96)

@@ -50,15 +50,15 @@ def test_the_teacher_sees_what_its_own_processor_would_give(home: Path) -> None:
     teacher = Teacher(options, student, LABELS)
     bright = torch.randint(0, 256, (2, 3, 32, 32))
     small = F.interpolate(bright.float(), size=(16, 16), mode="bilinear", antialias=True)
-    expected = af.load(home / "teacher")(**teacher.processor.normalise(small)).logits[:, [1, 2, 0]]
-    found = teacher.scores(student.normalise(bright)["pixel_values"])
+    expected = af.load(home / "teacher")(**teacher.processor.normalize(small)).logits[:, [1, 2, 0]]
+    found = teacher.scores(student.normalize(bright)["pixel_values"])
     torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("recipe", ["vit-tiny", "deit-tiny"])
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_the_loss_is_the_papers(kind: Any, recipe: str, home: Path) -> None:
-    task = begin(home, recipe, distill=kind, teacher_weight=0.3, temperature=2.0)
+    task = begin(home, recipe, distill=kind, distill_weight=0.3, temperature=2.0)
     pixels, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 1])
     out = task.model(pixel_values=pixels)
     own, taught = (out.cls_logits, out.distillation_logits) if recipe == "deit-tiny" else (out.logits, out.logits)
@@ -111,7 +111,7 @@ def test_a_share_of_the_rows(home: Path) -> None:
 
     rows = ClassifyImage.read(home / "x.npz")
     some, again = take_share(rows, 0.25), take_share(rows, 0.25)
-    assert len(some) == 6 and [some.where(i) for i in range(6)] == [again.where(i) for i in range(6)]
+    assert len(some) == 6 and [some.location(i) for i in range(6)] == [again.location(i) for i in range(6)]
     assert take_share(rows, 1.0) is rows
-    with pytest.raises(af.ConfigError, match=r"share is 0\.0"):
-        af.train("classify-image", recipe="vit-tiny", data=home / "x.npz", out=home / "no", **{"data.share": 0.0})
+    with pytest.raises(af.ConfigError, match=r"fraction is 0\.0"):
+        af.train("classify-image", recipe="vit-tiny", data=home / "x.npz", out=home / "no", **{"data.fraction": 0.0})

@@ -148,7 +148,7 @@ def test_pairs_find_each_other(tmp_path: Path) -> None:
 def test_scores_and_negatives() -> None:
     rows = listed(*({"first": a, "second": b, "score": s} for (a, b), s in zip(PAIRS, ("5", "2.5", "0"), strict=True)))
     task = begin("embed", "bert-tiny", rows, vocab_size=200)
-    assert task.settings.highest == 5 and task.example(rows[1])["score"] == 0.5
+    assert task.settings.max_score == 5 and task.example(rows[1])["score"] == 0.5
     learn(task, rows, 80)
     assert task.evaluate(rows)["spearman"] == pytest.approx(1)
     rows = listed(*({"first": a, "second": b, "negative": "share prices fell"} for a, b in PAIRS))
@@ -163,7 +163,7 @@ def test_the_real_one_on_real_pairs(minilm: Path) -> None:
     if not path.exists():
         pytest.skip("glue_stsb is not under ANYFORMER_DATA")
     task: Any = af.task("embed", minilm)
-    rows = task.read(path).take(range(0, 1500, 10))
+    rows = task.read(path).select(range(0, 1500, 10))
     first, second = (theirs(minilm, [row[side] for row in rows]) for side in ("first", "second"))
     expected = pytest.importorskip("scipy.stats").spearmanr(
         (first * second).sum(1), [float(row["score"]) for row in rows]

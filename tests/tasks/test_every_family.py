@@ -52,7 +52,7 @@ def test_encoders(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", tiny("translate"))
 def test_encoder_decoders(recipe: str, tmp_path: Path) -> None:
-    task = begin("translate", recipe, PAIRS, {"num_beams": 2, "max_target": 12}, vocab_size=290)
+    task = begin("translate", recipe, PAIRS, {"num_beams": 2, "max_target_length": 12}, vocab_size=290)
     losses = learn(task, PAIRS, 30, lr=1e-3, batch=BatchConfig(rows=4))
     assert losses[-1] < losses[0]
     task.save(tmp_path / "x")

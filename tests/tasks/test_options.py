@@ -23,7 +23,7 @@ def test_no_task_ignores_an_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(WRITING))
 def test_no_writing_task_ignores_an_option(name: str, tmp_path: Any) -> None:
-    if not any(model.task == name and model.trouble is None for model in pretrained.models()):
+    if not any(model.task == name and model.problem is None for model in pretrained.models()):
         pytest.skip(f"no model for {name} is here")
     model = pretrained.default(name)
     with pytest.raises(af.Error, match=r'no (field )?"max_new_token"\. Did you mean "max_new_tokens"'):
@@ -36,16 +36,16 @@ def test_the_nearest_is_said() -> None:
 
 
 def test_an_option_of_the_task_itself_says_where_it_goes() -> None:
-    with pytest.raises(af.InputError, match=r'takes no "normalise" in a call.*af\.task\("embed", normalise='):
-        find("embed").__new__(find("embed"))("x", normalise=False)
+    with pytest.raises(af.InputError, match=r'takes no "normalize" in a call.*af\.task\("embed", normalize='):
+        find("embed").__new__(find("embed"))("x", normalize=False)
 
 
 def test_as_a_user_types_it() -> None:
-    if find("embed") and pretrained.default("embed").trouble is not None:
+    if find("embed") and pretrained.default("embed").problem is not None:
         pytest.skip("minilm is not here")
     embed = af.task("embed")
     assert embed("x").shape == (384,)
     assert embed(["x"], tokens=100).shape == (1, 384)
-    for wrong in ({"normalise": False}, {"token": 100}, {"foo": 1}):
+    for wrong in ({"normalize": False}, {"token": 100}, {"foo": 1}):
         with pytest.raises(af.InputError, match="embed takes no"):
             embed("x", **wrong)

@@ -29,7 +29,7 @@ from tests.checkpoints.oracles_vision import TROCR
 from tests.training import picture_files as files
 
 FAST = {"device": "cpu", "eval_every": 0, "save_every": 0, "batch_size": 12}
-PLAIN = {"task.augment.flip": 0, "task.augment.jitter": 0, "task.augment.crop": None, "train.label_smoothing": 0}
+PLAIN = {"task.augment.flip": 0, "task.augment.color_jitter": 0, "task.augment.crop": None, "train.label_smoothing": 0}
 
 
 def put(folder: Path, content: dict[str, bytes]) -> Path:
@@ -149,7 +149,7 @@ def test_pictures_and_questions() -> None:
 def reader(tmp_path: Path, **options: Any) -> Read:
     data = put(tmp_path, files.lines())
     made = Read.begin("line-reader-tiny", Read.read(data))
-    made.settings = OcrOptions(max_target=8, **options)
+    made.settings = OcrOptions(max_target_length=8, **options)
     return made
 
 
@@ -176,10 +176,10 @@ def test_a_line_that_is_too_wide(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="3000 x 16"):
         assert isinstance(str(reader(tmp_path)(longer)), str)  # alone in its batch, it is read
     with pytest.warns(UserWarning, match="cut off"):
-        batch, _ = reader(tmp_path, wide="cut").look_at([wide])
+        batch, _ = reader(tmp_path, overflow="cut").look_at([wide])
     assert batch["pixel_values"].shape[-1] == 64
     with pytest.raises(af.InputError, match="64 columns"):
-        reader(tmp_path, wide="refuse").look_at([wide])
+        reader(tmp_path, overflow="refuse").look_at([wide])
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
@@ -225,11 +225,11 @@ def test_what_happens_to_a_wide_line_can_be_said_at_the_command_line(
     Image.fromarray(np.zeros((16, 300), dtype=np.uint8)).save(tmp_path / "wide.png")
     for task, way, said in (
         ("read", "refuse", "64 columns"),
-        ("read", "chop", "wide"),
-        ("caption", "cut", "no --wide"),
+        ("read", "chop", "overflow"),
+        ("caption", "cut", "no --overflow"),
     ):
         with pytest.raises(SystemExit) as stopped:
-            main(["run", task, "--model", str(tmp_path / "m"), str(tmp_path / "wide.png"), "--wide", way])
+            main(["run", task, "--model", str(tmp_path / "m"), str(tmp_path / "wide.png"), "--overflow", way])
         assert stopped.value.code == 2 and said in capsys.readouterr().err
 
 
@@ -252,7 +252,7 @@ def test_what_counts_as_an_error_can_be_said_to_eval(tmp_path: Path, capsys: pyt
         figures = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
         assert not stopped.value.code and figures["exact"] == exact
     Image.fromarray(np.zeros((16, 300), dtype=np.uint8)).save(tmp_path / "a.png")
-    for more, words in (("task.wide=refuse", "a.png is 300 x 16"), ("task.wid=cut", 'Did you mean "task.wide"?')):
+    for more, words in (("task.overflow=refuse", "a.png is 300 x 16"), ("task.overflw=cut", "task.overflow")):
         with pytest.raises(SystemExit) as stopped:
             main([*settings, "--set", more])
         assert stopped.value.code == 2 and words in capsys.readouterr().err
@@ -262,7 +262,7 @@ def test_evaluation_sees_the_data_alone(tmp_path: Path) -> None:
     """Lines that are drawn are for training; evaluating twice gives the same figures."""
     data = put(tmp_path, files.lines())
     rows = Read.read(data)
-    task = Read.begin("line-reader-tiny", rows, setup=TaskSetup(task=OcrOptions(synthetic=3.0, max_target=8)))
+    task = Read.begin("line-reader-tiny", rows, setup=TaskSetup(task=OcrOptions(synthetic=3.0, max_target_length=8)))
     examples = task.prepare(rows)
     chance = torch.Generator().manual_seed(0)
     some = task.gather(examples, range(24))
@@ -297,7 +297,7 @@ def test_a_published_reader_brings_its_processor(tmp_path: Path) -> None:
     processor.save_pretrained(tmp_path)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 90, 3), dtype=np.uint8))
     pixels = processor(picture, return_tensors="pt").pixel_values
-    read: Any = af.task("read", tmp_path, num_beams=1, max_target=6)
+    read: Any = af.task("read", tmp_path, num_beams=1, max_target_length=6)
     found, _ = read.look_at([task_picture(picture)])
     torch.testing.assert_close(found["pixel_values"], pixels)
     with torch.no_grad():
@@ -309,7 +309,7 @@ def test_lines_are_drawn_of_prose(tmp_path: Path) -> None:
     """A file of text gives the drawn lines their words and their case; the tokenizer knows every sign of ASCII."""
     data = put(tmp_path, files.lines())
     (tmp_path / "prose.txt").write_text("The Cat sat there.\nna\u00efve\nIt was Tom's.\n", encoding="utf-8")
-    options = OcrOptions(synthetic=1.0, max_target=24, texts=str(tmp_path / "prose.txt"))
+    options = OcrOptions(synthetic=1.0, max_target_length=24, texts=str(tmp_path / "prose.txt"))
     task = Read.begin("line-reader-tiny", Read.read(data), setup=TaskSetup(task=options))
     assert task.press is not None and task.press.lines.texts == ["The Cat sat there.", "It was Tom's."]
     assert task.tokenizer.decode(task.encode("Tom's 7% zZ")).strip() == "Tom's 7% zZ"

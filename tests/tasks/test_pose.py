@@ -30,7 +30,7 @@ def squares(tmp_path: Path) -> Path:
     return tmp_path / "x.json"
 
 
-def begin(data: Path, recipe: str = "joints-tiny", **options: Any) -> Any:
+def begin(data: Path, recipe: str = "keypoint-detr-tiny", **options: Any) -> Any:
     torch.manual_seed(0)
     return PoseTask.begin(
         recipe, PoseTask.read(data), None, TaskSetup(None, DataSettings(), task=PoseOptions(**options))
@@ -48,7 +48,7 @@ def test_rows_bones_and_mirrors(squares: Path) -> None:
     task = begin(squares)
     assert task.labels == ("left_top", "right_top", "left_bottom", "right_bottom")
     assert task.skeleton.bones == ((0, 1),) and task.swaps.tolist() == [1, 0, 3, 2]
-    assert task.model.config.n_joints == 4 and task.settings.see == "whole"
+    assert task.model.config.n_keypoints == 4 and task.settings.region == "whole"
     assert task.metric == "pck" and task.larger_is_better
 
 
@@ -56,7 +56,7 @@ def test_it_learns(squares: Path, tmp_path: Path) -> None:
     """From nothing to the corners, on rows that it has seen, and back from its folder."""
     done = af.train(
         "pose",
-        recipe="joints-tiny",
+        recipe="keypoint-detr-tiny",
         data=squares,
         valid=squares,
         out=tmp_path / "out",
@@ -66,16 +66,16 @@ def test_it_learns(squares: Path, tmp_path: Path) -> None:
         device="cpu",
         eval_every=120,
         save_every=120,
-        **{"task.augment.turn": 0.0, "task.augment.crop": None, "train.ema": 0.0},
+        **{"task.augment.rotate": 0.0, "task.augment.crop": None, "train.ema_decay": 0.0},
     )
     assert done.state.best is not None
     pose = af.task("pose", tmp_path / "out")
     figures = pose.evaluate(PoseTask.read(squares))
     assert figures["share_of_mean"] < 0.5 and figures["error"] < 0.5 * figures["mean_pose_error"]
     answer = pose(pictures.square((200, 40, 40), 5))
-    assert answer.people.shape == (1, 4, 3) and str(answer).startswith("left_top ")
+    assert answer.persons.shape == (1, 4, 3) and str(answer).startswith("left_top ")
     left, top = pictures.corner(5)
-    assert np.abs(answer.people[0, 0, :2] - [left, top]).max() < 4
+    assert np.abs(answer.persons[0, 0, :2] - [left, top]).max() < 4
     assert answer.draw().size == (224, 224)
 
 
@@ -86,7 +86,7 @@ def test_figures_of_what_is_said(squares: Path) -> None:
     truth = {i: rows[i]["keypoints"] for i in range(len(rows))}
 
     class Shifted:
-        def places(self, out: Any) -> torch.Tensor:
+        def keypoints(self, out: Any) -> torch.Tensor:
             return torch.cat([(out.said[..., :2] + torch.tensor([2.0, 0.0])) / 32, out.said[..., 2:]], dim=-1)
 
     class Said(dict[str, Any]):
@@ -127,12 +127,12 @@ def test_the_torso_and_the_eyes_are_the_reference() -> None:
 @pytest.mark.parametrize("see", ["whole", "box"])
 def test_a_picture_too_large_to_be_decoded_whole(see: str, squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened at half its size: the same joints, in the pixels of the whole."""
-    task = begin(squares, see=see)
+    task = begin(squares, region=see)
     content = pictures.encode(np.kron(pictures.square((200, 40, 40), 5), np.ones((20, 20, 1), dtype=np.uint8)), "JPEG")
-    wanted = task(content).people
+    wanted = task(content).persons
     monkeypatch.setattr("anyformer.data.images.image_file.LARGEST", 640 * 640 // 4)
     found = task(content)
-    np.testing.assert_allclose(found.people, wanted, atol=20)
+    np.testing.assert_allclose(found.persons, wanted, atol=20)
     assert found.draw().size == (320, 320)
 
 
@@ -153,7 +153,7 @@ def test_people_are_cut_out_where_pictures_have_several(squares: Path) -> None:
         whole["annotations"] += [{**note, "id": 100 + note["id"]} for note in whole["annotations"]]
 
     task = begin(change(squares, twice), "vitpose-tiny")
-    assert task.settings.see == "box" and len(PoseTask.read(squares)) == 48
+    assert task.settings.region == "box" and len(PoseTask.read(squares)) == 48
     example = task.example(PoseTask.read(squares)[3])
     # The square fills 0.8 of what is seen, its corners at a tenth from the edges.
     shares = task.shares(torch.from_numpy(example["keypoints"])[:, :2])
@@ -185,11 +185,11 @@ def test_a_vitpose_folder_answers_as_transformers_does(tmp_path: Path) -> None:
     expected = processor.post_process_pose_estimation(out, boxes=theirs)[0]
     answer = pose(image, boxes=boxes)
     assert answer.names == ("nose", "l_eye", "r_eye", "neck", "hip")
-    for mine, person in zip(answer.people, expected, strict=True):
+    for mine, person in zip(answer.persons, expected, strict=True):
         np.testing.assert_allclose(mine[:, 2], person["scores"], rtol=1e-3)
         near = np.abs(mine[:, :2] - person["keypoints"].numpy()).max(axis=1)
         assert np.median(near) < 0.2, near  # random maps are rough, and a flat top may lie anywhere
-    np.testing.assert_allclose(pose(image).people[0], answer.people[1], rtol=1e-4)
+    np.testing.assert_allclose(pose(image).persons[0], answer.persons[1], rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_a_joint_outside_does_not_count(squares: Path) -> None:
 
 
 def test_what_fits(squares: Path, tmp_path: Path) -> None:
-    with pytest.raises(af.ConfigError, match=r"places joints.*joints-"):
+    with pytest.raises(af.ConfigError, match=r"places joints.*keypoint-detr-"):
         begin(squares, "vit-tiny")
-    model = af.build("joints-tiny")
+    model = af.build("keypoint-detr-tiny")
     model.save(tmp_path / "own")
     with pytest.raises(af.InputError, match="takes no boxes"):
         af.task("pose", tmp_path / "own")(np.zeros((32, 32, 3), dtype=np.uint8), boxes=[[0, 0, 1, 1]])

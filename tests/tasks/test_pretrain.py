@@ -33,12 +33,12 @@ def test_windows_cover_the_text_once() -> None:
     """Each epoch other windows of one length, none overlapping, hardly anything left out."""
     plan = TokenWindows(1000, 64, 0, BatchConfig(rows=4), seed=1)
     for epoch in range(4):
-        starts = np.sort(np.concatenate(plan.whole(epoch)))
+        starts = np.sort(np.concatenate(plan.global_batches(epoch)))
         assert (np.diff(starts) == 64).all() and starts[0] >= 0 and starts[-1] + 64 <= 1000 and len(starts) >= 14
-        assert np.array_equal(np.concatenate(plan.whole(epoch)), np.concatenate(plan.whole(epoch)))
-    assert len({int(np.min(np.concatenate(plan.whole(epoch)))) for epoch in range(4)}) > 1
+        assert np.array_equal(np.concatenate(plan.global_batches(epoch)), np.concatenate(plan.global_batches(epoch)))
+    assert len({int(np.min(np.concatenate(plan.global_batches(epoch)))) for epoch in range(4)}) > 1
     plain = TokenWindows(1000, 64, 0, BatchConfig(rows=4, shuffle=False), seed=1)
-    assert np.concatenate(plain.whole(3)).tolist() == list(range(0, 960, 64))
+    assert np.concatenate(plain.global_batches(3)).tolist() == list(range(0, 960, 64))
     with pytest.raises(af.DataError, match="50 tokens, fewer than one window of 64"):
         TokenWindows(50, 64, 0, BatchConfig(), 0)
 
@@ -158,7 +158,7 @@ def test_next_sentences(tmp_path: Path) -> None:
     """Half of the second parts follow, the others are of another document; types tell the two apart."""
     (tmp_path / "x.txt").write_text(DOCUMENTS)
     rows = find("fill-mask").read(tmp_path / "x.txt")
-    options = {"next_sentence": True, "rate": 0.01}
+    options = {"next_sentence": True, "mask_prob": 0.01}
     model = quiet("bert-tiny")
     task = awake(begin("fill-mask", "bert-tiny", rows, options, vocab_size=200, max_length=32, model=model))
     job = Job(task, rows, batch=BatchConfig(rows=50), data=DataSettings(cache=False))

@@ -60,10 +60,10 @@ def test_the_picture_shows_what_was_hidden(folder: Path) -> None:
 def test_pixels_normalised_by_patch_come_back() -> None:
     """Where the model says exactly the target, the picture is the picture."""
     for normalise in (False, True):
-        model = af.build("mae-tiny", normalise_pixels=normalise)
+        model = af.build("mae-tiny", norm_pix_loss=normalise)
         head: Any = model.heads["pixels"]
         pixels = torch.randn(2, 3, 32, 32)
-        made = head.picture(head.target(pixels), pixels, torch.ones(2, 16))
+        made = head.reconstruct(head.target(pixels), pixels, torch.ones(2, 16))
         torch.testing.assert_close(made, pixels, rtol=1e-4, atol=1e-5)
 
 

@@ -72,7 +72,7 @@ def test_a_class_that_is_held_back_is_known(tmp_path: Path) -> None:
     data = with_masks(tmp_path)
     (tmp_path / "classes.json").unlink()
     rows = Segment.read(data)
-    without = rows.take([i for i in range(len(rows)) if 9 not in np.unique(np.asarray(rows[i]["mask"].open()))])
+    without = rows.select([i for i in range(len(rows)) if 9 not in np.unique(np.asarray(rows[i]["mask"].open()))])
     task = Segment.begin("segmenter-tiny", without, None, TaskSetup(whole=rows))
     assert len(without) < len(rows) and 9 in task.ids
 
@@ -106,7 +106,7 @@ def test_it_learns_from_outlines(recipe: str, tmp_path: Path) -> None:
     for name, content in pictures.coco(12).items():
         (tmp_path / name).write_bytes(content)
     data = tmp_path / "x.json"
-    still = {"task.augment.crop": None, "task.augment.jitter": 0.0, "task.augment.flip": 0.0}
+    still = {"task.augment.crop": None, "task.augment.color_jitter": 0.0, "task.augment.flip": 0.0}
     af.train(
         "segment",
         recipe=recipe,

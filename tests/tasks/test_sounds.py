@@ -96,7 +96,7 @@ def test_speech_learned_by_heart(data: Path, tmp_path: Path) -> None:
     assert str(again((8000, np.zeros(10)))) is not None  # silence and next to nothing: an answer all the same
     assert [str(one) for one in again([rows[0]["sound"], rows[1]["sound"]])] == ["the low one", "the high one"]
     # Longer than it hears at a time, and no times learned: one window after another.
-    rate, window = again.extractor.rate, again.extractor.n_frames * again.extractor.hop
+    rate, window = again.extractor.sampling_rate, again.extractor.n_frames * again.extractor.hop_length
     waves = [rows[i]["sound"].open(rate) for i in (0, 1)]
     both = torch.cat([torch.nn.functional.pad(wave, (0, window - len(wave))) for wave in waves])
     assert str(again((rate, both.numpy()))) == "the low one the high one"
@@ -128,16 +128,16 @@ def test_whisper_folder(tmp_path: Path) -> None:
     files = json.loads(extractor.write()["preprocessor_config.json"]) | {"chunk_length": 1, "hop_length": 400}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(files))
     transcribe: Any = af.task("transcribe", tmp_path)
-    assert transcribe.extractor.n_frames == 2 * speech.TOKENS and transcribe.extractor.hop == 400
+    assert transcribe.extractor.n_frames == 2 * speech.TOKENS and transcribe.extractor.hop_length == 400
     wave = torch.randn(40_000, generator=torch.Generator().manual_seed(0)).numpy()  # 2.5 windows of 1 s
     said = transcribe((16_000, wave), language="de", max_new_tokens=6)
     assert said.chunks and said.chunks[-1].start > 0.4 and "<|" not in said.text
-    features = transcribe.extractor.whole(torch.from_numpy(wave))
+    features = transcribe.extractor.extract_all(torch.from_numpy(wave))
     theirs = speech.models()[0].generate(features[None], language="de", max_new_tokens=6)
     speech.models()[0].double()
     words = [token for token in theirs[0].tolist() if token < speech.FIRST]
     assert said.text == transcribe.tokenizer.decode(words).strip()
-    timed = transcribe((16_000, wave), times=True, max_new_tokens=6)
+    timed = transcribe((16_000, wave), timestamps=True, max_new_tokens=6)
     assert len(str(timed).splitlines()) == len(timed.chunks) and str(timed).startswith("0.0")
     assert transcribe.opening == [speech.ENGLISH, speech.TRANSCRIBE, speech.NO_STAMPS]
 

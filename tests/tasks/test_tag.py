@@ -64,9 +64,9 @@ def test_the_first_token_of_a_word_has_its_tag(trained: Any, rows: Any) -> None:
     example = trained.example(rows[0])
     tok = trained.tokenizer
     tagged = [
-        tok.pieces([i])[0] for i, label in zip(example["input_ids"], example["labels"], strict=True) if label >= 0
+        tok.tokens([i])[0] for i, label in zip(example["input_ids"], example["labels"], strict=True) if label >= 0
     ]
-    firsts = [tok.pieces(tok.encode(word, special=False))[0] for word in rows[0]["tokens"]]
+    firsts = [tok.tokens(tok.encode(word, special=False))[0] for word in rows[0]["tokens"]]
     assert tagged == firsts and example["labels"][0] == example["labels"][-1] == IGNORED
     assert example["input_ids"] == tok.encode(" ".join(rows[0]["tokens"]))
 

@@ -45,7 +45,7 @@ class Case:
         for i in bad:
             made[i][column or next(name for name in FILES if name in made[i])] = FILES[column or self.column]
         rows = ListRows(made)
-        rows.about = self.about
+        rows.metadata = self.about
         return rows
 
     @property
@@ -63,7 +63,7 @@ def make(name: str, folder: Path) -> Case:
     own = {key.removeprefix("task."): value for key, value in more.items() if key.startswith("task.")}
     task: Any = kind.begin(recipe, rows, None, TaskSetup(tokenizer=words, task=kind.options_class(**own)))
     task.model.eval()
-    return Case(task, [rows[i] for i in range(6)], rows.about)
+    return Case(task, [rows[i] for i in range(6)], rows.metadata)
 
 
 @pytest.mark.parametrize("name", OF_FILES)

@@ -150,6 +150,6 @@ def test_videomae_folder(tmp_path: Path) -> None:
         pixels = processor(frames, return_tensors="pt")["pixel_values"]
         theirs = oracle(pixel_values=pixels).logits.softmax(dim=-1)[0].tolist()
     task: Any = af.task("classify-video", tmp_path)
-    ours = task.reader.normalise(task.reader.frames(Clip.of(clip("right")))[None])
+    ours = task.reader.normalize(task.reader.frames(Clip.of(clip("right")))[None])
     torch.testing.assert_close(ours, pixels, atol=1e-6, rtol=0)
     assert task(clip("right")).scores == pytest.approx({"down": theirs[0], "right": theirs[1]}, abs=1e-5)

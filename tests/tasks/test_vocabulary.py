@@ -38,7 +38,7 @@ def make(recipe: str, folder: Path, **settings: Any) -> af.Tokenizer:
 @pytest.mark.parametrize(("task", "recipe", "settings"), CASES, ids=lambda value: str(value))
 def test_a_tokenizer_larger_than_the_vocabulary(task: str, recipe: str, settings: Any, tmp_path: Path) -> None:
     small = {"vocab_size": 10, "padding": 0, "end": 1, "decoder_start": 2}
-    names = af.build(recipe).config.names()
+    names = af.build(recipe).config.field_names()
     if recipe.startswith("vision"):
         decoder = dict(af.build(recipe).config.to_json()["decoder"])
         settings = {"decoder": {**decoder, "vocab_size": 10}, "padding": 0, "end": 1, "decoder_start": 2}

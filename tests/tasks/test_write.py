@@ -63,10 +63,10 @@ def test_measured_by_length(trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert "by_length" not in trained.evaluate(ROWS)
     trained.save(tmp_path / "x")
     (tmp_path / "x.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS.items()))
-    said = str(evaluate_task("translate", tmp_path / "x", tmp_path / "x.tsv").figures["by_length"])
+    said = str(evaluate_task("translate", tmp_path / "x", tmp_path / "x.tsv").metrics["by_length"])
     assert [part.split(":")[0] for part in said.split(", ")] == ["2 words", "3", "4-6"]
     monkeypatch.setattr("anyformer.tasks.translate.ENOUGH", 5)
-    assert "by_length" not in evaluate_task("translate", tmp_path / "x", tmp_path / "x.tsv").figures
+    assert "by_length" not in evaluate_task("translate", tmp_path / "x", tmp_path / "x.tsv").metrics
 
 
 def test_blank_texts_have_blank_answers(trained: Any) -> None:
@@ -96,7 +96,9 @@ def test_a_text_is_read_sentence_by_sentence(trained: Any, tmp_path: Path) -> No
 
 
 def test_a_source_that_is_cut_is_said(recwarn: pytest.WarningsRecorder) -> None:
-    task = begin("translate", "transformer-tiny", ROWS, {"max_target": 4, "num_beams": 1}, vocab_size=300, max_length=9)
+    task = begin(
+        "translate", "transformer-tiny", ROWS, {"max_target_length": 4, "num_beams": 1}, vocab_size=300, max_length=9
+    )
     task("it rains")
     assert not recwarn
     task(["it rains", "a dog barks " * 9])
@@ -144,7 +146,7 @@ def test_the_loss_is_teacher_forcing(trained: Any) -> None:
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:
     """A source keeps its end; a target that is cut has none, so that nobody learns to stop there."""
-    task = begin("translate", "transformer-tiny", ROWS, {"max_target": 4}, vocab_size=300, max_length=5)
+    task = begin("translate", "transformer-tiny", ROWS, {"max_target_length": 4}, vocab_size=300, max_length=5)
     example = task.example({"source": "a dog barks " * 9, "target": "ein Hund bellt " * 9})
     end = task.tokenizer.end_id
     assert len(example["input_ids"]) == 5 and example["input_ids"][-1] == end
@@ -180,18 +182,18 @@ def test_a_summary_does_not_say_the_same_for_ever() -> None:
     """Unless it is allowed to, or the folder has settings of its own for generation."""
     song = "la di " * 8
     rows = listed({"source": "sing", "target": song.strip()}, {"source": "stop", "target": "no"})
-    task = begin("summarize", "transformer-tiny", rows, {"num_beams": 1, "no_repeat": 0}, vocab_size=300)
+    task = begin("summarize", "transformer-tiny", rows, {"num_beams": 1, "no_repeat_ngram_size": 0}, vocab_size=300)
     learn(task, rows, 120, batch=BATCH)
     assert str(task("sing")) == song.strip()
-    careful = type(task)(task.model, task.tokenizer, task.settings.replace(no_repeat=None))
+    careful = type(task)(task.model, task.tokenizer, task.settings.replace(no_repeat_ngram_size=None))
     ids = careful("sing").ids
     runs = [ids[i : i + 4] for i in range(len(ids) - 3)]
     assert len(ids) >= 4 and len(set(runs)) == len(runs)
     assert str(careful("sing", no_repeat_ngram_size=0)) == song.strip()
     task.model.origin.generation = {"num_beams": 1}
     assert str(careful("sing")) == song.strip()
-    with pytest.raises(af.ConfigError, match="no_repeat is -1; it must be 0 or more"):
-        task.settings.replace(no_repeat=-1)
+    with pytest.raises(af.ConfigError, match="no_repeat_ngram_size is -1; it must be 0 or more"):
+        task.settings.replace(no_repeat_ngram_size=-1)
 
 
 def test_wrong_models(tmp_path: Path) -> None:
@@ -213,7 +215,7 @@ def test_sources_of_several_kinds_are_joined(tmp_path: Path) -> None:
     side, table = f"{tmp_path / 'a.en'},{tmp_path / 'a.de'}", str(tmp_path / "b.tsv")
     rows = find("translate").read([side, table])
     assert [row["target"] for row in rows] == ["eine Katze", "ein Hund", "ein Pferd"]
-    assert rows.where(2) == f"{tmp_path / 'b.tsv'}, line 1"
+    assert rows.location(2) == f"{tmp_path / 'b.tsv'}, line 1"
     both = find("translate").read([str(tmp_path / "a.en"), str(tmp_path / "a.de")])
     assert [row["source"] for row in both] == ["a cat", "a dog"]
     assert len({rows.fingerprint, both.fingerprint, find("translate").read([table, side]).fingerprint}) == 3
@@ -226,7 +228,7 @@ RAIN = {"source": "it rains", "target": "es regnet den ganzen Tag"}
 def with_gaps(**options: Any) -> Any:
     """Texts beside themselves, and one pair."""
     rows = listed(*({"source": text, "target": text} for text in SAYINGS), RAIN)
-    return begin("translate", "transformer-tiny", rows, {"gaps": 0.3, **options}, vocab_size=300), rows
+    return begin("translate", "transformer-tiny", rows, {"infilling": 0.3, **options}, vocab_size=300), rows
 
 
 def test_gaps_are_in_texts_that_stand_on_both_sides() -> None:
@@ -258,7 +260,7 @@ def test_texts_with_gaps_come_in_pieces() -> None:
     """Of some length each; what is put together again is the text, and a piece knows its row."""
     text = "One two. Three four five! Six?\nSeven eight nine ten eleven. " * 30
     rows = listed({"source": "it rains", "target": "es regnet"}, {"source": text, "target": text})
-    task = begin("translate", "transformer-tiny", rows, {"gaps": 0.3}, vocab_size=300)
+    task = begin("translate", "transformer-tiny", rows, {"infilling": 0.3}, vocab_size=300)
     pieces = training_chunks(text)
     assert (
         " ".join(pieces).split() == text.split()
@@ -286,21 +288,21 @@ def test_texts_with_gaps_are_measured_by_their_loss() -> None:
     task.write = lambda texts, *given, **more: written.extend(texts) or [RAIN["target"]] * len(texts)
     found = task.evaluate(rows)
     assert found["bleu"] == pytest.approx(100) and found["written"] == 1 and written == ["it rains"]
-    summarize = begin("summarize", "transformer-tiny", rows, {"gaps": 0.3}, vocab_size=300)
+    summarize = begin("summarize", "transformer-tiny", rows, {"infilling": 0.3}, vocab_size=300)
     assert summarize.metric == "loss" and "rougeL" not in summarize.evaluate(rows[:3])
 
 
 def test_a_gap_is_filled(tmp_path: Path) -> None:
     """Learned by heart; the folder then learns another task without gaps."""
     rows = listed(*({"source": text, "target": text} for text in SAYINGS))
-    task = begin("translate", "transformer-tiny", rows, {"gaps": 0.3, "num_beams": 1}, vocab_size=300)
+    task = begin("translate", "transformer-tiny", rows, {"infilling": 0.3, "num_beams": 1}, vocab_size=300)
     learn(task, rows, 600, batch=BATCH)
     task.save(tmp_path / "x")
     fill = af.task("translate", tmp_path / "x")
     assert str(fill("the early <unk> the worm")) == SAYINGS[0]
     assert str(fill("<unk> run deep in spring")) == SAYINGS[2]
     further = begin("summarize", tmp_path / "x", ROWS)
-    assert not further.settings.gaps and further.metric == "rougeL"
+    assert not further.settings.infilling and further.metric == "rougeL"
 
 
 def test_rows_without_a_piece(tmp_path: Path) -> None:
@@ -310,9 +312,9 @@ def test_rows_without_a_piece(tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text("\n\n")
     sides = [f"{tmp_path}/{name},{tmp_path}/{name}" for name in ("a.txt", "blank.txt")]
     rows, blank = (find("translate").read(one) for one in sides)
-    task = begin("translate", "transformer-tiny", rows, {"gaps": 0.3}, vocab_size=300)
+    task = begin("translate", "transformer-tiny", rows, {"infilling": 0.3}, vocab_size=300)
     examples = task.prepare(rows)
-    assert [rows.where(examples.row(i)) for i in range(len(examples))] == [rows.where(0), rows.where(4)]
+    assert [rows.location(examples.row(i)) for i in range(len(examples))] == [rows.location(0), rows.location(4)]
     with pytest.raises(af.DataError, match="There are no rows to make batches of"):
         task.evaluate(blank)
 
@@ -327,7 +329,7 @@ def test_a_long_sentence_is_cut_at_words() -> None:
 def test_what_frames_a_text_stays(kind: str) -> None:
     """[CLS] and [SEP] of a tokenizer that has them; a mask where there is one is the mark."""
     rows = listed(*({"source": text, "target": text} for text in SAYINGS))
-    task = begin("translate", "transformer-tiny", rows, {"gaps": 0.5}, vocab_size=300)
+    task = begin("translate", "transformer-tiny", rows, {"infilling": 0.5}, vocab_size=300)
     more = {"bert": True} if kind == "bert" else {"end": True, "special": ["[MASK]"]}
     tokenizer = af.Tokenizer.train(iter(SAYINGS), kind="bpe", vocab_size=300, progress=False, **more)
     framed = type(task)(task.model, tokenizer, task.settings)
@@ -342,12 +344,12 @@ def test_what_frames_a_text_stays(kind: str) -> None:
 
 
 def test_what_gaps_cannot_be() -> None:
-    with pytest.raises(af.ConfigError, match=r"gaps is 0\.8; it must be from 0 to 0\.75"):
-        with_gaps(gaps=0.8)
-    with pytest.raises(af.ConfigError, match="has no prefix"):
+    with pytest.raises(af.ConfigError, match=r"infilling is 0\.8; it must be from 0 to 0\.75"):
+        with_gaps(infilling=0.8)
+    with pytest.raises(af.ConfigError, match=r"task\.prefix"):
         with_gaps(prefix="summarize: ")
-    with pytest.raises(af.DataError, match=r"texts that stand on both sides, and .* has none.*texts\.txt,texts\.txt"):
-        begin("summarize", "transformer-tiny", ROWS, {"gaps": 0.3}, vocab_size=300)
+    with pytest.raises(af.DataError, match=r"equal source and target.*texts\.txt,texts\.txt"):
+        begin("summarize", "transformer-tiny", ROWS, {"infilling": 0.3}, vocab_size=300)
     task, rows = with_gaps()
     other = begin("translate", "transformer-tiny", rows, vocab_size=300)
     other.tokenizer.unknown_id = None
@@ -356,13 +358,13 @@ def test_what_gaps_cannot_be() -> None:
 
 
 def test_two_passes_agree(trained: Any) -> None:
-    """With `task.agree` the loss is the mean of two passes' and the weighed divergence between them, over the places
+    """With `task.r_drop` the loss is the mean of two passes' and the weighed divergence between them, over the places
     that count; an evaluation passes once."""
     job = Job(trained, ROWS, batch=BATCH, data=DataSettings(cache=False))
     batch = job.collate(job.batches(0)[0], torch.Generator())
     labels, plain = batch["labels"], trained.settings
     assert (labels == -100).any()
-    trained.settings = plain.replace(agree=2.0)
+    trained.settings = plain.replace(r_drop=2.0)
     try:
         once = float(job.loss(batch).total)
         trained.model.train()

@@ -139,7 +139,7 @@ def test_a_batch_is_padded_on_the_side_asked_for() -> None:
 
 def test_pieces_are_readable() -> None:
     tok = make("bpe", end=True)
-    pieces = tok.pieces(tok.encode("the dogs"))
+    pieces = tok.tokens(tok.encode("the dogs"))
     assert "".join(pieces[:-1]) == "the dogs" and pieces[-1] == "</s>"
 
 

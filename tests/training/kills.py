@@ -23,7 +23,7 @@ from anyformer import saving
 from anyformer.training import checkpoint, trainer
 from tests.training.toy import ReadingToy, Toy, fingerprint, settings
 
-SETTINGS = settings(steps=60, save_every=3, eval_every=4, accumulate=2, ema=0.9)
+SETTINGS = settings(steps=60, save_every=3, eval_every=4, gradient_accumulation=2, ema_decay=0.9)
 TOUCHES = 40  # a life's last touch of the disk that it is killed at; about six saves
 
 

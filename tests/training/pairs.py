@@ -41,8 +41,8 @@ class Losses(Callback):
         super().__init__()
         self.losses: list[float] = []
 
-    def log(self, figures: StepMetrics, progress: Progress) -> None:
-        self.losses.append(figures.loss)
+    def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
+        self.losses.append(metrics.loss)
 
 
 def texts(negatives: bool) -> ListRows:
@@ -69,7 +69,7 @@ def make(name: str) -> Job:
     data = DataSettings(image_size=32) if name == "match" else DataSettings()
     kind, recipe = (Match, "clip-tiny") if name == "match" else (Embed, "bert-tiny")
     model = registry.recipe(recipe).config
-    model = model.replace(**{name: 0.0 for name in DROPS if name in model.names()})
+    model = model.replace(**{name: 0.0 for name in DROPS if name in model.field_names()})
     task: Any = kind.begin(recipe, rows, None, TaskSetup(model, data, TokenizerSettings(kind="char"), options))
     task.model.double()
     return Job(task, rows, batch=BatchConfig(rows=BATCH), data=DataSettings(cache=False))
@@ -77,8 +77,8 @@ def make(name: str) -> Job:
 
 def run(out: Path, name: str, **changes: Any) -> None:
     job, watcher, rank = make(name), Losses(), os.environ["RANK"]
-    chosen = settings(steps=STEPS, eval_every=0, save_every=0, clip=0.5, lr=1e-3, batch_size=BATCH, **changes)
-    train(job, chosen, watcher=watcher)
+    chosen = settings(steps=STEPS, eval_every=0, save_every=0, max_grad_norm=0.5, lr=1e-3, batch_size=BATCH, **changes)
+    train(job, chosen, callback=watcher)
     named = "-".join([name, *(str(value) for value in changes.values()), os.environ["WORLD_SIZE"]])
     (out / f"{named}.{rank}.json").write_text(json.dumps(watcher.losses))
     if changes.get("parallel") != "fsdp":
@@ -92,7 +92,7 @@ def main() -> None:
     out = Path(sys.argv[1])
     names = ("plain", "negatives", "match")
     jobs: list[dict[str, Any]] = [{"name": name} for name in names]
-    jobs += [{"name": "negatives", "accumulate": 2}]
+    jobs += [{"name": "negatives", "gradient_accumulation": 2}]
     for ranks in (1, 2, 3):
         more = [{"name": name, "parallel": "fsdp"} for name in ("plain", "negatives")] if ranks == 2 else []
         launch(ranks, out, [*jobs, *more], run)

@@ -32,10 +32,10 @@ class Losses(Callback):
         self.losses: list[float] = []
         self.metrics: list[float] = []
 
-    def log(self, figures: StepMetrics, progress: Progress) -> None:
-        self.losses.append(figures.loss)
+    def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
+        self.losses.append(metrics.loss)
 
-    def evaluated(self, progress: Progress, metrics: dict[str, Any]) -> None:
+    def on_evaluate(self, progress: Progress, metrics: dict[str, Any]) -> None:
         self.metrics.append(metrics["loss"])
 
 
@@ -44,7 +44,7 @@ class StopError(Exception):
 
 
 class Cut(Losses):
-    def step(self, progress: Progress) -> None:
+    def on_step_end(self, progress: Progress) -> None:
         if progress.step == CUT:
             raise StopError
 
@@ -64,7 +64,7 @@ def run(out: Path, name: str, folder: Path | None, resume: bool = False, **chang
         toy.model.spare = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     cut = changes.pop("cut", False)
     watcher = Cut() if cut else Losses()
-    usual = {"steps": STEPS, "eval_every": 10, "save_every": 10, "clip": 0.5, "weight_decay": 0.1}
+    usual = {"steps": STEPS, "eval_every": 10, "save_every": 10, "max_grad_norm": 0.5, "weight_decay": 0.1}
     chosen = settings(**{**usual, **changes})
     trained: list[int] = []
     collate = toy.collate
@@ -76,7 +76,7 @@ def run(out: Path, name: str, folder: Path | None, resume: bool = False, **chang
 
     toy.collate = watched  # type: ignore[method-assign]
     with contextlib.suppress(StopError):
-        train(toy, chosen, folder=folder, resume=resume, watcher=watcher)
+        train(toy, chosen, folder=folder, resume=resume, callback=watcher)
     whole = "" if cut or "fsdp" in name else fingerprint(toy.model)
     found = {"losses": watcher.losses, "metrics": watcher.metrics, "rows": trained, "hash": whole}
     (out / f"{name}.{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
@@ -120,13 +120,15 @@ def main() -> None:
     kinds = ("ddp", "fsdp")
     alone = [{"name": "one", "folder": out / "one"}]
     alone += [{"name": "one-streams", "folder": None}]
-    launch(1, out, [*alone, {"name": "one-accumulated", "folder": out / "one-a", "accumulate": 2}])
+    launch(1, out, [*alone, {"name": "one-accumulated", "folder": out / "one-a", "gradient_accumulation": 2}])
     two = [{"name": kind, "folder": out / kind, "parallel": kind} for kind in kinds]
-    two += [{"name": f"{k}-accumulated", "folder": out / f"{k}-a", "parallel": k, "accumulate": 2} for k in kinds]
+    two += [
+        {"name": f"{k}-accumulated", "folder": out / f"{k}-a", "parallel": k, "gradient_accumulation": 2} for k in kinds
+    ]
     two += [{"name": f"{kind}-cut", "folder": out / f"{kind}-cut", "parallel": kind, "cut": True} for kind in kinds]
     two += [{"name": f"{k}-streams", "folder": out / f"{k}-s", "parallel": k, "cut": True} for k in kinds]
     two += [{"name": "ddp-unused", "folder": None}]
-    two += [{"name": "ddp-minutes", "folder": None, "minutes": 0.004, "log_every": 2, "steps": MANY}]
+    two += [{"name": "ddp-minutes", "folder": None, "max_minutes": 0.004, "log_every": 2, "steps": MANY}]
     two += [{"name": "norms", "folder": out / "norms"}]
     two += [{"name": "norms-cut", "folder": out / "norms-cut", "cut": True}]
     two += [{"name": "norms-on", "folder": out / "norms-cut", "resume": True}]

@@ -53,7 +53,7 @@ def test_evaluating_leaves_them_alone() -> None:
 @pytest.mark.parametrize("ema", [0.0, 0.8])
 def test_cut_off_and_continued(ema: float, tmp_path: Path) -> None:
     """Bit for bit, statistics included."""
-    chosen = settings(steps=12, save_every=4, eval_every=5, ema=ema)
+    chosen = settings(steps=12, save_every=4, eval_every=5, ema_decay=ema)
     whole = PictureToy()
     train(whole, chosen, folder=tmp_path / "whole")
 
@@ -73,7 +73,7 @@ def test_the_moving_average_has_its_own(tmp_path: Path) -> None:
     decay, toy, plain = 0.8, PictureToy(), PictureToy()
     seen = [statistics(plain.model)]
     train(plain, settings(steps=6, eval_every=0), on_step=lambda _: seen.append(statistics(plain.model)))
-    train(toy, settings(steps=6, eval_every=0, ema=decay), folder=tmp_path)
+    train(toy, settings(steps=6, eval_every=0, ema_decay=decay), folder=tmp_path)
     for name, found in toy.model.named_buffers():
         if found.is_floating_point():
             expected = seen[0][name]

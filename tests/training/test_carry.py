@@ -34,18 +34,18 @@ def test_each_row_goes_on_where_it_ended() -> None:
     plan = MemoryStreams(1003, 7, BatchConfig(rows=4), seed=1)
     begins = set()
     for epoch in range(4):
-        batches = np.stack(plan.whole(epoch))
+        batches = np.stack(plan.global_batches(epoch))
         assert (np.diff(batches, axis=0) == 7).all() and batches.shape[1] == 4
         read = (batches[..., None] + np.arange(7)).flatten()
         assert len(set(read)) == len(read) and read.max() < 1003
         assert len(read) > 1003 - 5 * 7
         begins.add(int(batches[0, 0]))
-    assert plan.whole(0)[0][0] == 0 and len(begins) > 1 and max(begins) < 7
+    assert plan.global_batches(0)[0][0] == 0 and len(begins) > 1 and max(begins) < 7
 
 
 def test_fewer_streams_where_there_is_little_text() -> None:
     assert MemoryStreams(20, 7, BatchConfig(rows=4), 0).rows == 2
-    assert all(len(MemoryStreams(20, 7, BatchConfig(rows=4), 0).whole(n)) == 1 for n in range(5))
+    assert all(len(MemoryStreams(20, 7, BatchConfig(rows=4), 0).global_batches(n)) == 1 for n in range(5))
     with pytest.raises(af.Error, match="fewer than one window"):
         MemoryStreams(6, 7, BatchConfig(rows=4), 0)
 
@@ -64,7 +64,7 @@ def read_on(model: af.Model, texts: Tensor, window: int) -> list[Tensor]:
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_it_is_the_text_read_segment_by_segment(mem_len: int, order: str) -> None:
     """As `past_key_values` grow, which test_transformer_xl holds against a brute computation; gradients too."""
-    model = build("transformer-xl-tiny", **XL, mem_len=mem_len, order=order)
+    model = build("transformer-xl-tiny", **XL, mem_len=mem_len, norm_order=order)
     texts = torch.randint(0, 30, (3, 20))
     state: dict[str, Any] = {"use_cache": True}
     for number, ours in enumerate(read_on(model, texts, 4)):
@@ -109,14 +109,14 @@ def test_a_row_that_begins_anew_sees_nothing_before_it() -> None:
 def test_memory_learns_what_a_window_does_not_hold() -> None:
     """Windows of four tokens of a text that repeats every six: without memory half of it cannot be known."""
     notes = Notes()
-    train(ReadingToy(dropout=0.0), settings(steps=150), watcher=notes)
+    train(ReadingToy(dropout=0.0), settings(steps=150), callback=notes)
     assert notes.losses[-1] < 0.1
 
 
 def test_nothing_in_a_step_with_memory_looks_at_values() -> None:
     toy = ReadingToy()
     engine = Trainer(toy, settings(), engines.Devices(torch.device("cpu")))
-    fed = engine.feed.take(engine.state.place, 1)[0][0]
+    fed = engine.loader.next_batches(engine.state.position, 1)[0][0]
     with detect_host_syncs(torch.device("cpu")) as found, no_host_sync():
         engine._whole(fed)
     assert not found
@@ -132,7 +132,7 @@ def test_cut_off_and_continued_it_ends_the_same(
     monkeypatch.setattr(engines, "can_capture_steps", lambda *_: recorded)
     monkeypatch.setattr(StepCapturer, "_replay", lambda self, tape: replays.append(1) or plain(self, tape))
     whole, never = ReadingToy(), ReadingToy()
-    train(whole, settings(eval_every=1, average=1), folder=tmp_path / "whole")
+    train(whole, settings(eval_every=1, average_checkpoints=1), folder=tmp_path / "whole")
     train(never, settings(eval_every=0, save_every=0))
     assert fingerprint(whole.model) == fingerprint(never.model)
     for cut in (4, 9, 12, 17):
@@ -143,8 +143,8 @@ def test_cut_off_and_continued_it_ends_the_same(
 
         toy, folder = ReadingToy(), tmp_path / str(cut)
         with pytest.raises(DeadError):
-            train(ReadingToy(), settings(save_every=4, average=1), folder=folder, on_step=die)
-        train(toy, settings(save_every=4, average=1), folder=folder, resume=True)
+            train(ReadingToy(), settings(save_every=4, average_checkpoints=1), folder=folder, on_step=die)
+        train(toy, settings(save_every=4, average_checkpoints=1), folder=folder, resume=True)
         assert fingerprint(toy.model) == fingerprint(whole.model)
     assert bool(replays) == recorded
 
@@ -159,7 +159,7 @@ def test_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Trained, cut off, continued to the same bits; evaluated as the folder is when it is loaded."""
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "x.txt").write_text(TEXT)
-    order = {**ORDER, "data": tmp_path / "x.txt", "task.carry": True}
+    order = {**ORDER, "data": tmp_path / "x.txt", "task.carry_memory": True}
     step = Trainer.step
 
     def die(engine: Trainer) -> None:
@@ -185,7 +185,7 @@ def test_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_model_that_remembers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "x.txt").write_text(TEXT)
-    order = {**ORDER, "data": tmp_path / "x.txt", "task.carry": True}
+    order = {**ORDER, "data": tmp_path / "x.txt", "task.carry_memory": True}
     other = {key: value for key, value in order.items() if key != "mem_len"} | {"recipe": "gpt2-tiny"}
     for wrong in (other, {**order, "mem_len": 0}):
         with pytest.raises(af.ConfigError, match="transformer-xl"):
@@ -199,15 +199,15 @@ def test_activation_checkpointing_leaves_memory_alone() -> None:
     """A block is not computed again where it has a memory, which has moved on by then."""
     once, again = ReadingToy(), ReadingToy()
     train(once, settings())
-    train(again, settings(checkpointing=True))
+    train(again, settings(gradient_checkpointing=True))
     assert fingerprint(once.model) == fingerprint(again.model)
 
 
 def test_batches_say_whether_they_go_on() -> None:
     engine = Trainer(ReadingToy(), settings(), engines.Devices(torch.device("cpu")))
-    place, epochs = engine.state.place, set()
+    place, epochs = engine.state.position, set()
     for _ in range(25):
-        (fed,), after = engine.feed.take(place, 1)
+        (fed,), after = engine.loader.next_batches(place, 1)
         assert fed.batch[CONTINUES].tolist() == [place.batch > 0] * 5
         epochs.add(place.epoch)
         place = after

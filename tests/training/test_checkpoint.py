@@ -68,15 +68,28 @@ def cut_off(folder: Path, step: int, **changes: object) -> None:
         train(Toy(), settings(**changes), folder=folder, on_step=die)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("changes", [{}, {"accumulate": 3}, {"ema": 0.9}, {"precision": "fp16"}, {"optimizer": "adam"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"gradient_accumulation": 3}, {"ema_decay": 0.9}, {"precision": "fp16"}, {"optimizer": "adam"}]
+)
 def test_a_run_that_died_goes_on(tmp_path: Path, changes: dict[str, object]) -> None:
     cut_off(tmp_path / "cut", 13, **changes)
     toy, whole, notes = Toy(), Toy(), Notes()
-    state = train(toy, settings(**changes), folder=tmp_path / "cut", resume=True, watcher=notes)
+    state = train(toy, settings(**changes), folder=tmp_path / "cut", resume=True, callback=notes)
     expected = train(whole, settings(**changes), folder=tmp_path / "whole")
     assert notes.said == ["Continuing from step 10."]
     assert fingerprint(toy.model) == fingerprint(whole.model)
-    same = ("step", "epoch", "batch", "loss", "best", "best_step", "stale", "tokens", "slots", "scaler")
+    same = (
+        "step",
+        "epoch",
+        "batch",
+        "loss",
+        "best",
+        "best_step",
+        "evals_without_improvement",
+        "tokens",
+        "slots",
+        "scaler",
+    )
     assert {name: getattr(state, name) for name in same} == {name: getattr(expected, name) for name in same}
 
 
@@ -128,7 +141,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
     cut_off(tmp_path, 13)
     damage(tmp_path / "checkpoints" / "step-00000010")
     toy, whole, notes = Toy(), Toy(), Notes()
-    train(toy, settings(), folder=tmp_path, resume=True, watcher=notes)
+    train(toy, settings(), folder=tmp_path, resume=True, callback=notes)
     assert "step-00000010 is damaged" in notes.said[0] and why in notes.said[0]
     assert notes.said[1] == "Continuing from step 5."
     train(whole, settings(), folder=tmp_path / "whole")
@@ -147,12 +160,12 @@ def test_best_weights_that_the_disk_lost_are_not_taken(damage: Callable[[Path], 
             return {"loss": float(self.evaluations)}
 
     class Spoils(Notes):
-        def evaluated(self, progress: Progress, metrics: dict[str, float | str]) -> None:
+        def on_evaluate(self, progress: Progress, metrics: dict[str, float | str]) -> None:
             if progress.step == 20:
                 damage(tmp_path / "checkpoints" / "best-00000007")
 
     toy, last, notes = Worsens(), Toy(), Spoils()
-    train(toy, settings(), folder=tmp_path, watcher=notes)
+    train(toy, settings(), folder=tmp_path, callback=notes)
     train(last, settings(eval_every=0))
     assert fingerprint(toy.model) == fingerprint(last.model)
     assert "The best weights, those of step 7, are gone" in notes.said[-1]
@@ -166,7 +179,7 @@ def test_a_mean_does_not_depend_on_where_a_run_was_stopped(tmp_path: Path) -> No
             os.kill(os.getpid(), signal.SIGINT)
 
     whole, cut = Toy(), Toy()
-    mean = settings(average=3)
+    mean = settings(average_checkpoints=3)
     train(whole, mean, folder=tmp_path / "whole")
     for resume in (False, True):
         with pytest.raises(StoppedError):
@@ -215,7 +228,7 @@ def test_a_disk_that_takes_no_more(code: int, tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_is_kept(tmp_path: Path) -> None:
-    train(Toy(), settings(steps=33, keep=3), folder=tmp_path)
+    train(Toy(), settings(steps=33, keep_checkpoints=3), folder=tmp_path)
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert [name for name in names if name.startswith("step")] == ["step-00000025", "step-00000030", "step-00000033"]
     assert 1 <= len([name for name in names if name.startswith("best")]) <= 3

@@ -112,14 +112,19 @@ def test_a_finished_run_is_made_longer(table: Path, tmp_path: Path) -> None:
     """By saying how many steps; what was set then need not be said again, and what follows from the steps stays."""
     order = {"recipe": "bert-tiny", "data": table, "out": tmp_path / "mine"}
     af.train("classify-text", **order, **SMALL, **{"train.lr": 1e-3})
-    warmup = json.loads((tmp_path / "mine" / RECORD).read_text())["settings"]["train.warmup"]
+    warmup = json.loads((tmp_path / "mine" / RECORD).read_text())["settings"]["train.warmup_steps"]
     done = af.train("classify-text", **order, n_layers=1, steps=400, resume=True, device="cpu", eval_every=100)
     settings = json.loads((tmp_path / "mine" / "config.json").read_text())["train"]
-    assert done.state.step == 400 and (settings["lr"], settings["warmup"], settings["steps"]) == (1e-3, warmup, 400)
+    assert done.state.step == 400 and (settings["lr"], settings["warmup_steps"], settings["steps"]) == (
+        1e-3,
+        warmup,
+        400,
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"train.freeze": ["enc.*"]}, {"lora": 2, "train.lora_targets": ["zzz"]}, {"train.explode": 1e-9}]
+    "wrong",
+    [{"train.freeze": ["enc.*"]}, {"lora": 2, "train.lora_targets": ["zzz"]}, {"train.divergence_factor": 1e-9}],
 )
 def test_a_run_that_saved_nothing_leaves_nothing(wrong: dict[str, Any], table: Path, tmp_path: Path) -> None:
     """So that the mistake can be mended and the command typed again."""
@@ -154,7 +159,7 @@ def test_a_disk_that_is_full(table: Path, tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(MetricsFile, "evaluated", full)
+    monkeypatch.setattr(MetricsFile, "on_evaluate", full)
     with pytest.raises(af.FolderError, match=r"mine cannot be written \(No space left on device\)"):
         af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "mine", **SMALL)
 
@@ -163,7 +168,7 @@ def test_a_disk_that_is_full(table: Path, tmp_path: Path, monkeypatch: pytest.Mo
     ("task", "recipe", "more"),
     [
         ("generate", "gpt2-tiny", {}),
-        ("generate", "transformer-xl-tiny", {"task.carry": True}),
+        ("generate", "transformer-xl-tiny", {"task.carry_memory": True}),
         ("fill-mask", "bert-tiny", {}),
         ("electra", "electra-joint-tiny", {}),
     ],
@@ -183,7 +188,8 @@ def test_documents_to_evaluate_on_that_are_too_few(tmp_path: Path) -> None:
     """Said before the training, and of which rows."""
     text = tmp_path / "x.txt"
     text.write_text("".join(f"one line of {i}\nand another of {i}\n\n" for i in range(10)))
-    order = {"steps": 2, "tokenizer.vocab_size": 300, "task.next_sentence": True, "device": "cpu", "data.held_out": 0.1}
+    order = {"steps": 2, "tokenizer.vocab_size": 300, "task.next_sentence": True, "device": "cpu"}
+    order["data.validation_split"] = 0.1
     with pytest.raises(af.DataError, match=r"Of the 3 rows to evaluate on \(.*x\.txt\): Next-sentence pairs need two"):
         af.train("fill-mask", recipe="bert-tiny", data=text, out=tmp_path / "mine", **order)
     assert not (tmp_path / "mine").exists()
@@ -231,7 +237,7 @@ def test_stopping_early_is_said(table: Path, tmp_path: Path, capsys: pytest.Capt
     order = {**SMALL, "steps": 60, "eval_every": 1, "train.patience": 2, "lr": 1e-30}
     done = af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "mine", **order)
     assert done.state.step == 3
-    assert "Stopped early, after step 3: 2 evaluations in a row were no better" in capsys.readouterr().out
+    assert "Stopped early, after step 3: 2 evaluations without a better" in capsys.readouterr().out
 
 
 def test_a_folder_is_taken_further(table: Path, tmp_path: Path) -> None:
@@ -292,16 +298,16 @@ def test_pace_follows_the_steps_however_they_are_given(
         assert run("train", task, "--recipe", recipe, "--data", table, "--out", "x", *names, *given, "--dry-run") == 0
         shown.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("train.")])
     assert shown[0] == shown[1] == shown[2] and "train.steps: 100" in shown[0]
-    found = next(int(line.split()[1]) for line in shown[0] if line.startswith("train.warmup:"))
+    found = next(int(line.split()[1]) for line in shown[0] if line.startswith("train.warmup_steps:"))
     assert found == warmup if warmup is not None else 0 < found <= 20
 
 
 def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (table.parent / "mine.yaml").write_text("train:\n  lr: 1e-3\n  warmup: 7\n")
+    (table.parent / "mine.yaml").write_text("train:\n  lr: 1e-3\n  warmup_steps: 7\n")
     arguments = ("--recipe", "bert-tiny", "--data", table, "--out", "mine", "--config", table.parent / "mine.yaml")
-    assert run("train", "classify-text", *arguments, "--set", "train.warmup=9", "--dry-run") == 0
+    assert run("train", "classify-text", *arguments, "--set", "train.warmup_steps=9", "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {"train.lr: 0.001", "train.warmup: 9", "tokenizer.vocab_size: 8000"} <= set(lines)
+    assert {"train.lr: 0.001", "train.warmup_steps: 9", "tokenizer.vocab_size: 8000"} <= set(lines)
     assert {line.split(".")[0] for line in lines} >= {"model", "train", "data", "tokenizer"}
     assert any("48 for training, 12 for validation (held out, drawn at random" in line for line in lines)
     assert not Path("mine").exists()
@@ -319,7 +325,7 @@ def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str
         (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--out", "reviews.tsv"], "is a file"),
         (["--set", "train.device=cuda:99"], "device"),
-        (["--set", "train.record=true"], "steps cannot be recorded without a GPU"),
+        (["--set", "train.cuda_graphs=true"], "steps cannot be recorded without a GPU"),
         (["--set", "model.dropout=1.5"], "dropout is 1.5; it must be"),
         (["--set", "tokenizer.vocab_size=-5"], "vocab_size is -5; it must be 1 or more"),
         (["--set", "model.vocab_size=10"], "model.vocab_size follows from the tokenizer"),

@@ -21,7 +21,8 @@ from tests.training.sound_files import tone
 from tests.training.test_command import _own_cache
 
 __all__ = ["_own_cache"]  # a fixture
-QUICK = {"steps": 2, "save_every": 1, "eval_every": 0, "device": "cpu", "data.held_out": 0.25, "train.batch_size": 4}
+QUICK = {"steps": 2, "save_every": 1, "eval_every": 0, "device": "cpu"}
+QUICK |= {"data.validation_split": 0.25, "train.batch_size": 4}
 
 
 def images(home: Path) -> Path:

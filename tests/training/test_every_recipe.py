@@ -40,7 +40,7 @@ PAIRS: dict[str, list[str]] = {
     "complete-image": ["dalle", "image-transformer", "imagegpt"],
     "reconstruct": ["mae"],
     "detect": ["detr"],
-    "pose": ["joints", "vitpose"],
+    "pose": ["keypoint-detr", "vitpose"],
     "segment": ["beit", "segmenter"],
     "classify-video": ["timesformer", "videomae"],
     "classify-audio": ["ast", "perceiver", "whisper"],
@@ -130,7 +130,7 @@ def test_a_pair_trains_and_runs_or_is_refused(task: str, tmp_path: Path, monkeyp
         settings = {
             **STEP,
             **CASES[task][4],
-            **({"task.max_target": 4} if task in WRITERS else {}),
+            **({"task.max_target_length": 4} if task in WRITERS else {}),
             **MORE.get((task, family), {}),
         }
         options = [f"--set={key}={spelled(value)}" for key, value in settings.items()]

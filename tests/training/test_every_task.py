@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         "x.tsv",
         pictures.lines(),
         pictures.square((200, 40, 40), 5),
-        {"task.synthetic": 0.5, "task.max_target": 8},
+        {"task.synthetic": 0.5, "task.max_target_length": 8},
     ),
     "classify-image": ("vit-tiny", "x.npz", {"x.npz": pictures.npz()}, pictures.square((200, 40, 40), 5), {}),
     "complete-image": (
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         "x.npz",
         {"x.npz": pictures.npz()},
         pictures.square((200, 40, 40), 5),
-        {"task.samples": 1},
+        {"task.num_samples": 1},
     ),
     "classify-audio": ("ast-tiny", "x.tsv", sounds.spoken(), sounds.tone(300), {}),
     "classify-set": (
@@ -122,7 +122,7 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
         {"tokenizer.vocab_size": 120, "data.max_length": 24},
     ),
     "detect": ("detr-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
-    "pose": ("joints-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
+    "pose": ("keypoint-detr-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "segment": ("segmenter-tiny", "x.json", pictures.coco(), pictures.square((200, 40, 40), 5), {}),
     "embed": (
         "bert-tiny",

@@ -52,7 +52,7 @@ def said(text: str) -> dict[str, str]:
 def test_train_says_what_it_inferred(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it before the first step."""
     steps: list[str] = []
-    monkeypatch.setattr(Display, "step", lambda self, progress: steps.append(capsys.readouterr().out))
+    monkeypatch.setattr(Display, "on_step_end", lambda self, progress: steps.append(capsys.readouterr().out))
     table()
     assert train() == 0
     found = said(steps[0])
@@ -118,7 +118,7 @@ def test_a_dry_run_shows_true_values(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr()
     assert "# model.n_labels: 5 " in shown.out and "model.n_labels: 2" not in shown.out
     settings = yaml.safe_load(shown.out)
-    assert settings["task.problem"] == "classes" and settings["tokenizer.kind"] == "wordpiece"
+    assert settings["task.problem"] == "classification" and settings["tokenizer.kind"] == "wordpiece"
     assert settings["data.max_length"] == 128 and not Path("mine").exists()
     Path("all.yaml").write_text(shown.out)
     assert train("--config", "all.yaml") == 0
@@ -146,7 +146,7 @@ def test_a_dry_run_builds_no_weights(capsys: pytest.CaptureFixture[str]) -> None
         ((), "61,,no label", "has '' as its label"),
         (("--set=train.freeze=nothing",), "", "train.freeze"),
         (("--set=train.lora=2", "--set=train.lora_targets=zzz"), "", "zzz"),
-        (("--set=train.record=true",), "", "recorded without a GPU"),
+        (("--set=train.cuda_graphs=true",), "", "recorded without a GPU"),
         (("--set=train.device=cuda:99",), "", "device"),
         (("--set=tokenizer.kind=wrodpiece",), "", "wordpiece"),
         (("--set=task.metric=pearson",), "", "does not measure classes"),

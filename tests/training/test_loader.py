@@ -43,7 +43,7 @@ def run(work: Toy, start: DataPosition, steps: int, n: int = 2) -> list[dict[str
     feed = BatchLoader(work, 7, CPU)
     found, place = [], start
     for _ in range(steps):
-        taken, place = feed.take(place, n)
+        taken, place = feed.next_batches(place, n)
         found += [fed.batch for fed in taken]
     feed.close()
     return found
@@ -62,7 +62,7 @@ def test_what_is_made_ahead_is_the_same() -> None:
 
 def test_another_process_draws_for_itself() -> None:
     mine, other = (
-        BatchLoader(Slow(), 7, Devices(torch.device("cpu"), rank, 2)).take(DataPosition(0, 0), 1)[0][0]
+        BatchLoader(Slow(), 7, Devices(torch.device("cpu"), rank, 2)).next_batches(DataPosition(0, 0), 1)[0][0]
         for rank in (0, 1)
     )
     assert not torch.equal(mine.batch["finished"], other.batch["finished"])
@@ -72,12 +72,12 @@ def test_the_trainer_works_while_batches_are_made() -> None:
     """While the trainer is busy, the next ones are made by another thread: it finds them done."""
     work = Slow(seconds=0.01)
     feed = BatchLoader(work, 7, CPU)
-    _, place = feed.take(DataPosition(0, 0), 1)
+    _, place = feed.next_batches(DataPosition(0, 0), 1)
     first = feed.waited
     while not all(future.done() for future in feed._ahead.values()):
         time.sleep(0.001)
     assert first >= 0.01 and len(work.makers) == 1 + AHEAD
-    feed.take(place, 1)
+    feed.next_batches(place, 1)
     assert threading.get_ident() not in work.makers[1:]
     feed.close()
 

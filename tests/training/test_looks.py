@@ -38,13 +38,13 @@ def make_engine(task: str, folder: Path, device: torch.device = CPU, recipe: str
 
 def shapes(engine: Trainer) -> set[Any]:
     """Of the batches of two epochs, without the last of each."""
-    places = [DataPosition(n, i) for n in range(2) for i in range(max(len(engine.feed.epoch(n)) - 1, 1))]
-    return {graph_key(engine.feed.take(place, 1)[0][0]) for place in places[:12]}
+    places = [DataPosition(n, i) for n in range(2) for i in range(max(len(engine.loader.epoch(n)) - 1, 1))]
+    return {graph_key(engine.loader.next_batches(place, 1)[0][0]) for place in places[:12]}
 
 
 def looked_at(engine: Trainer, fed: DeviceBatch, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """By a whole step over a batch: operations that read values, and numpy, which no operation tells of."""
-    engine.feed.settle()  # other threads make the next batches by numpy
+    engine.loader.wait_idle()  # other threads make the next batches by numpy
     with detect_host_syncs(CPU) as found, no_host_sync(), monkeypatch.context() as patch:
         plain = Tensor.numpy
         patch.setattr(Tensor, "numpy", lambda self, **how: found.append("numpy") or plain(self, **how))
@@ -59,7 +59,7 @@ def test_a_steady_task_is_one_whose_step_could_be_recorded(
     """No operation that reads values, and batches of one shape."""
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     engine = make_engine(task, tmp_path)
-    found = looked_at(engine, engine.feed.take(DataPosition(), 1)[0][0], monkeypatch)
+    found = looked_at(engine, engine.loader.next_batches(DataPosition(), 1)[0][0], monkeypatch)
     assert engine.work.steady == (not found and len(shapes(engine)) == 1 and task not in EVEN), found
 
 
@@ -70,7 +70,7 @@ def test_a_step_of_the_ancestors_could_be_recorded(
     """Sentences of different lengths, whose ends the host is not asked for; the loss is the same."""
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     engine = make_engine("translate", tmp_path, recipe=recipe)
-    fed = engine.feed.take(DataPosition(), 1)[0][0]
+    fed = engine.loader.next_batches(DataPosition(), 1)[0][0]
     fed.batch["attention_mask"][0, -2:] = 0
     engine.work.model.eval()
     usual = engine.work.loss(fed.batch).total

@@ -123,7 +123,7 @@ class Broken(Toy):
 def test_nan_never_is_the_best(which: str, tmp_path: Path) -> None:
     toy, notes = Broken(), Notes()
     toy.which = which
-    state = train(toy, settings(steps=50), folder=tmp_path, watcher=notes)
+    state = train(toy, settings(steps=50), folder=tmp_path, callback=notes)
     assert len(toy.seen) > 3 and state.best == pytest.approx(0.7)
     assert fingerprint(toy.model) == toy.seen[1]
     assert any(f"gave nan as its {which}" in said for said in notes.said)
@@ -136,7 +136,7 @@ def test_metrics_are_valid_json(tmp_path: Path) -> None:
         def evaluate(self) -> dict[str, float | str]:
             return {**super().evaluate(), "perplexity": math.inf}
 
-    train(Infinite(), settings(steps=30), folder=tmp_path, watcher=MetricsFile(tmp_path))
+    train(Infinite(), settings(steps=30), folder=tmp_path, callback=MetricsFile(tmp_path))
 
     def strict(name: str) -> float:
         raise ValueError(name)
@@ -146,7 +146,7 @@ def test_metrics_are_valid_json(tmp_path: Path) -> None:
     valid = [row for row in rows if "split" in row]
     assert valid[-1]["accuracy"] is None and {row["perplexity"] for row in valid} == {None}
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN}\n')  # of an older version
-    train(Infinite(), settings(steps=30), folder=tmp_path, watcher=MetricsFile(tmp_path), resume=True)
+    train(Infinite(), settings(steps=30), folder=tmp_path, callback=MetricsFile(tmp_path), resume=True)
     assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0], parse_constant=strict)["loss"] is None
     assert read_metrics(tmp_path / "metrics.jsonl")
 

@@ -61,7 +61,7 @@ def test_sharded_processes_too(name: str, runs: dict[str, Any]) -> None:
 
 def test_a_single_number_cannot_be_sharded() -> None:
     with pytest.raises(af.ConfigError, match=r"heads\.match\.scale is a single number.* use train\.parallel=ddp"):
-        Devices(torch.device("cpu"), 0, 2, "fsdp").place(af.build("clip-tiny"))
+        Devices(torch.device("cpu"), 0, 2, "fsdp").to_device(af.build("clip-tiny"))
 
 
 def hint(contrastive: bool = False, **changes: object) -> str:
@@ -72,12 +72,13 @@ def hint(contrastive: bool = False, **changes: object) -> str:
 
 def test_the_hint_for_want_of_memory_is_true() -> None:
     """Accumulating brings no negatives back; tokens are what is lowered where they are what is set."""
-    assert "train.batch_size=16 --set train.accumulate=2 takes as much a step with half the memory" in hint()
+    assert "train.batch_size=16 --set train.gradient_accumulation=2 takes as much a step with half the memory" in hint()
     said = hint(contrastive=True)
-    assert "train.batch_size=16 leaves each row half as many negatives" in said and "train.accumulate=" not in said
-    assert "train.checkpointing=true keeps them" in said
-    assert "more processes (torchrun) keep them" in hint(contrastive=True, checkpointing=True)
-    assert "--set train.batch_tokens=2048 --set train.accumulate=2" in hint(batch_tokens=4096)
+    assert "train.batch_size=16 halves the negatives of each row" in said
+    assert "train.gradient_accumulation=" not in said
+    assert "train.gradient_checkpointing=true keeps them" in said
+    assert "more processes (torchrun) keep them" in hint(contrastive=True, gradient_checkpointing=True)
+    assert "--set train.batch_tokens=2048 --set train.gradient_accumulation=2" in hint(batch_tokens=4096)
 
 
 def test_tasks_say_whether_rows_compete() -> None:

@@ -20,7 +20,7 @@ def make_model() -> af.Model:
 
 def test_the_rate_is_the_papers() -> None:
     """lrate = d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), equation 3."""
-    settings = TrainSettings(schedule="inverse_sqrt", warmup=4000, lr=paper_peak(512, 4000))
+    settings = TrainSettings(schedule="inverse_sqrt", warmup_steps=4000, lr=paper_peak(512, 4000))
     for step in (1, 10, 3999, 4000, 4001, 100_000):
         expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert (
@@ -33,7 +33,7 @@ def test_the_rate_is_the_papers() -> None:
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
 def test_the_other_schedules_are_pytorchs(schedule: str) -> None:
     """Up in a straight line, then as PyTorch's own schedulers go down to the end."""
-    settings = TrainSettings(schedule=schedule, warmup=10, steps=50, lr=2.0, min_lr=0.5)  # type: ignore[arg-type]
+    settings = TrainSettings(schedule=schedule, warmup_steps=10, steps=50, lr=2.0, min_lr=0.5)  # type: ignore[arg-type]
     assert [learning_rate(step, settings) for step in range(1, 11)] == pytest.approx(
         [0.2 * step for step in range(1, 11)]
     )
@@ -89,4 +89,4 @@ def test_layers_learn_more_slowly_the_deeper_they_are() -> None:
 
 
 def test_a_rate_is_a_number() -> None:
-    assert all(math.isfinite(learning_rate(1, TrainSettings(steps=1, warmup=warmup))) for warmup in (0, 1, 5))
+    assert all(math.isfinite(learning_rate(1, TrainSettings(steps=1, warmup_steps=warmup))) for warmup in (0, 1, 5))

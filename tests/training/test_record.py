@@ -100,10 +100,10 @@ def test_a_recorded_run_is_the_run(
 ) -> None:
     """To the bit, with a moving average, evaluations in between, and batches of two shapes."""
     recorded, plain, notes, usual = kind(), kind(), Notes(), Notes()
-    train(recorded, settings(steps=40, ema=0.9, weight_decay=0.1), watcher=notes)
+    train(recorded, settings(steps=40, ema_decay=0.9, weight_decay=0.1), callback=notes)
     assert len({id(tape) for tape in replayed}) == (2 if kind is Even else 1) and len(replayed) > 25
     monkeypatch.setattr(engines, "can_capture_steps", lambda *_: False)
-    train(plain, settings(steps=40, ema=0.9, weight_decay=0.1), watcher=usual)
+    train(plain, settings(steps=40, ema_decay=0.9, weight_decay=0.1), callback=usual)
     assert notes.figures == usual.figures and notes.metrics == usual.metrics
     assert fingerprint(recorded.model) == fingerprint(plain.model)
 
@@ -129,7 +129,7 @@ def test_rates_on_the_device_are_the_rates() -> None:
         toy = Toy()
         engine = Trainer(toy, settings(layer_decay=0.7, weight_decay=0.1), Devices(torch.device("cpu")))
         if held:
-            engine.stepper.hold_rates()
+            engine.stepper.lr_to_device()
         engine.run()
         assert all(isinstance(group["lr"], Tensor) == held for group in engine.optimizer.param_groups)
         return fingerprint(toy.model)
@@ -198,7 +198,7 @@ def test_what_is_filled_up_leaves_loss_and_gradients_as_they_are(
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
     engine = make_engine(task, tmp_path)
     engine.work.model.eval()  # no noise, which differs with the shape
-    fed = engine.feed.take(DataPosition(), 1)[0][0]
+    fed = engine.loader.next_batches(DataPosition(), 1)[0][0]
     longest = engine.work.longest
     tape = CapturedStep(fed, torch.device("cpu"), PaddingPlan(engine.work.fills, longest))
     tape.load(fed)
@@ -228,7 +228,7 @@ def test_tasks_learn_the_same_from_filled_up_batches(
         monkeypatch.setattr(engines, "can_capture_steps", lambda *_, recorded=recorded: recorded)
         (tmp_path / str(number)).mkdir()
         engine = make_engine(task, tmp_path / str(number), steps=14)
-        engine.watcher = notes = Notes()
+        engine.callback = notes = Notes()
         engine.run()
         losses.append(notes.losses)
     assert len(replayed) > 3
@@ -245,7 +245,7 @@ def test_so_many_shapes_and_no_more() -> None:
     recorder, said = recorder_and_words()
     for rows in range(1, KEPT + 4):
         for n in range(WARM + 2):
-            assert (recorder.learn(fed(rows)) is None) == (rows > KEPT), (rows, n)
+            assert (recorder.step(fed(rows)) is None) == (rows > KEPT), (rows, n)
     recorder.end()
     assert len(recorder.tapes) == KEPT
     assert said == [f"Some steps are not recorded: batches come in more than {KEPT} shapes."]
@@ -262,12 +262,12 @@ def test_each_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, said = recorder_and_words(whole)
     for rows in (2, 3, 4):
         for _ in range(WARM + 1):
-            recorder.learn(fed(rows))
+            recorder.step(fed(rows))
     assert said == ["Some steps are not recorded: they look at values (_local_scalar_dense)."]
     assert [tape is None for tape in recorder.tapes.values()] == [False, True, True]
     monkeypatch.setattr(StepCapturer, "_crowds", lambda self: "they crowd the GPU")
     for _ in range(2 * WARM):
-        recorder.learn(fed(1))
+        recorder.step(fed(1))
     recorder.end()
     assert said[1:] == ["Some steps are not recorded: they crowd the GPU."]
 
@@ -276,14 +276,14 @@ def test_each_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shapes_that_do_not_come_again(times: int, says: bool) -> None:
     recorder, said = recorder_and_words()
     for _ in range(times):
-        recorder.learn(fed(2))
+        recorder.step(fed(2))
     recorder.end()
     assert said == (["No step was recorded: no shape of batches came more than 3 times."] if says else [])
 
 
 def test_a_run_of_few_steps_says_that_it_was_not_recorded(replayed: list[CapturedStep]) -> None:
     notes = Notes()
-    train(Even(), settings(steps=WARM), watcher=notes)
+    train(Even(), settings(steps=WARM), callback=notes)
     assert not replayed and notes.said == ["No step was recorded: no shape of batches came more than 3 times."]
 
 
@@ -291,7 +291,7 @@ def test_a_step_that_looks_at_values_is_not_recorded(
     replayed: list[CapturedStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded, plain, notes = Peeks(), Peeks(), Notes()
-    train(recorded, settings(), watcher=notes)
+    train(recorded, settings(), callback=notes)
     assert not replayed and ["look at values (_local_scalar_dense)" in said for said in notes.said] == [True]
     monkeypatch.setattr(engines, "can_capture_steps", lambda *_: False)
     train(plain, settings())
@@ -302,28 +302,32 @@ def test_what_is_recorded() -> None:
     """By itself where a task is steady and nothing stands against it; where that was asked for, an error says what."""
     toy, gpu = Even(), Devices(CUDA)
     usual = TrainSettings(precision="bf16")
-    assert can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(record=True), gpu)
-    assert not can_capture_steps(toy, usual.replace(record=False), gpu)
+    assert can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(cuda_graphs=True), gpu)
+    assert not can_capture_steps(toy, usual.replace(cuda_graphs=False), gpu)
     assert not can_capture_steps(toy, usual.replace(compile=True), gpu)
-    assert can_capture_steps(toy, usual.replace(compile=True, record=True), gpu)
+    assert can_capture_steps(toy, usual.replace(compile=True, cuda_graphs=True), gpu)
     toy.steady = False
-    assert not can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(record=True), gpu)
+    assert not can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(cuda_graphs=True), gpu)
     toy.fills = {"input_ids": 0}  # texts that can be filled up are recorded too, where the model is small
     assert can_capture_steps(toy, usual, gpu) and not can_capture_steps(toy, usual.replace(compile=True), gpu)
     toy.model = af.build("gpt2-tiny", d_model=512, n_layers=16, vocab_size=1000)
     assert sum(p.numel() for p in toy.model.parameters()) > SMALL
-    assert not can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(record=True), gpu)
+    assert not can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(cuda_graphs=True), gpu)
 
 
 def test_a_run_says_why_its_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, where nobody forbade it: what stands against it, or that it must be asked for."""
     toy, gpu, usual = Even(), Devices(CUDA), TrainSettings(precision="bf16")
     assert why_not_captured(toy, usual, gpu) is None
-    assert "are compiled (train.compile); train.record=true does both." in str(
+    assert "are compiled (train.compile); train.cuda_graphs=true does both." in str(
         why_not_captured(toy, usual.replace(compile=True), gpu)
     )
-    assert "(train.accumulate)." in str(why_not_captured(toy, usual.replace(accumulate=2), gpu))
-    for changes in ({"record": True}, {"record": False, "compile": True}, {"record": True, "compile": True}):
+    assert "(train.gradient_accumulation)." in str(why_not_captured(toy, usual.replace(gradient_accumulation=2), gpu))
+    for changes in (
+        {"cuda_graphs": True},
+        {"cuda_graphs": False, "compile": True},
+        {"cuda_graphs": True, "compile": True},
+    ):
         assert why_not_captured(toy, usual.replace(**changes), gpu) is None
     assert why_not_captured(toy, usual.replace(compile=True), Devices(torch.device("cpu"))) is None
     toy.steady = False
@@ -331,7 +335,7 @@ def test_a_run_says_why_its_steps_are_not_recorded(monkeypatch: pytest.MonkeyPat
 
     notes = Notes()
     monkeypatch.setattr(engines, "why_not_captured", lambda *_: "Steps are not recorded for once.")
-    train(Even(), settings(steps=1), watcher=notes)
+    train(Even(), settings(steps=1), callback=notes)
     assert notes.said == ["Steps are not recorded for once."]
 
 
@@ -339,7 +343,7 @@ def test_a_run_says_why_its_steps_are_not_recorded(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("steady", [False, True])
 def test_either_it_is_recorded_or_it_says_why(record: Any, compiled: bool, steady: bool) -> None:
-    toy, chosen = Even(), TrainSettings(precision="bf16", record=record, compile=compiled)
+    toy, chosen = Even(), TrainSettings(precision="bf16", cuda_graphs=record, compile=compiled)
     toy.steady = steady
     silent = why_not_captured(toy, chosen, Devices(CUDA)) is None
     assert silent == (record is False or can_capture_steps(toy, chosen, Devices(CUDA)))
@@ -350,16 +354,16 @@ def test_either_it_is_recorded_or_it_says_why(record: Any, compiled: bool, stead
     [
         ({}, Devices(torch.device("cpu")), "without a GPU"),
         ({}, Devices(CUDA, 0, 2), "several devices"),
-        ({"accumulate": 2}, Devices(CUDA), "accumulate"),
+        ({"gradient_accumulation": 2}, Devices(CUDA), "gradient_accumulation"),
         ({"precision": "fp16"}, Devices(CUDA), "fp16"),
-        ({"checkpointing": True}, Devices(CUDA), "checkpointing"),
+        ({"gradient_checkpointing": True}, Devices(CUDA), "gradient_checkpointing"),
     ],
 )
 def test_what_stands_against_it(changes: dict[str, Any], devices: Devices, said: str) -> None:
     chosen = TrainSettings(precision="bf16").replace(**changes)
     assert not can_capture_steps(Even(), chosen, devices)
     with pytest.raises(af.ConfigError, match=said):
-        can_capture_steps(Even(), chosen.replace(record=True), devices)
+        can_capture_steps(Even(), chosen.replace(cuda_graphs=True), devices)
 
 
 def test_layers_that_are_left_out_by_chance_are_not_recorded() -> None:
@@ -373,10 +377,10 @@ def test_layers_that_are_left_out_by_chance_are_not_recorded() -> None:
 
 def both(kind: type[Toy], **changes: Any) -> tuple[Notes, Notes, Toy, Toy]:
     """The same run recorded and as usual."""
-    chosen = settings(steps=40, device="cuda", weight_decay=0.1, ema=0.9, **changes)
+    chosen = settings(steps=40, device="cuda", weight_decay=0.1, ema_decay=0.9, **changes)
     recorded, plain, notes, usual = kind(), kind(), Notes(), Notes()
-    train(recorded, chosen.replace(record=True), watcher=notes)
-    train(plain, chosen.replace(record=False), watcher=usual)
+    train(recorded, chosen.replace(cuda_graphs=True), callback=notes)
+    train(plain, chosen.replace(cuda_graphs=False), callback=usual)
     return notes, usual, recorded, plain
 
 
@@ -424,11 +428,11 @@ def test_on_a_gpu_it_goes_on_after_a_break(tmp_path: Path) -> None:
             raise DeadError
 
     whole, rest = Notes(), Notes()
-    chosen = settings(device="cuda", record=True)
-    train(Even(), chosen, folder=tmp_path / "whole", watcher=whole)
+    chosen = settings(device="cuda", cuda_graphs=True)
+    train(Even(), chosen, folder=tmp_path / "whole", callback=whole)
     with pytest.raises(DeadError):
         train(Even(), chosen, folder=tmp_path / "cut", on_step=die)
-    train(Even(), chosen, folder=tmp_path / "cut", resume=True, watcher=rest)
+    train(Even(), chosen, folder=tmp_path / "cut", resume=True, callback=rest)
     assert rest.losses == pytest.approx(whole.losses[10:], rel=2e-3)
 
 
@@ -474,8 +478,8 @@ def test_on_a_gpu_a_step_that_waits_is_seen_before() -> None:
 def test_on_a_gpu_a_compiled_step_is_recorded_too() -> None:
     chosen = settings(steps=20, device="cuda", compile=True)
     notes, usual = Notes(), Notes()
-    train(Even(dropout=0.0), chosen.replace(record=True), watcher=notes)
-    train(Even(dropout=0.0), chosen.replace(record=False), watcher=usual)
+    train(Even(dropout=0.0), chosen.replace(cuda_graphs=True), callback=notes)
+    train(Even(dropout=0.0), chosen.replace(cuda_graphs=False), callback=usual)
     assert "Steps are recorded from here on." in notes.said, notes.said
     same(notes, usual)
 
@@ -495,9 +499,9 @@ def test_on_a_gpu_every_steady_task_is_recorded(task: str, tmp_path: Path, monke
     for record in ("auto", False):
         folder = tmp_path / str(record)
         folder.mkdir()
-        chosen = {"steps": 14, "record": record, "precision": "bf16", "compile": False}
+        chosen = {"steps": 14, "cuda_graphs": record, "precision": "bf16", "compile": False}
         engine = make_engine(task, folder, torch.device("cuda", 0), **chosen)
-        engine.watcher = notes = Notes()
+        engine.callback = notes = Notes()
         engine.recorder = engine._make_recorder()  # which speaks to the watcher
         engine.run()
         losses.append(notes.losses)
@@ -513,10 +517,10 @@ def test_on_a_gpu_pictures_are_completed_by_compiled_steps(
 ) -> None:
     """As the task advises; a run says that its steps are not recorded, or, where that is asked for, records them."""
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
-    chosen = {"steps": 14, "record": record, "precision": "bf16"}
+    chosen = {"steps": 14, "cuda_graphs": record, "precision": "bf16"}
     engine = make_engine("complete-image", tmp_path, torch.device("cuda", 0), **chosen)
     assert engine.settings.compile
-    engine.watcher = notes = Notes()
+    engine.callback = notes = Notes()
     engine.recorder = engine._make_recorder()
     engine.run()
     expected = "Steps are recorded from here on." if record is True else "where they are compiled"

@@ -30,7 +30,7 @@ from tests.training.toy import DeadError, Toy, settings
 
 
 class Dies(Callback):
-    def step(self, progress: Progress) -> None:
+    def on_step_end(self, progress: Progress) -> None:
         if progress.step == 13:
             raise DeadError
 
@@ -41,11 +41,11 @@ def test_metrics_of_a_run_that_went_back_are_those_of_one_that_did_not(tmp_path:
     for folder in (cut, whole):
         folder.mkdir()
     with pytest.raises(DeadError):
-        train(Toy(), settings(), folder=cut, watcher=CallbackList([report.MetricsFile(cut), Dies()]))
+        train(Toy(), settings(), folder=cut, callback=CallbackList([report.MetricsFile(cut), Dies()]))
     with (cut / report.METRICS).open("a") as file:
         file.write('{"step": 14, "lo')
-    train(Toy(), settings(), folder=cut, resume=True, watcher=report.MetricsFile(cut))
-    train(Toy(), settings(), folder=whole, watcher=report.MetricsFile(whole))
+    train(Toy(), settings(), folder=cut, resume=True, callback=report.MetricsFile(cut))
+    train(Toy(), settings(), folder=whole, callback=report.MetricsFile(whole))
 
     def rows(folder: Path) -> list[dict[str, object]]:
         found = [json.loads(line) for line in (folder / report.METRICS).read_text().splitlines()]
@@ -60,7 +60,7 @@ def test_metrics_of_a_run_that_went_back_are_those_of_one_that_did_not(tmp_path:
 
 
 def test_the_report_is_a_page_with_a_curve_for_each_figure(tmp_path: Path) -> None:
-    train(Toy(), settings(), folder=tmp_path, watcher=report.MetricsFile(tmp_path))
+    train(Toy(), settings(), folder=tmp_path, callback=report.MetricsFile(tmp_path))
     path = report.write_report(tmp_path, "a <b>", ["line one"], {"train.steps": 20})
     page = path.read_text()
     curves = re.findall(r"<figure>.*?</figure>", page)
@@ -80,7 +80,7 @@ def test_a_curve_goes_where_its_points_are() -> None:
 
 def test_plain_lines_where_nobody_looks_live(capsys: pytest.CaptureFixture[str]) -> None:
     toy = Toy()
-    train(toy, settings(steps=40), watcher=Display(toy.model, torch.device("cpu"), "loss"))
+    train(toy, settings(steps=40), callback=Display(toy.model, torch.device("cpu"), "loss"))
     lines = capsys.readouterr().out.splitlines()
     steps = [line for line in lines if re.match(r"step [\d,]+/40 ", line)]
     assert 20 <= len(steps) <= 22
@@ -130,7 +130,7 @@ def test_nothing_is_shown_before_there_are_figures(
     if live:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         monkeypatch.setenv("TERM", "xterm")
-    train(toy, settings(steps=100, eval_every=0), watcher=display)
+    train(toy, settings(steps=100, eval_every=0), callback=display)
     shown = capsys.readouterr().out
     assert "nan" not in shown and "100.0%" not in shown
     before = [text for step, text in lines if step == 1]
@@ -145,8 +145,8 @@ def test_nothing_is_shown_before_there_are_figures(
 def test_a_run_that_goes_on_waits_for_figures_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     toy = Toy()
     with pytest.raises(DeadError):
-        train(Toy(), settings(steps=100), folder=tmp_path, watcher=Dies())
-    train(toy, settings(steps=100), folder=tmp_path, resume=True, watcher=Display(toy.model, torch.device("cpu"), "x"))
+        train(Toy(), settings(steps=100), folder=tmp_path, callback=Dies())
+    train(toy, settings(steps=100), folder=tmp_path, resume=True, callback=Display(toy.model, torch.device("cpu"), "x"))
     lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"step [\d,]+/100 ", line)]
     assert lines[0].startswith("step 13/100 ") and "tokens/s" in lines[0] and "left" in lines[0]
 
@@ -155,10 +155,10 @@ def test_no_more_time_is_left_than_the_minutes(monkeypatch: pytest.MonkeyPatch) 
     seen: list[float | None] = []
     state = train(Toy(), settings(steps=10), on_step=lambda progress: seen.append(progress.seconds_left))
     assert seen[0] is None and all(left is not None for left in seen[1:]) and seen[-1] == 0
-    progress = Progress(10**9, state, minutes=1.0)
+    progress = Progress(10**9, state, max_minutes=1.0)
     for step in (11, 12):
         state.step = step
-        progress.saw(StepMetrics(step, (), 0.0, 1.0, 5, 5, 1.0))
+        progress.update(StepMetrics(step, (), 0.0, 1.0, 5, 5, 1.0))
     state.seconds = 20.0
     assert progress.seconds_left == 40.0
     state.seconds = 70.0
@@ -169,7 +169,7 @@ def test_a_live_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     toy = Toy()
-    train(toy, settings(), watcher=Display(toy.model, torch.device("cpu"), "loss"))
+    train(toy, settings(), callback=Display(toy.model, torch.device("cpu"), "loss"))
     assert "step 7  evaluated: loss" in capsys.readouterr().out
 
 

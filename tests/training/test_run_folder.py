@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import anyformer as af
 from anyformer.training.dotted_keys import flatten
 from anyformer.training.run_folder import RECORD, check_folder, check_same, run_id, saved_schedule, start_run_folder
 from anyformer.training.settings import TrainSettings
+from anyformer.upgrades import FIELDS
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
@@ -32,16 +34,16 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_run_was_begun_with(tmp_path: Path) -> None:
-    settings, data = flatten({"train": TrainSettings(freeze=("a.*",))}), {"train": "abc"}
-    start_run_folder(tmp_path, settings, data)
+    train, data = TrainSettings(freeze=("a.*",)), {"train": "abc"}
+    settings = {"train": train}
+    start_run_folder(tmp_path, flatten(settings), data)
     record = json.loads((tmp_path / RECORD).read_text())
     assert record["settings"]["train.freeze"] == ["a.*"] and set(record["versions"]) >= {"anyformer", "torch", "python"}
     assert record["command"]
     check_same(tmp_path, settings, data)
-    check_same(tmp_path, {**settings, "train.steps": 99, "train.log_every": 1}, data)
-    check_same(tmp_path, {**settings, "train.newer": 1}, data)
+    check_same(tmp_path, {"train": replace(train, steps=99, log_every=1)}, data)
     with pytest.raises(af.ConfigError, match=r"begun with train\.lr=0\.0005, and now it is 0\.1"):
-        check_same(tmp_path, {**settings, "train.lr": 0.1}, data)
+        check_same(tmp_path, {"train": replace(train, lr=0.1)}, data)
     with pytest.raises(af.ConfigError, match="data of the run"):
         check_same(tmp_path, settings, {"train": "changed"})
 
@@ -54,3 +56,16 @@ def test_a_record_that_makes_no_sense(damage: dict[str, Any], tmp_path: Path) ->
     for action in (lambda: check_same(tmp_path, {}, {}), lambda: saved_schedule(tmp_path), lambda: run_id(tmp_path)):
         with pytest.raises(af.Error, match=rf'train\.json: "{next(iter(damage))}" is '):
             action()
+
+
+def test_settings_that_came_with_a_later_version_or_have_another_name_now(tmp_path: Path) -> None:
+    train = TrainSettings(warmup_steps=7)
+    saved = flatten({"train": train})
+    was = next(old for old, new in FIELDS["TrainSettings"].items() if new == "warmup_steps")
+    saved[f"train.{was}"] = saved.pop("train.warmup_steps")
+    del saved["train.ema_decay"]
+    start_run_folder(tmp_path, saved, {})
+    check_same(tmp_path, {"train": train}, {})
+    assert saved_schedule(tmp_path)["train.warmup_steps"] == 7
+    with pytest.raises(af.ConfigError, match=r"train\.warmup_steps=7"):
+        check_same(tmp_path, {"train": replace(train, warmup_steps=8)}, {})

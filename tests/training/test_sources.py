@@ -65,10 +65,10 @@ def test_embed_goes_on_with_the_pooling_that_a_folder_has(
         af.train("embed", recipe=recipe, data=tmp_path / "x.tsv", out=tmp_path / out, **FEW)
 
     if found is None:
-        with pytest.raises(af.FolderError, match=r"pools by mean and max; .* give task\.pool"):
+        with pytest.raises(af.FolderError, match=r"pools by mean and max; .* give task\.pooling"):
             go("tiny-encoder", "first")
         return
     go("tiny-encoder", "first")
     go(tmp_path / "first", "second")
     for out in ("first", "second"):
-        assert json.loads((tmp_path / out / "config.json").read_text())["task"]["pool"] == found
+        assert json.loads((tmp_path / out / "config.json").read_text())["task"]["pooling"] == found

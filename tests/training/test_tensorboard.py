@@ -23,7 +23,7 @@ def test_the_checksum_is_crc32c() -> None:
 
 
 def run(folder: Path) -> Path:
-    train(Toy(), settings(), folder=folder, watcher=CallbackList([TensorBoard(folder), MetricsFile(folder)]))
+    train(Toy(), settings(), folder=folder, callback=CallbackList([TensorBoard(folder), MetricsFile(folder)]))
     (path,) = (folder / FOLDER).iterdir()
     assert path.name.startswith("events.out.tfevents.")
     return path

@@ -18,14 +18,14 @@ from tests.training.test_trainer import Notes
 from tests.training.toy import DeadError, Toy, fingerprint, settings
 
 # A run on a GPU: 9 minutes for 10,000 steps, of which some 6,600 fit.
-GIVEN = TrainSettings(steps=10_000, minutes=9, warmup=2000, lr=0.002, schedule="inverse_sqrt")
+GIVEN = TrainSettings(steps=10_000, max_minutes=9, warmup_steps=2000, lr=0.002, schedule="inverse_sqrt")
 Durations = Callable[[int], float]  # the seconds that a step takes, by its number
 
 
 def play(chosen: TrainSettings, takes: Durations, state: TrainState, until: float | None = None) -> list[int]:
     """The places of the steps that one start of a run makes, until its time is up or it is cut off."""
     pace, places = TimeBudget(chosen, state), []
-    end = 60 * chosen.minutes if until is None else until
+    end = 60 * chosen.max_minutes if until is None else until
     while state.seconds < end and state.step < chosen.steps:
         places.append(pace.place(state.step + 1, state.seconds))
         state.step += 1
@@ -44,7 +44,7 @@ def set_up(step: int) -> float:
 
 def test_steps_that_fit_are_the_places() -> None:
     assert play(GIVEN, lambda _: 0.05, TrainState()) == list(range(1, 10_001))
-    assert play(GIVEN.replace(minutes=0.0), set_up, TrainState(), until=300.0)[:3] == [1, 2, 3]
+    assert play(GIVEN.replace(max_minutes=0.0), set_up, TrainState(), until=300.0)[:3] == [1, 2, 3]
 
 
 def test_the_rate_does_not_jump_after_the_warm_up() -> None:
@@ -61,7 +61,7 @@ def test_the_rate_does_not_jump_after_the_warm_up() -> None:
 
 def test_setting_up_is_no_progress() -> None:
     """Without a warm-up the first steps are the schedule's first, however long they took."""
-    places = play(GIVEN.replace(warmup=0, schedule="cosine"), set_up, TrainState())
+    places = play(GIVEN.replace(warmup_steps=0, schedule="cosine"), set_up, TrainState())
     assert places[: FIRST + 1] == list(range(1, FIRST + 2)) and max(leaps(places)) <= 5 and places[-1] > 9990
 
 
@@ -86,7 +86,7 @@ def test_more_minutes_than_before() -> None:
     """A run that had ended goes on as one that was given as many at once would, not at the rate it ended with."""
     state = TrainState()
     assert play(GIVEN, set_up, state)[-1] > 9990
-    longer = play(GIVEN.replace(minutes=14), lambda _: 0.08, state)
+    longer = play(GIVEN.replace(max_minutes=14), lambda _: 0.08, state)
     assert 6000 < longer[0] < 7500 and longer[-1] > 9990
 
 
@@ -106,7 +106,7 @@ def test_minutes_that_are_never_up_change_nothing(tmp_path: Path) -> None:
     plain, cut, rates = Toy(), Toy(), Notes()
     train(plain, settings())
     with pytest.raises(DeadError):
-        train(Toy(), settings(minutes=600.0), folder=tmp_path, on_step=die)
-    train(cut, settings(minutes=600.0, average=1), folder=tmp_path, resume=True, watcher=rates)
+        train(Toy(), settings(max_minutes=600.0), folder=tmp_path, on_step=die)
+    train(cut, settings(max_minutes=600.0, average_checkpoints=1), folder=tmp_path, resume=True, callback=rates)
     assert fingerprint(plain.model) == fingerprint(cut.model)
     assert [figures.lr for figures in rates.figures] == [learning_rate(n, settings()) for n in range(11, 21)]

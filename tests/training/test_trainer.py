@@ -30,13 +30,13 @@ class Notes(Callback):
         self.metrics: list[tuple[int, dict[str, float | str]]] = []
         self.said: list[str] = []
 
-    def log(self, figures: StepMetrics, progress: Progress) -> None:
-        self.figures.append(figures)
+    def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
+        self.figures.append(metrics)
 
-    def evaluated(self, progress: Progress, metrics: dict[str, float | str]) -> None:
+    def on_evaluate(self, progress: Progress, metrics: dict[str, float | str]) -> None:
         self.metrics.append((progress.step, metrics))
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self.said.append(text)
 
     @property
@@ -46,7 +46,7 @@ class Notes(Callback):
 
 def test_it_learns() -> None:
     toy, notes = Toy(dropout=0.0), Notes()
-    state = train(toy, settings(steps=150), watcher=notes)
+    state = train(toy, settings(steps=150), callback=notes)
     assert not toy.model.training
     assert notes.losses[0] > 2.5 and notes.losses[-1] < 0.6
     assert state.step == 150 and state.tokens < state.slots
@@ -81,8 +81,8 @@ def by_hand(toy: Toy, steps: int, accumulate: int = 1, clip: float = 1.0) -> lis
 def test_a_run_is_what_pytorch_computes(accumulate: int, clip: float) -> None:
     """In float64 to 1e-9: loss for loss. Batches that are added up count by their tokens, not each alike."""
     notes = Notes()
-    chosen = settings(steps=8, accumulate=accumulate, weight_decay=0.1, clip=clip)
-    train(Toy(dropout=0.0, dtype=torch.float64), chosen, watcher=notes)
+    chosen = settings(steps=8, gradient_accumulation=accumulate, weight_decay=0.1, max_grad_norm=clip)
+    train(Toy(dropout=0.0, dtype=torch.float64), chosen, callback=notes)
     expected = by_hand(Toy(dropout=0.0, dtype=torch.float64), 8, accumulate, clip)
     assert notes.losses == pytest.approx(expected, rel=1e-9)
     assert all(figures.parts["again"] == pytest.approx(figures.loss) for figures in notes.figures)
@@ -91,7 +91,7 @@ def test_a_run_is_what_pytorch_computes(accumulate: int, clip: float) -> None:
 def test_activation_checkpointing_changes_nothing_but_memory() -> None:
     toys = [Toy(), Toy()]
     for toy, recompute in zip(toys, (False, True), strict=True):
-        train(toy, settings(checkpointing=recompute))
+        train(toy, settings(gradient_checkpointing=recompute))
     assert fingerprint(toys[0].model) == fingerprint(toys[1].model)
 
 
@@ -101,7 +101,7 @@ def test_activation_checkpointing_keeps_less() -> None:
     def kept(recompute: bool) -> int:
         toy = Toy(dropout=0.0)
         toy.model.train()
-        toy.model.stages["decoder"].stack.recompute = recompute
+        toy.model.stages["decoder"].stack.gradient_checkpointing = recompute
         sizes: list[int] = []
 
         def keep(value: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 def test_evaluating_and_saving_change_nothing(tmp_path: Path) -> None:
     often, never = Toy(), Toy()
-    train(often, settings(eval_every=1, save_every=1, average=1), folder=tmp_path)
+    train(often, settings(eval_every=1, save_every=1, average_checkpoints=1), folder=tmp_path)
     train(never, settings(eval_every=0, save_every=0))
     assert fingerprint(often.model) == fingerprint(never.model)
 
@@ -136,8 +136,8 @@ def test_evaluating_and_saving_change_nothing(tmp_path: Path) -> None:
 def test_half_precision_learns(precision: str) -> None:
     """Weights stay float32; the losses are near those of float32 and not the same."""
     half, whole, toy = Notes(), Notes(), Toy(dropout=0.0)
-    train(toy, settings(precision=precision, steps=30), watcher=half)
-    train(Toy(dropout=0.0), settings(steps=30), watcher=whole)
+    train(toy, settings(precision=precision, steps=30), callback=half)
+    train(Toy(dropout=0.0), settings(steps=30), callback=whole)
     assert toy.model.dtype == torch.float32
     assert half.losses != whole.losses and half.losses == pytest.approx(whole.losses, abs=0.15)
 
@@ -145,8 +145,8 @@ def test_half_precision_learns(precision: str) -> None:
 @pytest.mark.slow
 def test_compiled_is_the_same() -> None:
     compiled, plain = Notes(), Notes()
-    train(Toy(dropout=0.0), settings(compile=True, steps=6), watcher=compiled)
-    train(Toy(dropout=0.0), settings(steps=6), watcher=plain)
+    train(Toy(dropout=0.0), settings(compile=True, steps=6), callback=compiled)
+    train(Toy(dropout=0.0), settings(steps=6), callback=plain)
     assert compiled.losses == pytest.approx(plain.losses, rel=1e-4)
 
 
@@ -162,7 +162,7 @@ def test_the_best_weights_are_the_result(tmp_path: Path) -> None:
             return found
 
     toy, notes = Worse(), Notes()
-    state = train(toy, settings(steps=50), folder=tmp_path, watcher=notes)
+    state = train(toy, settings(steps=50), folder=tmp_path, callback=notes)
     assert state.best_step == 21 and fingerprint(toy.model) == toy.seen[2][1]
     loaded = af.load(tmp_path)
     assert all(
@@ -205,7 +205,7 @@ def test_early_stopping() -> None:
             return {"loss": 1.0}
 
     notes = Notes()
-    state = train(Flat(), settings(steps=500, eval_every=2, patience=3), watcher=notes)
+    state = train(Flat(), settings(steps=500, eval_every=2, patience=3), callback=notes)
     assert state.step == 8 and state.best_step == 8  # of equals the latest, which does not count as better
 
 
@@ -213,14 +213,14 @@ def test_the_minutes_end_a_run_as_its_steps_do(tmp_path: Path) -> None:
     """The rate has come down by then, the folder is whole, and what was spent counts when the run continues."""
     notes, toy = Notes(), Toy()
     state = train(
-        toy, settings(steps=1_000_000, eval_every=0, save_every=0, minutes=0.01), folder=tmp_path, watcher=notes
+        toy, settings(steps=1_000_000, eval_every=0, save_every=0, max_minutes=0.01), folder=tmp_path, callback=notes
     )
     assert 2 < state.step < 1_000_000 and state.evaluated == state.step and 0.6 <= state.seconds < 10
     rates = [figures.lr for figures in notes.figures]
     assert max(rates) > 0.5 * settings().lr and rates[-1] < 0.1 * max(rates)
     assert af.load(tmp_path).config == toy.model.config
     again = train(
-        Toy(), settings(steps=1_000_000, eval_every=0, save_every=0, minutes=0.01), folder=tmp_path, resume=True
+        Toy(), settings(steps=1_000_000, eval_every=0, save_every=0, max_minutes=0.01), folder=tmp_path, resume=True
     )
     assert again.step == state.step
 
@@ -234,7 +234,7 @@ def test_the_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
         settings(steps=9, eval_every=0),
         on_step=lambda _: snapshots.append([p.detach().clone() for p in plain.model.parameters()]),
     )
-    train(toy, settings(steps=9, eval_every=4, ema=decay), folder=tmp_path)
+    train(toy, settings(steps=9, eval_every=4, ema_decay=decay), folder=tmp_path)
     expected = snapshots[0]
     for now in snapshots[1:]:
         expected = [decay * old + (1 - decay) * new for old, new in zip(expected, now, strict=True)]
@@ -260,7 +260,7 @@ def test_a_mean_that_is_worse_is_not_kept(tmp_path: Path) -> None:
     keep = lambda progress: at.update({progress.step: [p.detach().clone() for p in plain.model.parameters()]})  # noqa: E731
     train(plain, settings(eval_every=0), on_step=keep)
     notes = Notes()
-    train(toy, settings(average=3), folder=tmp_path, watcher=notes)
+    train(toy, settings(average_checkpoints=3), folder=tmp_path, callback=notes)
     for found, wanted in zip(toy.model.parameters(), at[14], strict=True):
         assert torch.equal(found.detach(), wanted)
     assert any("worse than the weights of step 14, which are kept" in note for note in notes.said)
@@ -272,7 +272,7 @@ def test_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     keep = lambda progress: at.update({progress.step: [p.detach().clone() for p in plain.model.parameters()]})  # noqa: E731
     train(plain, settings(eval_every=0), on_step=keep)
     notes = Notes()
-    train(toy, settings(average=3), folder=tmp_path, watcher=notes)
+    train(toy, settings(average_checkpoints=3), folder=tmp_path, callback=notes)
     for i, found in enumerate(toy.model.parameters()):
         torch.testing.assert_close(found.detach(), (at[10][i] + at[15][i] + at[20][i]) / 3)
     assert notes.metrics[-1][1]["weights"] == "mean of 3"
@@ -324,7 +324,8 @@ def test_out_of_memory_says_what_to_lower() -> None:
 
     with pytest.raises(OutOfMemoryError) as error:
         train(Large(), settings(batch_size=4))
-    for words in ("4 rows", "[4, 8]", "train.batch_size=2", "train.accumulate=2", "data.max_length", "checkpointing"):
+    advice = ("train.batch_size=2", "train.gradient_accumulation=2", "data.max_length", "train.gradient_checkpointing")
+    for words in ("4 rows", "[4, 8]", *advice):
         assert words in str(error.value)
 
 
@@ -346,7 +347,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(kind: signal.Signals, tmp_path:
     with pytest.raises(StoppedError, match=r"Stopped after step 7.*--resume goes on from step 7"):
         train(Toy(), settings(), folder=tmp_path, on_step=stop)
     toy, whole, notes = Toy(), Toy(), Notes()
-    train(toy, settings(), folder=tmp_path, resume=True, watcher=notes)
+    train(toy, settings(), folder=tmp_path, resume=True, callback=notes)
     train(whole, settings(), folder=tmp_path / "whole")
     assert fingerprint(toy.model) == fingerprint(whole.model)
     assert notes.said == ["Continuing from step 7."] and notes.figures[0].step == 8
@@ -361,7 +362,7 @@ def test_adapters_learn_and_the_folder_runs(tmp_path: Path) -> None:
     """The model's own matrices stay as they were until the adapters are made part of them; peft's folder is beside."""
     toy, notes = Toy(dropout=0.0), Notes()
     before = {name: value.clone() for name, value in toy.model.state_dict().items()}
-    train(toy, settings(steps=60, lora=2, lr=3e-2), folder=tmp_path, watcher=notes)
+    train(toy, settings(steps=60, lora=2, lr=3e-2), folder=tmp_path, callback=notes)
     assert sum(notes.losses[-6:]) < sum(notes.losses[:6])
     changed = {name for name, value in toy.model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {name for name in before if ".blocks." in name and name.endswith("weight") and "norm" not in name}

@@ -117,7 +117,7 @@ class ReadingToy(Toy):
         return self.carried.tensors
 
     def batches(self, epoch: int) -> list[list[int]]:
-        return [[int(start) for start in batch] for batch in self.plan.whole(epoch)]
+        return [[int(start) for start in batch] for batch in self.plan.global_batches(epoch)]
 
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
         ids = torch.stack([self.text[row : row + self.WINDOW + 1] for row in rows])
@@ -148,6 +148,6 @@ def fingerprint(model: torch.nn.Module) -> str:
 
 
 def settings(**changes: object) -> TrainSettings:
-    return TrainSettings(steps=20, lr=1e-2, warmup=2, eval_every=7, save_every=5, log_every=1, device="cpu").replace(
-        **changes
-    )
+    return TrainSettings(
+        steps=20, lr=1e-2, warmup_steps=2, eval_every=7, save_every=5, log_every=1, device="cpu"
+    ).replace(**changes)

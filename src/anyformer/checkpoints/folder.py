@@ -26,6 +26,7 @@ from anyformer.jsonfile import read_object
 from anyformer.model import Model
 from anyformer.saving import whole_folder
 from anyformer.schema import Length, Range, check_fields
+from anyformer.upgrades import FAMILIES
 from anyformer.version import __version__
 
 FORMATS = ("anyformer", "hf")
@@ -69,7 +70,7 @@ def load(
     path = pretrained.resolve_path(_place(folder))
     if weights is None:
         return read(path, device, dtype, ignore)
-    return read(path, device, torch.float32 if dtype is None else dtype, ignore).quantise(weights)
+    return read(path, device, torch.float32 if dtype is None else dtype, ignore).quantize(weights)
 
 
 def load_meta(folder: str | PathLike[str]) -> Model:
@@ -232,7 +233,8 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
 def _outline_own(folder: Path, config: dict[str, Any]) -> Model:
     check_fields(config, SCHEMA, str(folder / "config.json"))
     check_fields(config.get("task", {}), TASK, f'{folder / "config.json"}, "task"')
-    family = registry.family(str(config.get("family")))
+    saved = str(config.get("family"))
+    family = registry.family(FAMILIES.get(saved, saved))
     try:
         settings = family.config.from_json(config.get("model", {}))
     except ConfigError as error:

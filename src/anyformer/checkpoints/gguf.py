@@ -180,9 +180,11 @@ def _rope(own: Mapping[str, Any]) -> RopeConfig:
         raise ConfigError(f'"rope.scaling.type" is "{kind}"; it can be none, linear or yarn.')
     base = float(own.get("rope.freq_base", 10_000.0))
     if kind == "none":
-        return RopeConfig(base=base)
+        return RopeConfig(theta=base)
     trained = own.get("rope.scaling.original_context_length") if kind == "yarn" else None
-    return RopeConfig(base=base, kind=kind, factor=float(own.get("rope.scaling.factor", 1.0)), trained=trained)
+    return RopeConfig(
+        theta=base, rope_type=kind, factor=float(own.get("rope.scaling.factor", 1.0)), original_max_length=trained
+    )
 
 
 def _keys(config: LlamaConfig, kind: GGUFArchitecture) -> list[Key]:

@@ -103,7 +103,7 @@ def match(table: KeyTable, settings: Any, stored: dict[str, StoredTensor], folde
         if names:
             found[key.theirs] = held[names[0]]
     expected = {name for key in keys for name in (key.theirs, *key.also)}
-    leftovers = [re.compile(pattern) for pattern in table.leftovers(settings)]
+    leftovers = [re.compile(pattern) for pattern in table.ignored_keys(settings)]
     extra = [
         tensor.name
         for name, tensor in held.items()
@@ -211,9 +211,9 @@ def save_hf(model: Model, folder: Path) -> None:
     for key in table.keys(settings):
         if not key.optional:
             tensors[table.rename(settings, key.theirs)] = key.write(places[key.ours].detach()).contiguous().cpu()
-    for name, source in table.copies(settings).items():
+    for name, source in table.duplicate_keys(settings).items():
         tensors[name] = tensors[source].clone()
-    for name, tensor in table.made(settings).items():
+    for name, tensor in table.generated_tensors(settings).items():
         tensors[table.rename(settings, name)] = tensor.to(model.dtype)
     write_tensors(folder, _apart(tensors))
     config = write_config(table, architecture, model)
@@ -259,7 +259,7 @@ def table_for(model: Model) -> tuple[KeyTable, str]:
 def write_config(table: KeyTable, architecture: str, model: Model) -> dict[str, Any]:
     """What the folder came with, and every field that says something else by now."""
     config = dict(model.origin.hf_config)
-    today = table.adjust({**config, "architectures": [architecture]}) if config else {}
+    today = table.upgrade_config({**config, "architectures": [architecture]}) if config else {}
     for entry in table.fields:
         ours = getattr(model.config, entry.ours)
         unsaid = entry.theirs not in today and ours is None and entry.default is None
@@ -268,7 +268,7 @@ def write_config(table: KeyTable, architecture: str, model: Model) -> dict[str, 
     if "id2label" in config:
         config.pop("num_labels", None)  # which they count again
         config["label2id"] = {str(label): int(index) for index, label in config["id2label"].items()}
-    for name, value in table.extras(model.config, today).items():
+    for name, value in table.extra_fields(model.config, today).items():
         config[name] = value
         if value is None and name not in table.nulls:  # not said at all: some versions trip over a null
             del config[name]

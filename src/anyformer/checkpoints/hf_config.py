@@ -38,7 +38,7 @@ def read_config(table: KeyTable, architecture: str, config: dict[str, Any], fold
     config = _adjust(table, architecture, config, where)
     if config.get("quantization_config"):
         raise ConfigError(f'{where}: "quantization_config" is set; anyformer loads weights that are not quantised.')
-    for name, values in table.fixed.items():
+    for name, values in table.required_values.items():
         if name in config and config[name] not in values:
             wanted = " or ".join(repr(value) for value in values)
             raise ConfigError(
@@ -63,7 +63,7 @@ def _check_numbers(table: KeyTable, config: Mapping[str, Any], where: Path) -> N
 def _adjust(table: KeyTable, architecture: str, config: dict[str, Any], where: Path) -> dict[str, Any]:
     """Their config in today's form. `num_labels` alone counts labels that have no names."""
     try:
-        config = table.adjust({**config, "architectures": [architecture]})
+        config = table.upgrade_config({**config, "architectures": [architecture]})
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     except _WRONG as error:
@@ -96,7 +96,7 @@ def _settings(table: KeyTable, ours: Mapping[str, Any], where: Path) -> Settings
 
 
 def known_fields(table: KeyTable) -> set[str]:
-    return {entry.theirs for entry in table.fields} | set(table.fixed) | table.inert | GENERAL
+    return {entry.theirs for entry in table.fields} | set(table.required_values) | table.ignored_fields | GENERAL
 
 
 def check_known(table: KeyTable, config: Mapping[str, Any], where: Path) -> None:

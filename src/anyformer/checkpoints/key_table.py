@@ -163,17 +163,21 @@ class KeyTable:
     architectures: Mapping[str, Mapping[str, Any]]
     fields: tuple[ConfigField, ...]
     keys: Callable[[Any], list[Key]]
-    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    inert: frozenset[str] = frozenset()
+    required_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    ignored_fields: frozenset[str] = frozenset()
     aliases: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = ()
-    leftovers: Callable[[Any], tuple[str, ...]] = lambda config: ()
+    ignored_keys: Callable[[Any], tuple[str, ...]] = lambda config: ()
     rename: Callable[[Any, str], str] = lambda config, name: name
-    adjust: Callable[[dict[str, Any]], dict[str, Any]] = identity  # theirs, brought to today's form
+    upgrade_config: Callable[[dict[str, Any]], dict[str, Any]] = identity  # theirs, brought to today's form
     # Fields to write that follow from several of ours, given what the folder came with; None leaves one out.
-    extras: Callable[[Any, dict[str, Any]], dict[str, Any]] = lambda config, today: {}
+    extra_fields: Callable[[Any, dict[str, Any]], dict[str, Any]] = lambda config, today: {}
     nulls: frozenset[str] = frozenset()  # extras that are written as null: left out, the class assumes a number
-    copies: Callable[[Any], Mapping[str, str]] = lambda config: {}  # written name -> the name whose tensor it repeats
-    made: Callable[[Any], Mapping[str, Tensor]] = lambda config: {}  # written name -> a tensor that a formula gives
+    duplicate_keys: Callable[[Any], Mapping[str, str]] = (
+        lambda config: {}
+    )  # written name -> the name whose tensor it repeats
+    generated_tensors: Callable[[Any], Mapping[str, Tensor]] = (
+        lambda config: {}
+    )  # written name -> a tensor that a formula gives
 
     # A model made of others: what their names begin with -> their own tables and settings.
     sides: Callable[[Any], Mapping[str, tuple[KeyTable, Any]]] = lambda config: {}

@@ -21,7 +21,7 @@ Size = int | tuple[int, ...]
 def resize_vocabulary(model: Model, vocab_size: int) -> Model:
     """A copy of the model that knows `vocab_size` words. Those it had keep their numbers; each new one begins as the
     mean of all, which changes the chances of the others least (Hewitt 2021)."""
-    if "vocab_size" not in model.config.names():
+    if "vocab_size" not in model.config.field_names():
         raise ConfigError(f"A {model.family} model has no vocab_size to change.")
     if vocab_size < 1:
         raise ConfigError(f"vocab_size is {vocab_size}; it must be 1 or more.")
@@ -63,7 +63,7 @@ def _like(model: Model, config: Settings) -> Model:
 
 def with_size(config: Settings, size: Size, name: str = "image_size") -> Settings:
     """Settings for pictures, or patches, of another size, said as the family says it: one number, or rows, columns."""
-    if name not in config.names():
+    if name not in config.field_names():
         raise ConfigError(f"{type(config).__name__} has no {name} to change.")
     pair = (size, size) if isinstance(size, int) else size
     if len(pair) != 2 or min(pair) < 1:

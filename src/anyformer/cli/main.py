@@ -136,7 +136,7 @@ def list_recipes() -> list[tuple[str, str, int, str]]:
         with torch.device("meta"):
             model = recipe.family.build(recipe.config)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        rows.append((name, recipe.family.name, parameters, heading(recipe.family.about)))
+        rows.append((name, recipe.family.name, parameters, heading(recipe.family.description)))
     return rows
 
 
@@ -178,7 +178,7 @@ def train(
           --set train.lr=3e-3                                      a linear layer on what a model knows already
       anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
                                                                    another tokenizer; shared words keep their vectors
-      anyformer train summarize --recipe transformer-small --data texts.txt,texts.txt --out first/ --set task.gaps=0.3
+      anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
                                                                    the language first, from texts with gaps: then
                                                                    --recipe first/ learns from few rows
       anyformer train generate --recipe gpt2/ … --set train.lora=8   small adapters learn, the weights stay
@@ -188,7 +188,7 @@ def train(
                                                                    the same, restarted if a process dies
 
     \b
-    Settings (--dry-run prints all): train.steps, train.batch_size, train.lr, train.warmup, train.precision,
+    Settings (--dry-run prints all): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
     train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, … Of a model folder, those of model.* that
     change no weight, such as model.dropout.
     """
@@ -279,7 +279,7 @@ def evaluate(
       anyformer eval detect --model mine/ --data val.json --out slots.png
       anyformer eval read --data lines.tsv,lines.zip
           by the model for it that ships
-      anyformer eval read --data lines.tsv,lines.zip --set task.lowercase=true --set task.wide=cut
+      anyformer eval read --data lines.tsv,lines.zip --set task.lowercase=true --set task.overflow=cut
           errors of case do not count, and what is wider than the model's limit is cut off
     """
     from anyformer.tasks import find
@@ -295,7 +295,7 @@ def evaluate(
     if out is not None:
         from anyformer.explorer.plot_queries import query_boxes
 
-        query_boxes(found.slots, out)
+        query_boxes(found.query_boxes, out)
     found.check()
 
 
@@ -319,7 +319,7 @@ def convert(
 DECODING = ("max_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "seed")
 WORDING = ("stop", "system", "shots", "template")
 FINDING = ("threshold",)
-HEARING = ("language", "times")
+HEARING = ("language", "timestamps")
 
 
 @app.command("run")
@@ -360,8 +360,10 @@ def run_task(
     language: Annotated[
         str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
     ] = None,
-    times: Annotated[bool | None, typer.Option("--times", help="Speech: say when each thing was said.")] = None,
-    wide: Annotated[
+    timestamps: Annotated[
+        bool | None, typer.Option("--timestamps", help="Speech: add timestamps to the transcript.")
+    ] = None,
+    overflow: Annotated[
         str | None, typer.Option(help="Reading: squeeze, cut or refuse a line wider than the model's limit.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
@@ -400,7 +402,7 @@ def run_task(
           a class for a picture, and the picture with what the model looked at
       anyformer run detect --model mine/ street.jpg --threshold 0.7 --out seen.png
           what is where, and the picture with boxes around it
-      anyformer run transcribe --model whisper/ talk.wav --language de --times
+      anyformer run transcribe --model whisper/ talk.wav --language de --timestamps
           what was said, and when
     """
     from anyformer.cli import run as console
@@ -410,7 +412,7 @@ def run_task(
     for name in ("stop", "template"):  # typed in a shell, \n is two characters
         if name in given:
             given[name] = _unescape(given[name])
-    where = {"device": device, "dtype": dtype, **({} if wide is None else {"wide": wide})}
+    where = {"device": device, "dtype": dtype, **({} if overflow is None else {"overflow": overflow})}
     console.run(task, model, inputs or [], given, chat=chat, out=out, columns=columns, **where)
 
 
@@ -427,7 +429,7 @@ def explore(
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen at; by default the first free one.")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
-    pictures: Annotated[
+    images: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder of pictures, for the map of a detector's query slots.")
     ] = None,
 ) -> None:
@@ -440,7 +442,7 @@ def explore(
     """
     from anyformer.explorer.server import serve
 
-    serve(model or [], port, browser=not no_open, pictures=pictures)
+    serve(model or [], port, browser=not no_open, images=images)
 
 
 @app.command()

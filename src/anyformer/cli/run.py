@@ -50,8 +50,8 @@ def run(
         raise InputError(f"{name} writes no text, so it takes no --{written[0].replace('_', '-')}.")
     if name in TASKS and "threshold" in options and not find(name).has_slots:
         raise InputError(f"{name} finds no things that are more or less sure, so it takes no --threshold.")
-    if "wide" in where and name != "read":
-        raise InputError(f"{name} reads no lines, so it takes no --wide.")
+    if "overflow" in where and name != "read":
+        raise InputError(f"{name} reads no lines, so it takes no --overflow.")
     if chat and inputs:
         raise InputError("--chat reads what you say from standard input; leave INPUT out.")
     if not chat and not inputs:
@@ -295,12 +295,12 @@ def show_models() -> None:
     for model in listed:
         size = f"{model.bytes / 1e6:.1f} MB" if model.bytes else ""
         usual = f"{model.task} *" if model.default else model.task
-        here = "yes" if model.trouble is None else "no"
+        here = "yes" if model.problem is None else "no"
         table.add_row(model.name, usual, f"{model.parameters:,}", size, model.score, here)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     console.print(table)
     console.print("\n* used for its task where no --model is given; anyformer models NAME shows a card", soft_wrap=True)
-    for trouble in (model.trouble for model in listed if model.trouble is not None):
+    for trouble in (model.problem for model in listed if model.problem is not None):
         console.print(trouble, soft_wrap=True)
     if pretrained.models_folder() is None:
         console.print(f"anyformer's own models are not installed: {pretrained.GET}.", soft_wrap=True)

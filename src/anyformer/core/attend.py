@@ -58,7 +58,7 @@ class AttentionCall:
         return next((part for part in self.mask.parts if isinstance(part, PackedMask)), None)
 
     @property
-    def rest(self) -> Mask:
+    def mask_without_packing(self) -> Mask:
         """The mask without its packing."""
         result: Mask = NO_MASK
         for part in self.mask.parts:
@@ -125,8 +125,8 @@ def attention_weights(
 def _unpack_weights(weights: Tensor, packed: PackedMask) -> Tensor:
     """Weights of flush rows [B, H, q, k] at the slots that queries and keys had before packing [B, H, Q, K]."""
     query, key = packed.query, packed.key
-    spread = query.unpack(query.flush.pack(weights.transpose(1, 2)))  # [B, Q, H, k]
-    spread = key.unpack(key.flush.pack(spread.permute(0, 3, 1, 2)))  # [B, K, Q, H]
+    spread = query.unpack(query.right_padded.pack(weights.transpose(1, 2)))  # [B, Q, H, k]
+    spread = key.unpack(key.right_padded.pack(spread.permute(0, 3, 1, 2)))  # [B, K, Q, H]
     return spread.permute(0, 3, 2, 1)
 
 
@@ -156,7 +156,7 @@ def _repeat_kv(x: Tensor, n_heads: int) -> Tensor:
 
 def _padded(call: AttentionCall, packed: PackedMask) -> AttentionCall:
     """The same question with the rows padded again, flush left, so that masks count within the row."""
-    queries, keys = packed.query.flush, packed.key.flush
+    queries, keys = packed.query.right_padded, packed.key.right_padded
 
     def pad(x: Tensor, packing: Packing) -> Tensor:  # [1, H, N, d] -> [B, H, T, d]
         return packing.unpack(x[0].transpose(0, 1)).transpose(1, 2)
@@ -166,7 +166,7 @@ def _padded(call: AttentionCall, packed: PackedMask) -> AttentionCall:
         query=pad(call.query, queries),
         key=pad(call.key, keys),
         value=pad(call.value, keys),
-        mask=Padding(keys.mask) & call.rest,
+        mask=Padding(keys.mask) & call.mask_without_packing,
     )
 
 
@@ -250,7 +250,7 @@ def _bounded(call: AttentionCall) -> bool:
     """Do a block of queries in the middle see only a part of the keys, so that blocks pay?"""
     n_keys = call.key.shape[2]
     middle = n_keys // 2
-    low, high = call.mask.reach(middle, middle + 1, n_keys)
+    low, high = call.mask.key_range(middle, middle + 1, n_keys)
     return n_keys >= 4 * BLOCK and high - low <= n_keys // 4
 
 
@@ -260,7 +260,7 @@ def _blocked(call: AttentionCall) -> Tensor:
     outputs = []
     for first in range(0, n_query, BLOCK):
         last = min(first + BLOCK, n_query)
-        low, high = call.mask.reach(call.offset + first, call.offset + last, n_key)
+        low, high = call.mask.key_range(call.offset + first, call.offset + last, n_key)
         if low == high:
             outputs.append(call.query.new_zeros(*call.query.shape[:2], last - first, call.value.shape[-1]))
             continue
@@ -361,9 +361,9 @@ def _tiled(call: AttentionCall) -> Tensor:
         if isinstance(part, Padding):
             real = part.real[:, k.clamp(min=0)].repeat_interleave(n_heads, dim=1)  # [B, blocks · H, width]
             allowed = allowed & real[:, :, None, :]
-    key, value = (around.memories(_repeat_kv(x, n_heads)) for x in (call.key, call.value))
+    key, value = (around.neighborhoods(_repeat_kv(x, n_heads)) for x in (call.key, call.value))
     tiles = replace(call, query=around.tiles(call.query), key=key, value=value, mask=Dense(allowed))
-    return around.whole(_sdpa(tiles), n_heads, length)
+    return around.untile(_sdpa(tiles), n_heads, length)
 
 
 def _can_tile(call: AttentionCall) -> bool:
@@ -425,13 +425,13 @@ def _per_row(call: AttentionCall) -> Tensor:
         query, key, value = (
             x.view(x.shape[1], batch, -1, x.shape[3]).transpose(0, 1) for x in (call.query, call.key, call.value)
         )
-        out = attend(query, key, value, call.rest, scale=call.scale, dropout=call.dropout)
+        out = attend(query, key, value, call.mask_without_packing, scale=call.scale, dropout=call.dropout)
         return out.transpose(0, 1).reshape(1, out.shape[1], -1, out.shape[3])
     rows = zip(
         call.query.split(sizes[0], dim=2), call.key.split(sizes[1], 2), call.value.split(sizes[1], 2), strict=True
     )
     outputs = [
-        attend(query, key, value, call.rest, scale=call.scale, dropout=call.dropout)
+        attend(query, key, value, call.mask_without_packing, scale=call.scale, dropout=call.dropout)
         if query.shape[2] and key.shape[2]
         else query.new_zeros(*query.shape[:3], value.shape[3])
         for query, key, value in rows
@@ -444,7 +444,7 @@ def _repad(call: AttentionCall) -> Tensor:
     packed = call.packed
     assert packed is not None
     out = _sdpa(_padded(call, packed))  # [B, H, T, v]
-    return packed.query.flush.pack(out.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
+    return packed.query.right_padded.pack(out.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
 
 
 def _varlen(call: AttentionCall) -> Tensor:
@@ -458,7 +458,7 @@ def _varlen(call: AttentionCall) -> Tensor:
         x[0].transpose(0, 1) for x in (call.query, _repeat_kv(call.key, n_heads), _repeat_kv(call.value, n_heads))
     )
     lengths = (packed.query.starts, packed.key.starts, max(packed.query.sizes), max(packed.key.sizes))
-    window = (-1, 0) if call.rest.parts else (-1, -1)  # (-1, 0): all of the past, nothing of the future
+    window = (-1, 0) if call.mask_without_packing.parts else (-1, -1)  # (-1, 0): all of the past, nothing of the future
     out = varlen_attn(query, key, value, *lengths, scale=call.scale, window_size=window)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1).unsqueeze(0)
@@ -476,7 +476,9 @@ def _flash_causal(call: AttentionCall) -> bool:
     """Flash attention lines causal rows up at their ends, we at their beginnings: the same where lengths are."""
     packed = call.packed
     same = packed is not None and packed.query.sizes == packed.key.sizes
-    return not call.rest.parts or (same and all(isinstance(part, Causal) for part in call.rest.parts))
+    return not call.mask_without_packing.parts or (
+        same and all(isinstance(part, Causal) for part in call.mask_without_packing.parts)
+    )
 
 
 def _has_varlen() -> bool:

@@ -34,7 +34,9 @@ class AttentionConfig(Settings):
     scale: float | None = None  # None: 1 / √d_head
     qk_norm: NormConfig | None = None  # of each head's queries and keys, before they turn
     dropout: float = 0.0
-    recall: int | None = None  # remember the inputs of this many past tokens, without gradient, instead of their keys
+    memory_length: int | None = (
+        None  # remember the inputs of this many past tokens, without gradient, instead of their keys
+    )
     mask: Mask = NO_MASK  # what the family forbids by itself: the future, what lies outside a window
 
     def check(self) -> None:
@@ -63,7 +65,7 @@ class AttentionConfig(Settings):
     @property
     def span(self) -> int | None:
         """How many tokens before a query it looks at, where the mask bounds that."""
-        return self.mask.span if self.mask.relative or self.mask.numbered else None
+        return self.mask.span if self.mask.relative or self.mask.by_position else None
 
 
 class Attention(nn.Module):
@@ -105,7 +107,9 @@ class Attention(nn.Module):
         """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps; `norm` of
         the tokens comes first, `add` last. Only the `first` tokens ask, where that is said, and get an answer.
         """
-        if norm is not None and (context is not None or tokens.code is not None or self.config.recall is not None):
+        if norm is not None and (
+            context is not None or tokens.pos_embed is not None or self.config.memory_length is not None
+        ):
             tokens, norm = tokens.replace(norm(tokens.x)), None
         if first is not None:
             query, key, value, offset = self._few(tokens, first)
@@ -119,16 +123,16 @@ class Attention(nn.Module):
         scale = self.scale
         bias = self.positions.bias(query, key, offset, scale, tokens.grid) if self.positions else None
         if self.taps.watched:
-            self._show(tokens, context, _split_beams(query, beams), key, value)
-            if self.taps.wants("weights"):
+            self._record_taps(tokens, context, _split_beams(query, beams), key, value)
+            if self.taps.is_watched("weights"):
                 weights = attention_weights(query, key, mask, scale=scale, bias=bias, offset=offset, score=self.score)
-                self.taps.see("weights", _split_beams(weights, beams))
+                self.taps.record("weights", _split_beams(weights, beams))
         dropout = self.config.dropout if self.training else 0.0
         heads = attend(
             query, key, value, mask, scale=scale, bias=bias, dropout=dropout, offset=offset, score=self.score
         )
         out = self.out(_merge_heads(_split_beams(heads, beams), tokens.packed), add=add)
-        return self.taps.see("output", out, tokens.packing)
+        return self.taps.record("output", out, tokens.packing)
 
     @property
     def scale(self) -> float:
@@ -152,7 +156,7 @@ class Attention(nn.Module):
         if keys.mask is None:
             return own if context is not None else self._apart(own, tokens)
         real = Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
-        return PositionMask(own, keys.mask.cumsum(dim=1) - 1) & real if own.numbered else own & real
+        return PositionMask(own, keys.mask.cumsum(dim=1) - 1) & real if own.by_position else own & real
 
     @staticmethod
     def _apart(own: Mask, tokens: Tokens) -> Mask:
@@ -164,14 +168,14 @@ class Attention(nn.Module):
     def _self(
         self, tokens: Tokens, state: Cache | None, norm: nn.Module | None = None
     ) -> tuple[Tensor, Tensor, Tensor, int]:
-        if state is not None and self.config.recall is not None:
-            return self._recall(tokens, state)
-        if tokens.code is None:
+        if state is not None and self.config.memory_length is not None:
+            return self._recompute_memory(tokens, state)
+        if tokens.pos_embed is None:
             query, key, value = self.qkv(tokens.x, norm)
         else:
-            coded = tokens.x + tokens.code
-            query, key = self.qkv.apart("query", coded), self.qkv.apart("key", coded)
-            value = self.qkv.apart("value", tokens.x)
+            coded = tokens.x + tokens.pos_embed
+            query, key = self.qkv.project_one("query", coded), self.qkv.project_one("key", coded)
+            value = self.qkv.project_one("value", tokens.x)
         query, key, value = self._heads(query, key, value, tokens.packed)
         if self.positions is not None:
             at = _positions(tokens)
@@ -179,37 +183,40 @@ class Attention(nn.Module):
             value = self.positions.rotate_value(value, at, tokens.memo)
         if state is None:
             return query, key, value, 0
-        memory = state.keys(self.memory_name, self.config.span)
-        offset = memory.held
+        memory = state.self_attention(self.cache_key, self.config.span)
+        offset = memory.num_held
         key, value = memory.append(key, value)
         return query, key, value, offset
 
     def _few(self, tokens: Tokens, first: int) -> tuple[Tensor, Tensor, Tensor, int]:
-        query = self.qkv.apart("query", tokens.x[:, :first])
-        key, value = self.qkv.apart("key", tokens.x), self.qkv.apart("value", tokens.x)
+        query = self.qkv.project_one("query", tokens.x[:, :first])
+        key, value = self.qkv.project_one("key", tokens.x), self.qkv.project_one("value", tokens.x)
         return *self._heads(query, key, value, packed=False), 0
 
-    def _recall(self, tokens: Tokens, state: Cache) -> tuple[Tensor, Tensor, Tensor, int]:
+    def _recompute_memory(self, tokens: Tokens, state: Cache) -> tuple[Tensor, Tensor, Tensor, int]:
         """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""
-        memory = state.held(self.memory_name)
+        memory = state.recurrent(self.cache_key)
         past = memory.get(PAST, tokens.x[:, :0])
         everything = torch.cat([past, tokens.x], dim=1)
-        kept = everything.shape[1] - min(self.config.recall or 0, everything.shape[1])
+        kept = everything.shape[1] - min(self.config.memory_length or 0, everything.shape[1])
         memory[PAST] = everything[:, kept:].detach()
-        query = self.qkv.apart("query", tokens.x)
-        key, value = self.qkv.apart("key", everything), self.qkv.apart("value", everything)
+        query = self.qkv.project_one("query", tokens.x)
+        key, value = self.qkv.project_one("key", everything), self.qkv.project_one("value", everything)
         return *self._heads(query, key, value, packed=False), past.shape[1]
 
     def _cross(self, tokens: Tokens, context: Tokens, state: Cache | None) -> tuple[Tensor, Tensor, Tensor, int]:
-        query = self.query(tokens.x if tokens.code is None else tokens.x + tokens.code)
-        memory = state.fixed(self.memory_name) if state is not None else None
+        query = self.query(tokens.x if tokens.pos_embed is None else tokens.x + tokens.pos_embed)
+        memory = state.cross_attention(self.cache_key) if state is not None else None
         if memory is not None and memory.key is not None and memory.value is not None:
             query = self._split(query, self.config.n_heads, tokens.packed)
             return self.query_norm(query) if self.query_norm else query, memory.key, memory.value, 0
-        if context.code is None:
+        if context.pos_embed is None:
             key, value = self.kv(context.x)
         else:
-            key, value = self.kv.apart("key", context.x + context.code), self.kv.apart("value", context.x)
+            key, value = (
+                self.kv.project_one("key", context.x + context.pos_embed),
+                self.kv.project_one("value", context.x),
+            )
         query, key, value = self._heads(query, key, value, tokens.packed)
         if memory is not None:
             memory.key, memory.value = key.contiguous(), value.contiguous()  # read at every step from now on
@@ -223,7 +230,7 @@ class Attention(nn.Module):
         return query, key, value
 
     @property
-    def memory_name(self) -> str:
+    def cache_key(self) -> str:
         """Under which a state has this part's memory."""
         return self.taps.path or f"attention {id(self)}"  # outside a model, a part has no name
 
@@ -233,13 +240,13 @@ class Attention(nn.Module):
         batch, length = (1, x.shape[0]) if packed else x.shape[:2]
         return x.view(batch, length, n_heads, x.shape[-1] // n_heads).transpose(1, 2)
 
-    def _show(self, tokens: Tokens, context: Tokens | None, *roles: Tensor) -> None:
+    def _record_taps(self, tokens: Tokens, context: Tokens | None, *roles: Tensor) -> None:
         for point, value in zip(("query", "key", "value"), roles, strict=True):
-            if self.taps.wants(point):
+            if self.taps.is_watched(point):
                 source = tokens if point == "query" or context is None else context
                 if source.packing is not None:
                     value = source.packing.unpack(value[0].transpose(0, 1)).transpose(1, 2)
-                self.taps.see(point, value)
+                self.taps.record(point, value)
 
 
 def _merge_beams(query: Tensor, beams: int) -> Tensor:

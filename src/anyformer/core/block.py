@@ -67,9 +67,9 @@ class SublayerConfig(Settings):
     context_norm: bool = False  # normalise what is attended to as well (Perceiver)
     residual: bool = True
     scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
-    gain: float | None = None  # each feature of the part times a learned number that starts here (layer scale)
+    layer_scale: float | None = None  # each feature of the part times a learned number that starts here (layer scale)
     dropout: float = 0.0
-    grouping: AttentionAxis = "all"  # of a clip: attention along the time of each cell, or over the cells of each frame
+    axis: AttentionAxis = "all"  # of a clip: attention along the time of each cell, or over the cells of each frame
     project: bool = False  # one more linear map of what the part made (divided attention)
 
     @property
@@ -147,7 +147,7 @@ class Sublayer(nn.Module):
             self.context_norm = make_norm(norm, config.d_context)
         self.part = make_part(config.part, positions)
         self.project = Linear(config.width, config.width, residual=True) if config.project else None
-        self.gain = LayerScale(config.width, config.gain) if config.gain is not None else None
+        self.gain = LayerScale(config.width, config.layer_scale) if config.layer_scale is not None else None
         self.crosses = config.d_context is not None
 
     def read(self, tokens: Tokens) -> tuple[Tokens, Tensor]:
@@ -164,7 +164,7 @@ class Sublayer(nn.Module):
             made = tokens.replace(self.part(x, tokens.packing))
         elif first is not None:
             made = Tokens(self.part(tokens.replace(x), first=first), grid=tokens.grid)
-        elif self.config.grouping != "all":
+        elif self.config.axis != "all":
             made = tokens.replace(self._grouped(tokens.replace(x)))
         else:
             result = self.part(tokens.replace(x), self.context(memory), state)
@@ -174,13 +174,13 @@ class Sublayer(nn.Module):
             x = apply_norm(self.after, x, tokens.mask)
         x = F.dropout(x, self.config.dropout) if self.training else x
         x = x if self.gain is None else self.gain(x)
-        x = self._skip_rows(x, tokens) if self.training and self.drop_path else x
+        x = self._drop_path(x, tokens) if self.training and self.drop_path else x
         return made if x is made.x else made.replace(x)
 
     def _grouped(self, tokens: Tokens) -> Tensor:
-        x = self.part(split_axis(tokens, self.config.grouping))
+        x = self.part(split_axis(tokens, self.config.axis))
         x = x if self.project is None else self.project(x)
-        return merge_axis(x, tokens, self.config.grouping)
+        return merge_axis(x, tokens, self.config.axis)
 
     def context(self, memory: Tokens | None) -> Tokens | None:
         if not self.crosses:
@@ -206,9 +206,9 @@ class Sublayer(nn.Module):
         part = self.config.part
         if not isinstance(self.part, Attention) or not isinstance(part, AttentionConfig):
             return False
-        if self.config.grouping != "all" or isinstance(self.norm, MaskedBatchNorm1d):
+        if self.config.axis != "all" or isinstance(self.norm, MaskedBatchNorm1d):
             return False
-        plain = self.part.positions is None and part.mask is NO_MASK and part.recall is None and not self.crosses
+        plain = self.part.positions is None and part.mask is NO_MASK and part.memory_length is None and not self.crosses
         return plain and not (self.training and (part.dropout or self.config.dropout))
 
     @property
@@ -218,7 +218,7 @@ class Sublayer(nn.Module):
             return False
         return not (self.training and (self.part.config.dropout or self.config.dropout))
 
-    def _skip_rows(self, x: Tensor, tokens: Tokens) -> Tensor:
+    def _drop_path(self, x: Tensor, tokens: Tokens) -> Tensor:
         """Stochastic depth (Huang et al. 2016): whole rows skip the branch, the others are scaled up."""
         batch = tokens.packing.batch if tokens.packing is not None else x.shape[0]
         keep = (torch.rand(batch, device=x.device) >= self.drop_path).to(x.dtype) / (1 - self.drop_path)
@@ -240,7 +240,7 @@ class Block(nn.Module):
     def narrows(self, tokens: Tokens) -> bool:
         """Whether the first tokens can be had alone, to the same numbers: attention, and then what is done to each."""
         attention, *others = cast("Iterable[Sublayer]", self.sublayers.values())
-        plain = tokens.mask is None and not tokens.packed and tokens.code is None and not self.config.parallel
+        plain = tokens.mask is None and not tokens.packed and tokens.pos_embed is None and not self.config.parallel
         return plain and attention.narrows and all(sublayer.each for sublayer in others)
 
     def forward(
@@ -256,5 +256,5 @@ class Block(nn.Module):
         else:
             for sublayer in active:
                 tokens, first = sublayer(tokens, memory, state, first), None
-        self.taps.see("output", tokens.x, tokens.packing)
+        self.taps.record("output", tokens.x, tokens.packing)
         return tokens

@@ -34,12 +34,12 @@ class SelfAttentionCache:
         self.value: Tensor | None = None
 
     @property
-    def held(self) -> int:
+    def num_held(self) -> int:
         return self.length - self.first
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Remember the new ones [B, H, n, d]; returns all that are held."""
-        held = self.held
+        held = self.num_held
         last = held + key.shape[2]
         if torch.is_grad_enabled() and key.requires_grad:  # buffers written in place cannot carry gradients
             self.key = key if self.key is None else torch.cat([self.key[:, :, :held], key], dim=2)
@@ -52,9 +52,9 @@ class SelfAttentionCache:
         self.length += key.shape[2]
         return self.key[:, :, :last], self.value[:, :, :last]
 
-    def forget(self, before: int) -> None:
+    def drop_before(self, before: int) -> None:
         """Let go of the tokens before this one."""
-        kept, n = slice(before - self.first, self.held), self.length - before
+        kept, n = slice(before - self.first, self.num_held), self.length - before
 
         def move(buffer: Tensor) -> Tensor:
             smaller = buffer.new_zeros(*buffer.shape[:2], n + 2 * GROW_BY, buffer.shape[3])
@@ -68,11 +68,11 @@ class SelfAttentionCache:
         self.key = None if self.key is None else change(self.key)
         self.value = None if self.value is None else change(self.value)
 
-    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
         """`moved`, where it is known, are the rows that do not continue themselves: only those are copied, and only
         as far as they are filled.
         """
-        held = self.held
+        held = self.num_held
 
         def reorder(buffer: Tensor) -> Tensor:
             if buffer.requires_grad:
@@ -107,7 +107,7 @@ class CrossAttentionCache:
         self.key = None if self.key is None else change(self.key)
         self.value = None if self.value is None else change(self.value)
 
-    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
         self.apply(lambda x: x.index_select(0, rows))
 
     def rewind(self, length: int) -> None:
@@ -120,7 +120,7 @@ class RecurrentState(dict[str, Tensor]):
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
         self.update({name: change(tensor) for name, tensor in self.items()})
 
-    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
         self.apply(lambda x: x.index_select(0, rows))
 
 
@@ -129,13 +129,13 @@ class CacheMark:
 
     def __init__(self, length: int, held: dict[str, RecurrentState]) -> None:
         self.length = length
-        self.held = held
+        self.recurrent = held
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
-        for tensors in self.held.values():
+        for tensors in self.recurrent.values():
             tensors.apply(change)
 
-    def select(self, rows: Tensor, moved: Tensor | None) -> None:
+    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
         self.apply(lambda x: x.index_select(0, rows))
 
 
@@ -158,27 +158,27 @@ class Cache:
         self.length = 0
         self.uncounted = 0  # tokens in front of a text (a picture's) that its positions do not count
         self.numbered = False  # whether some layer's mask goes by the numbers of tokens
-        self.memory: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
+        self.encoder_tokens: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[CacheMark] = weakref.WeakSet()
         self.checked = False  # whether what was made of the weights is known to hold as long as this state is in use
 
-    def keys(self, path: str, span: int | None = None) -> SelfAttentionCache:
+    def self_attention(self, path: str, span: int | None = None) -> SelfAttentionCache:
         """`span`: how many tokens before a query it looks at, where that is bounded."""
         layer = self.layers.setdefault(path, SelfAttentionCache(span))
         assert isinstance(layer, SelfAttentionCache)
         return layer
 
-    def fixed(self, path: str) -> CrossAttentionCache:
+    def cross_attention(self, path: str) -> CrossAttentionCache:
         layer = self.layers.setdefault(path, CrossAttentionCache())
         assert isinstance(layer, CrossAttentionCache)
         return layer
 
-    def held(self, path: str) -> RecurrentState:
+    def recurrent(self, path: str) -> RecurrentState:
         layer = self.layers.setdefault(path, RecurrentState())
         assert isinstance(layer, RecurrentState)
         return layer
 
-    def count(self) -> int | Tensor:
+    def num_tokens(self) -> int | Tensor:
         """How many real tokens are remembered: one number, or one a row [B, 1]."""
         return self.length if self.real is None else self.real.sum(dim=1, keepdim=True)
 
@@ -186,11 +186,11 @@ class Cache:
         """What the last `n_query` tokens may look at among the `n_keys` that a layer holds: what the family allows
         (`own`) and is real. Where slots of the past are padding, distances are counted without them.
         """
-        self.numbered |= own.numbered
+        self.numbered |= own.by_position
         if self.real is None:
-            return ShiftedMask(own, self.length - n_keys) if own.numbered and n_keys < self.length else own
+            return ShiftedMask(own, self.length - n_keys) if own.by_position and n_keys < self.length else own
         real = Padding(self.real[:, self.real.shape[1] - n_keys :])  # a bounded memory has the last ones only
-        near = n_keys == n_query and not own.numbered
+        near = n_keys == n_query and not own.by_position
         if near or all(isinstance(part, Causal) for part in own.parts):
             return own & real
         if "places" not in memo:
@@ -217,7 +217,7 @@ class Cache:
                 if spare >= GROW_BY:  # seldom enough that moving the rest costs little
                     before = now - layer.span if self.real is None else self._last_real(now, layer.span)
                     if before - layer.first >= GROW_BY // 2:
-                        layer.forget(before)
+                        layer.drop_before(before)
 
     def _last_real(self, now: int, span: int) -> int:
         """The slot from which on every row has `span` real tokens before `now`, or all it has."""
@@ -226,7 +226,7 @@ class Cache:
         wanted = after[:, -1:].clamp(max=span)
         return now - int((after < wanted).sum(dim=1).max()) - 1
 
-    def select(self, rows: Tensor, memory: bool = True) -> None:
+    def reorder(self, rows: Tensor, memory: bool = True) -> None:
         """Keep or repeat rows, as beam search reorders its hypotheses: rows [B'] of old row numbers.
 
         With `memory` off, what stands fixed (the encoder's tokens, keys and values) stays as it is: all beams of a
@@ -235,11 +235,12 @@ class Cache:
         moved = self._moved(rows)
         for layer in (*self.layers.values(), *self.marks):
             if memory or not isinstance(layer, CrossAttentionCache):
-                layer.select(rows, moved)
+                layer.reorder(rows, moved)
         self.real = None if self.real is None else self.real.index_select(0, rows)
         if memory:
-            self.memory = {
-                stage: _change(tokens, lambda x: x.index_select(0, rows)) for stage, tokens in self.memory.items()
+            self.encoder_tokens = {
+                stage: _change(tokens, lambda x: x.index_select(0, rows))
+                for stage, tokens in self.encoder_tokens.items()
             }
 
     def _moved(self, rows: Tensor) -> Tensor | None:
@@ -268,19 +269,19 @@ class Cache:
         for path, layer in self.layers.items():
             if isinstance(layer, RecurrentState):
                 layer.clear()
-                layer.update(mark.held.get(path, {}))
+                layer.update(mark.recurrent.get(path, {}))
             else:
                 layer.rewind(mark.length)
         self.real = None if self.real is None else self.real[:, : mark.length]
         self.length = mark.length
 
-    def fork(self) -> Cache:
+    def clone(self) -> Cache:
         """A copy that can go its own way."""
         other = copy.copy(self)
         other.layers = {path: copy.copy(layer) for path, layer in self.layers.items()}
         for layer in other.layers.values():
             layer.apply(torch.Tensor.clone)
-        other.memory = dict(self.memory)
+        other.encoder_tokens = dict(self.encoder_tokens)
         other.marks = weakref.WeakSet()
         return other
 
@@ -288,9 +289,9 @@ class Cache:
         for remembered in (*self.layers.values(), *self.marks):
             remembered.apply(change)
         self.real = None if self.real is None else change(self.real)
-        self.memory = {stage: _change(tokens, change) for stage, tokens in self.memory.items()}
+        self.encoder_tokens = {stage: _change(tokens, change) for stage, tokens in self.encoder_tokens.items()}
 
-    def shorten(self, length: int) -> bool:
+    def truncate(self, length: int) -> bool:
         """Forget all but the first `length` tokens; False, and nothing done, where a recurrence cannot: rewind then."""
         if any(isinstance(layer, RecurrentState) for layer in self.layers.values()):
             return False
@@ -302,7 +303,7 @@ def _change(tokens: Tokens, change: Callable[[Tensor], Tensor]) -> Tokens:
     return Tokens(
         change(tokens.x),
         None if tokens.mask is None else change(tokens.mask),
-        code=None if tokens.code is None else change(tokens.code.expand(tokens.x.shape[0], -1, -1)),
+        pos_embed=None if tokens.pos_embed is None else change(tokens.pos_embed.expand(tokens.x.shape[0], -1, -1)),
         grid=tokens.grid,
         summary=None if tokens.summary is None else change(tokens.summary),
     )

@@ -32,8 +32,9 @@ def insert_rows(state: Cache, rows: Tensor, other: Cache) -> None:
         elif isinstance(mine, RecurrentState) and isinstance(theirs, RecurrentState):
             _insert_recurrent(mine, rows, theirs)
     state.real = _real(state).index_copy(0, rows, F.pad(_real(other), (state.length - other.length, 0)))
-    state.memory = {
-        stage: _insert_tokens(tokens, rows, other.memory[stage], width) for stage, tokens in state.memory.items()
+    state.encoder_tokens = {
+        stage: _insert_tokens(tokens, rows, other.encoder_tokens[stage], width)
+        for stage, tokens in state.encoder_tokens.items()
     }
 
 
@@ -43,10 +44,12 @@ def evict_rows(state: Cache, rows: Tensor) -> None:
     for layer in state.layers.values():
         if isinstance(layer, RecurrentState):
             layer.apply(lambda x: x.index_fill(0, rows, 0))
-    for stage, tokens in state.memory.items():
+    for stage, tokens in state.encoder_tokens.items():
         if tokens.mask is not None:
             mask = tokens.mask.index_fill(0, rows, False)
-            state.memory[stage] = Tokens(tokens.x, mask, code=tokens.code, grid=tokens.grid, summary=tokens.summary)
+            state.encoder_tokens[stage] = Tokens(
+                tokens.x, mask, pos_embed=tokens.pos_embed, grid=tokens.grid, summary=tokens.summary
+            )
 
 
 def compact(state: Cache, spare: int = SPARE) -> None:
@@ -59,7 +62,7 @@ def compact(state: Cache, spare: int = SPARE) -> None:
     for layer in state.layers.values():
         if isinstance(layer, SelfAttentionCache):
             if n > layer.first:
-                layer.forget(n)
+                layer.drop_before(n)
             layer.first, layer.length = layer.first - n, layer.length - n
         elif isinstance(layer, RecurrentState) and PAST in layer:
             layer[PAST] = layer[PAST][:, max(layer[PAST].shape[1] - state.length, 0) :]
@@ -86,8 +89,8 @@ def _add_columns(state: Cache, n: int) -> None:
 
 
 def _insert_self_attention(mine: SelfAttentionCache, rows: Tensor, theirs: SelfAttentionCache) -> None:
-    n = theirs.held if mine.span is None else min(theirs.held, mine.span)
-    more, held = n - mine.held, mine.held
+    n = theirs.num_held if mine.span is None else min(theirs.num_held, mine.span)
+    more, held = n - mine.num_held, mine.num_held
     if more > 0:
 
         def shift(buffer: Tensor) -> Tensor:
@@ -97,10 +100,10 @@ def _insert_self_attention(mine: SelfAttentionCache, rows: Tensor, theirs: SelfA
 
         mine.apply(shift)
         mine.first -= more
-    last = mine.held
+    last = mine.num_held
     for buffer, new in ((mine.key, theirs.key), (mine.value, theirs.value)):
         assert buffer is not None and new is not None
-        buffer[:, :, last - n : last].index_copy_(0, rows, new[:, :, theirs.held - n : theirs.held])
+        buffer[:, :, last - n : last].index_copy_(0, rows, new[:, :, theirs.num_held - n : theirs.num_held])
 
 
 def _insert_cross_attention(mine: CrossAttentionCache, rows: Tensor, theirs: CrossAttentionCache, width: int) -> None:
@@ -121,8 +124,8 @@ def _insert_recurrent(mine: RecurrentState, rows: Tensor, theirs: RecurrentState
 def _source_width(state: Cache, rows: Tensor, other: Cache) -> int:
     """How many of the encoder's tokens some row has once the new rows are there. Sources share their first column."""
     width = 1
-    for stage, tokens in state.memory.items():
-        for mask in (_mask(tokens).index_fill(0, rows, False), _mask(other.memory[stage])):
+    for stage, tokens in state.encoder_tokens.items():
+        for mask in (_mask(tokens).index_fill(0, rows, False), _mask(other.encoder_tokens[stage])):
             used = mask.any(dim=0).nonzero()
             width = max(width, int(used[-1]) + 1 if len(used) else 0)
     return width
@@ -140,7 +143,9 @@ def _insert_tokens(mine: Tokens, rows: Tensor, theirs: Tokens, width: int) -> To
     return Tokens(
         put(mine.x, theirs.x),
         None if whole else put(_mask(mine).unsqueeze(2), _mask(theirs).unsqueeze(2)).squeeze(2),
-        code=None if mine.code is None or theirs.code is None else put_code(mine.code, theirs.code),
+        pos_embed=None
+        if mine.pos_embed is None or theirs.pos_embed is None
+        else put_code(mine.pos_embed, theirs.pos_embed),
         grid=mine.grid,
         summary=None
         if mine.summary is None or theirs.summary is None

@@ -34,10 +34,10 @@ class CellConfig(Protocol):
     def dropout(self) -> float: ...
 
 
-def make_cell(config: CellConfig, d_in: int, *, both_ways: bool = False) -> nn.RNNBase:
+def make_cell(config: CellConfig, d_in: int, *, bidirectional: bool = False) -> nn.RNNBase:
     kind = nn.LSTM if config.cell == "lstm" else nn.GRU
     dropout = config.dropout if config.n_layers > 1 else 0.0
-    return kind(d_in, config.d_hidden, config.n_layers, batch_first=True, dropout=dropout, bidirectional=both_ways)
+    return kind(d_in, config.d_hidden, config.n_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
 
 
 def run_cell(cell: nn.RNNBase, x: Tensor, carry: RNNState, sizes: Tensor | None = None) -> tuple[Tensor, RNNState]:

@@ -66,7 +66,7 @@ class GatedConvolutionConfig(Settings):
     dropout: float = 0.0  # of what enters
 
     @property
-    def steps(self) -> bool:
+    def has_cache(self) -> bool:
         return self.causal
 
 
@@ -80,13 +80,13 @@ class GatedConvolution(nn.Module):
         self.conv = Conv1d(config.d_model, 2 * config.d_model, config.kernel, causal=config.causal)
 
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
-        rows = RightPadded.of(tokens)
+        rows = RightPadded.from_tokens(tokens)
         rows = _blank(rows, F.dropout(rows.x, self.config.dropout, self.training))
-        memory = state.held(self.taps.name(self)) if state is not None else {}
+        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
         y, window = self.conv(rows, memory.get("window"))
         if window is not None:
             memory["window"] = window
-        return self.taps.see("output", rows.back(F.glu(y, dim=-1)), tokens.packing)
+        return self.taps.record("output", rows.restore(F.glu(y, dim=-1)), tokens.packing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class DilatedConvBlockConfig(Settings):
     causal: bool = True
 
     @property
-    def steps(self) -> bool:
+    def has_cache(self) -> bool:
         return self.causal
 
 
@@ -118,14 +118,14 @@ class DilatedConvBlock(nn.Module):
         self.widen = Linear(inner, config.d_model, residual=True)
 
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
-        rows = RightPadded.of(tokens)
-        memory = state.held(self.taps.name(self)) if state is not None else {}
+        rows = RightPadded.from_tokens(tokens)
+        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
         x = F.relu(self.norm_before(self.narrow(F.relu(rows.x))))
         x, window = self.conv(_blank(rows, x), memory.get("window"))
         if window is not None:
             memory["window"] = window
         x = self.widen(F.relu(self.norm_after(x)))
-        return self.taps.see("output", rows.back(x), tokens.packing)
+        return self.taps.record("output", rows.restore(x), tokens.packing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class DotAttentionConfig(Settings):
     d_model: int
     d_context: int
 
-    steps: ClassVar[bool] = False  # whether it can go on token by token
+    has_cache: ClassVar[bool] = False  # whether it can go on token by token
 
 
 class DotAttention(nn.Module):
@@ -152,19 +152,19 @@ class DotAttention(nn.Module):
 
     def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
         here, source = tokens.pad(), context.pad()
-        assert here.code is not None and source.code is not None
-        query = (self.query(here.x) + here.code).unsqueeze(1)
-        key, value = source.x.unsqueeze(1), (source.x + source.code).unsqueeze(1)
+        assert here.pos_embed is not None and source.pos_embed is not None
+        query = (self.query(here.x) + here.pos_embed).unsqueeze(1)
+        key, value = source.x.unsqueeze(1), (source.x + source.pos_embed).unsqueeze(1)
         mask: Mask = NO_MASK if source.mask is None else Padding(source.mask)
-        if self.taps.wants("weights"):
-            self.taps.see("weights", attention_weights(query, key, mask, scale=1.0))
+        if self.taps.is_watched("weights"):
+            self.taps.record("weights", attention_weights(query, key, mask, scale=1.0))
         found = attend(query, key, value, mask, scale=1.0).squeeze(1)
         if source.mask is None:
             found = found * source.x.shape[1] ** 0.5
         else:
             found = found * source.mask.sum(dim=1).to(found.dtype).sqrt().view(-1, 1, 1)
         found = found if tokens.packing is None else tokens.packing.pack(found)
-        return self.taps.see("output", self.out(found), tokens.packing)
+        return self.taps.record("output", self.out(found), tokens.packing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ class PositionalCrossInputConfig(Settings):
     d_model: int
     d_context: int
 
-    steps: ClassVar[bool] = False  # whether it can go on token by token
+    has_cache: ClassVar[bool] = False  # whether it can go on token by token
 
 
 class PositionalCrossInput(nn.Module):
@@ -185,14 +185,14 @@ class PositionalCrossInput(nn.Module):
         self.out = Linear(config.d_context, config.d_model, bias=False)
 
     def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
-        rows, source = RightPadded.of(tokens), RightPadded.of(context)
-        memory = state.held(self.taps.name(self)) if state is not None else {}
+        rows, source = RightPadded.from_tokens(tokens), RightPadded.from_tokens(context)
+        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
         places, count = positions_in_row(rows, memory.get("count"))
         memory["count"] = count
         beyond = places >= source.sizes[:, None]
         at = places.clamp(max=source.x.shape[1] - 1).unsqueeze(-1).expand(-1, -1, source.x.shape[2])
         found = source.x.gather(1, at).masked_fill(beyond.unsqueeze(-1), 0.0)
-        return self.taps.see("output", rows.back(self.out(found)), tokens.packing)
+        return self.taps.record("output", rows.restore(self.out(found)), tokens.packing)
 
 
 def positions_in_row(rows: RightPadded, before: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -210,7 +210,7 @@ class TokenMixingConfig(Settings):
     causal: bool = True
 
     @property
-    def steps(self) -> bool:
+    def has_cache(self) -> bool:
         return self.causal
 
 
@@ -234,8 +234,8 @@ class TokenMixing(nn.Module):
             nn.init.zeros_(bias)
 
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
-        rows = RightPadded.of(tokens)
-        memory = state.held(self.taps.name(self)) if state is not None else {}
+        rows = RightPadded.from_tokens(tokens)
+        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
         places, count = positions_in_row(rows, memory.get("count"))
         longest, length = int(count.max()), self.config.length
         if longest > length:
@@ -247,7 +247,7 @@ class TokenMixing(nn.Module):
         inputs, x = self._layer(self.first, self.first_bias, rows.x, places, memory.get("inputs"))
         hidden, x = self._layer(self.second, self.second_bias, self.activation(x), places, memory.get("hidden"))
         memory.update(count=count, inputs=inputs, hidden=hidden)
-        return self.taps.see("output", rows.back(x), tokens.packing)
+        return self.taps.record("output", rows.restore(x), tokens.packing)
 
     def _layer(
         self, weight: Tensor, bias: Tensor, x: Tensor, places: Tensor, before: Tensor | None

@@ -52,6 +52,6 @@ class FeedForward(nn.Module):
             hidden = self.activation(gate) * up
         else:
             hidden = self.up(x, norm, self.config.activation)
-        hidden = self.taps.see("hidden", hidden, packing)
+        hidden = self.taps.record("hidden", hidden, packing)
         hidden = F.dropout(hidden, self.config.dropout) if self.training else hidden
         return self.down(hidden, add=add)

@@ -210,8 +210,8 @@ def _gelu_backward(given, above, gradient, sums, R, N, TANH: tl.constexpr, EACH:
     tl.store(sums + tl.program_id(0) * N + n, total, mask=inside)
 
 
-@triton_op("anyformer::bend", mutates_args={})
-def bend(given: Tensor, tanh: bool) -> Tensor:
+@triton_op("anyformer::gelu_forward", mutates_args={})
+def gelu_forward(given: Tensor, tanh: bool) -> Tensor:
     """GELU of a contiguous tensor, exact or with tanh."""
     bent = torch.empty_like(given)
     n = given.numel()
@@ -219,8 +219,8 @@ def bend(given: Tensor, tanh: bool) -> Tensor:
     return bent
 
 
-@triton_op("anyformer::unbend", mutates_args={})
-def unbend(given: Tensor, above: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+@triton_op("anyformer::gelu_backward", mutates_args={})
+def gelu_backward(given: Tensor, above: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     """The gradient of GELU's input [rows, n], and sums of it over some rows each: [some, n]."""
     rows, n = given.shape
     block, some = min(1024, triton.next_power_of_2(n)), triton.cdiv(rows, ROWS)
@@ -238,12 +238,12 @@ class _LinearGELU(torch.autograd.Function):
         given = _product(ctx, x, weight, bias)
         ctx.save_for_backward(x, weight, given)
         ctx.tanh = tanh
-        return bend(given, tanh)
+        return gelu_forward(given, tanh)
 
     @staticmethod
     def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
         x, weight, given = ctx.saved_tensors
-        return *_learned(ctx, x, weight, *unbend(given, above[0].contiguous(), ctx.tanh)), None
+        return *_learned(ctx, x, weight, *gelu_backward(given, above[0].contiguous(), ctx.tanh)), None
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, tanh: bool) -> Tensor:

@@ -56,7 +56,7 @@ def step(stack: Stack, tokens: Tokens, memory: Tokens | None, state: Cache) -> T
 def _pass(stream: Stream, sublayer: Sublayer, memory: Tokens | None, state: Cache) -> None:
     norm, config, tokens = sublayer.norm, sublayer.config, stream.tokens
     plain = config.residual and config.scale == 1.0 and norm is not None and can_add_norm(tokens.x, norm)
-    if not plain or config.order == "sandwich" or config.gain is not None or norm is None:
+    if not plain or config.order == "sandwich" or config.layer_scale is not None or norm is None:
         stream.tokens = sublayer(stream.settle(), memory, state)
     elif config.order == "post":
         tokens = stream.settle()

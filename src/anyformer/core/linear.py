@@ -46,21 +46,21 @@ class Linear(nn.Module):
             if gpu.can_multiply(x, self.weight, norm, activation):
                 return gpu.vector_linear(x, self.weight, self.bias, norm, activation, add)
         x = x if norm is None else norm(x)
-        y = self._bent(x, activation) if activation is not None else None
+        y = self._linear_activation(x, activation) if activation is not None else None
         if y is None:
             y = self.product(x, self.bias)
             y = y if activation is None else ACTIVATIONS[activation](y)
         return y if add is None else add + y
 
-    def _bent(self, x: Tensor, activation: str | None) -> Tensor | None:
+    def _linear_activation(self, x: Tensor, activation: str | None) -> Tensor | None:
         """Product and activation together, where there are kernels for that."""
-        if self.packed and activation in products.EPILOGUES and self._takes_packed(x):
+        if self.packed and activation in products.EPILOGUES and self._use_packed(x):
             return cast("PackedWeight", self._packed)(x, self.bias, activation)
-        if self.bias is not None and activation in GELUS and self._learns_compiled(x):
+        if self.bias is not None and activation in GELUS and self._is_compiled_training(x):
             from anyformer.core.gpu_training import linear_gelu
 
             return linear_gelu(x, self.weight, self.bias, GELUS[activation])
-        if self.bias is None or activation not in EPILOGUES or not self._halves(x):
+        if self.bias is None or activation not in EPILOGUES or not self._is_half(x):
             return None
         flat = x.reshape(-1, x.shape[-1])
         y = torch._addmm_activation(self.bias, flat, self.weight.T, use_gelu=activation == "gelu_tanh")
@@ -70,27 +70,27 @@ class Linear(nn.Module):
         """W x + bias, for a head that keeps its bias elsewhere."""
         if self._int8 is not None:
             return self._int8(x, bias)
-        if self._packed is not None and self._takes_packed(x):
+        if self._packed is not None and self._use_packed(x):
             if not self.packed:  # the weights have moved on
                 self.pack(self._packed.rows)
             if self._packed is not None:
                 return self._packed(x, bias)
-        if self.weight.shape[0] % ALIGNED and self._halves(x):
+        if self.weight.shape[0] % ALIGNED and self._is_half(x):
             return _aligned(x, self.weight, bias)
         return F.linear(x, self.weight, bias)
 
-    def _learns_compiled(self, x: Tensor) -> bool:
+    def _is_compiled_training(self, x: Tensor) -> bool:
         if not HAS_TRITON or not torch.compiler.is_compiling() or self._int8 is not None:
             return False
         from anyformer.core.gpu_training import pays
 
         return pays(x)
 
-    def _halves(self, x: Tensor) -> bool:
+    def _is_half(self, x: Tensor) -> bool:
         """Both sides in half precision on a GPU, without gradients; under autocast the weights are not."""
         return x.is_cuda and x.dtype in HALVES and self.weight.dtype == x.dtype and not torch.is_grad_enabled()
 
-    def _takes_packed(self, x: Tensor) -> bool:
+    def _use_packed(self, x: Tensor) -> bool:
         """A packed product has a fixed cost that a small matrix does not win back at one row."""
         if not x.is_cpu or x.dtype != torch.float32 or torch.is_grad_enabled():
             return False
@@ -112,14 +112,14 @@ class Linear(nn.Module):
     def packed(self) -> bool:
         return self._packed is not None and self._packed.holds(self.weight)
 
-    def quantise(self) -> None:
+    def quantize(self) -> None:
         """From now on in 8 bits, without the weights themselves."""
         if self._int8 is None:
             self._int8, self._packed = Int8Weight(self.weight.detach()), None
             self.register_parameter("weight", None)
 
     @property
-    def quantised(self) -> bool:
+    def is_quantized(self) -> bool:
         return self._int8 is not None
 
     def _save_to_state_dict(self, *args: Any, **options: Any) -> None:
@@ -172,7 +172,7 @@ class FusedLinear(Linear):
         self._widths = list(roles.values())
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> tuple[Tensor, ...]:  # type: ignore[override]
-        if self.bias is not None and len(self._widths) <= MOST_PARTS and self._learns_compiled(x):
+        if self.bias is not None and len(self._widths) <= MOST_PARTS and self._is_compiled_training(x):
             from anyformer.core.gpu_training import linear_parts
 
             return linear_parts(x if norm is None else norm(x), self.weight, self.bias, self._widths)
@@ -187,7 +187,7 @@ class FusedLinear(Linear):
             start += width
         raise KeyError(role)
 
-    def apart(self, role: str, x: Tensor) -> Tensor:
+    def project_one(self, role: str, x: Tensor) -> Tensor:
         """One role alone, for inputs that differ (DETR adds positions to queries and keys, not to values)."""
         rows = self.slice(role)
         if self._int8 is not None:
@@ -199,11 +199,11 @@ def quantize_weights(model: nn.Module) -> None:
     """Every matrix below `model` in 8 bits."""
     for module in model.modules():
         if isinstance(module, Linear):
-            module.quantise()
+            module.quantize()
 
 
 def is_quantized(model: nn.Module) -> bool:
-    return any(isinstance(module, Linear) and module.quantised for module in model.modules())
+    return any(isinstance(module, Linear) and module.is_quantized for module in model.modules())
 
 
 def pack_weights(model: nn.Module, rows: int) -> None:

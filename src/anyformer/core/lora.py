@@ -33,7 +33,7 @@ class LoRA(nn.Module):
 
 
 def add_lora(
-    model: nn.Module, rank: int, alpha: float, targets: Sequence[str], learn: Iterable[nn.Module] = ()
+    model: nn.Module, rank: int, alpha: float, targets: Sequence[str], trainable: Iterable[nn.Module] = ()
 ) -> None:
     """Put adapters on the matrices whose names match, and freeze everything of the model but them and `learn`: the
     head that is new."""
@@ -42,7 +42,7 @@ def add_lora(
         if not fnmatch.filter(matrices, glob):
             raise ConfigError(f'train.lora_targets: no matrix is named "{glob}".{nearest(glob, matrices)}')
     model.requires_grad_(False)
-    for part in learn:
+    for part in trainable:
         part.requires_grad_(True)
     for name, module in matrices.items():
         if any(fnmatch.fnmatchcase(name, glob) for glob in targets):

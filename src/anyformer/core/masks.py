@@ -25,14 +25,14 @@ class Mask:
     # Depends only on how far apart query and key stand, so that packing the rows does not change its meaning.
     relative = False
     # Depends on the number of a token in its row, where padding does not count.
-    numbered = False
+    by_position = False
     # How many tokens before a query it may see at most; None: any number.
     span: int | None = None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=q.device)
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
         """Half-open range of keys outside which queries first…last-1 see nothing."""
         return 0, n_keys
 
@@ -83,8 +83,8 @@ class AllOf(Mask):
         return all(member.relative for member in self.members)
 
     @property
-    def numbered(self) -> bool:  # type: ignore[override]
-        return any(member.numbered for member in self.members)
+    def by_position(self) -> bool:  # type: ignore[override]
+        return any(member.by_position for member in self.members)
 
     @property
     def span(self) -> int | None:  # type: ignore[override]
@@ -106,10 +106,10 @@ class AllOf(Mask):
             result = result & member.allowed(*((q, k) if member is packed else within))
         return result
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
         if self.packed is not None:  # the other parts count within the rows
-            return self.packed.reach(first, last, n_keys)
-        ranges = [member.reach(first, last, n_keys) for member in self.members]
+            return self.packed.key_range(first, last, n_keys)
+        ranges = [member.key_range(first, last, n_keys) for member in self.members]
         low = max(low for low, _ in ranges)
         return low, max(low, min(high for _, high in ranges))
 
@@ -126,8 +126,8 @@ class AnyOf(Mask):
             result = result | member.allowed(q, k)
         return result
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
-        ranges = [member.reach(first, last, n_keys) for member in self.members]
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        ranges = [member.key_range(first, last, n_keys) for member in self.members]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
@@ -140,7 +140,7 @@ class Causal(Mask):
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return (k <= q)[None, None]
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
         return 0, min(last, n_keys)
 
 
@@ -160,7 +160,7 @@ class Window(Mask):
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return ((k >= q - self.left) & (k <= q + self.right))[None, None]
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
         return max(0, min(first - self.left, n_keys)), max(0, min(last + self.right, n_keys))
 
 
@@ -177,7 +177,7 @@ class Dilated(Mask):
         distance = (q - k).abs()
         return ((distance % self.step == 0) & (distance <= self.step * self.steps))[None, None]
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
         span = self.step * self.steps
         return max(0, min(first - span, n_keys)), max(0, min(last + span, n_keys))
 
@@ -195,7 +195,7 @@ class Local2D(Mask):
         aside = (q % self.width - k % self.width).abs()
         return ((down <= self.rows) & (aside <= self.columns))[None, None]
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
         low = (first // self.width - self.rows) * self.width
         high = ((last - 1) // self.width + self.rows + 1) * self.width
         return max(0, min(low, n_keys)), max(0, min(high, n_keys))
@@ -208,7 +208,7 @@ class BlockLocal2D(Mask):
     that stand in one line, its local 1D attention). `Causal` beside it forbids what is not read yet.
     """
 
-    numbered = True
+    by_position = True
 
     raster: Raster
     above: int
@@ -234,7 +234,7 @@ class BlockLocal2D(Mask):
         near = near & (column >= left - self.aside) & (column < left + self.raster.columns + self.aside)
         return near[None, None]
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
         raster = self.raster
         low, high = first // raster.size * raster.size - self._behind, (last - 1) // raster.size + 1
         high = (high + -(-self.aside // raster.columns)) * raster.size
@@ -257,8 +257,8 @@ class ShiftedMask(Mask):
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return self.inner.allowed(q + self.by, k + self.by)
 
-    def reach(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
-        low, high = self.inner.reach(first + self.by, last + self.by, n_keys + self.by)
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        low, high = self.inner.key_range(first + self.by, last + self.by, n_keys + self.by)
         return max(0, low - self.by), max(0, high - self.by)
 
 

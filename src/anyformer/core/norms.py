@@ -61,10 +61,10 @@ def apply_norm(norm: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor
 
 def add_and_norm(tokens: Tokens, norm: nn.Module) -> tuple[Tokens, Tensor]:
     """The tokens, and the norm of their vectors; in compiled training the sum that they come from is made along."""
-    if tokens.summands is not None and HAS_TRITON:
+    if tokens.pending_sum is not None and HAS_TRITON:
         from anyformer.core.gpu_training import can_sum_norm, sum_norm
 
         if can_sum_norm(tokens.x, norm):
-            total, normed = sum_norm(*tokens.summands, norm)
+            total, normed = sum_norm(*tokens.pending_sum, norm)
             return tokens.replace(total), normed
     return tokens, apply_norm(norm, tokens.x, tokens.mask)

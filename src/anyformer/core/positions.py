@@ -57,23 +57,23 @@ def _check_width(kind: str, width: int, factor: int) -> None:
 class Positions(nn.Module):
     """Base of all encodings: tells attention nothing. By itself it is the encoding "none"."""
 
-    biases = False  # does `bias` give something?
-    limit: int | None = None  # the most positions that there are; None: any number
+    has_bias = False  # does `bias` give something?
+    max_positions: int | None = None  # the most positions that there are; None: any number
 
     def embed(self, tokens: Tokens) -> Tensor | None:
         return None
 
-    def code(self, tokens: Tokens) -> Tensor | None:
+    def pos_embed(self, tokens: Tokens) -> Tensor | None:
         return None
 
-    def rotate(self, query: Tensor, key: Tensor, at: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
+    def rotate(self, query: Tensor, key: Tensor, positions: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
         """Both [B, H, T, d_head], standing at the positions `at` [B or 1, T].
 
         `memo` lasts for one pass through a stack: what one layer works out from `at`, the next finds there.
         """
         return query, key
 
-    def rotate_value(self, value: Tensor, at: Tensor, memo: Memo | None = None) -> Tensor:
+    def rotate_value(self, value: Tensor, positions: Tensor, memo: Memo | None = None) -> Tensor:
         """[B, H, T, d_value]; few encodings touch the values."""
         return value
 
@@ -99,7 +99,7 @@ class LearnedPositions(Positions):
 
     def __init__(self, n: int, d_model: int, fixed: SinusoidLayout | None = None) -> None:
         super().__init__()
-        self.limit = n
+        self.max_positions = n
         self.weight = nn.Parameter(torch.empty(n, d_model), requires_grad=fixed is None)
         self.fixed: SinusoidLayout | None = fixed
 
@@ -184,7 +184,7 @@ class LearnedRowColumn(Positions):
         y = self.row[:rows, None].expand(-1, columns, -1)
         return torch.cat([x, y], dim=-1).flatten(0, 1).unsqueeze(0)
 
-    code = embed
+    pos_embed = embed
 
 
 class InterpolatedRowColumn(LearnedRowColumn):
@@ -218,7 +218,7 @@ class RasterPositions(Positions):
     def __init__(self, rows: int, columns: int, raster: Raster, d_model: int, before: int = 0) -> None:
         super().__init__()
         self.raster, self.before = raster, before
-        self.limit = before + rows * columns * raster.depth
+        self.max_positions = before + rows * columns * raster.depth
         self.text = nn.Parameter(torch.empty(before, d_model)) if before else None
         self.row = nn.Parameter(torch.empty(rows, d_model))
         self.column = nn.Parameter(torch.empty(columns, d_model))
@@ -232,8 +232,8 @@ class RasterPositions(Positions):
     def embed(self, tokens: Tokens) -> Tensor:
         at = _at(tokens)
         longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
-        if self.limit is not None and longest > self.limit:
-            raise InputError(f"There are {longest} tokens, but the model has places for {self.limit}.")
+        if self.max_positions is not None and longest > self.max_positions:
+            raise InputError(f"There are {longest} tokens, but the model has places for {self.max_positions}.")
         row, column, channel = self.raster.coordinates((at - self.before).clamp(min=0))
         x = F.embedding(row, self.row) + F.embedding(column, self.column)
         x = x if self.channel is None else x + F.embedding(channel, self.channel)
@@ -266,13 +266,13 @@ class Sinusoidal2D(Positions):
             codes.append(torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1).flatten(-2))
         return torch.cat(codes, dim=-1).flatten(1, 2).to(tokens.x.dtype)  # [B, rows·columns, d]
 
-    code = embed
+    pos_embed = embed
 
 
 class Rotary(Positions):
     """Queries and keys turned by an angle that grows with the position, so that scores see only distances (Su 2021).
 
-    `rope` says how fast, `trained` up to which length the model was trained (for stretched ones). The "dynamic" kind
+    `rope` says how fast, `original_max_length` the length that the model was trained for. The "dynamic" kind
     looks at the longest text of a pass, so there alone a row depends on its neighbours and a cached key keeps the
     rotation of the length at which it came.
     """
@@ -287,12 +287,12 @@ class Rotary(Positions):
     ) -> None:
         super().__init__()
         self.d_head, self.layout, self.trained = d_head, layout, trained
-        self.rope = rope if rope is not None else RopeConfig(base=base)
+        self.rope = rope if rope is not None else RopeConfig(theta=base)
         if self.rope.width(d_head) == d_head:
             _check_width("Rotary positions of a head", d_head, 2)
 
-    def rotate(self, query: Tensor, key: Tensor, at: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
-        cos, sin = self._tables(at, query.dtype, {} if memo is None else memo)
+    def rotate(self, query: Tensor, key: Tensor, positions: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
+        cos, sin = self._tables(positions, query.dtype, {} if memo is None else memo)
         return self._turn(query, cos, sin), self._turn(key, cos, sin)
 
     def _tables(self, at: Tensor, dtype: torch.dtype, memo: Memo) -> tuple[Tensor, Tensor]:
@@ -303,7 +303,7 @@ class Rotary(Positions):
         name = (self.rope, self.d_head, self.trained, dtype)
         if name not in memo:
             precision = torch.float64 if dtype == torch.float64 else torch.float32
-            highest = _highest(at) if self.rope.kind == "dynamic" else 0
+            highest = _highest(at) if self.rope.rope_type == "dynamic" else 0
             rates = self.rope.rates(self.d_head, self.trained, highest, precision, at.device)
             angles = (at.to(precision).unsqueeze(-1) * rates).unsqueeze(1)
             gain = self.rope.amplitude
@@ -331,19 +331,19 @@ class Rotary(Positions):
 class RotaryWithValues(Rotary):
     """Values are turned too, so that what is averaged carries its place (RoFormer's option)."""
 
-    def rotate_value(self, value: Tensor, at: Tensor, memo: Memo | None = None) -> Tensor:
-        return self.rotate(value, value, at, memo)[0]
+    def rotate_value(self, value: Tensor, positions: Tensor, memo: Memo | None = None) -> Tensor:
+        return self.rotate(value, value, positions, memo)[0]
 
 
 class RelativeBuckets(Positions):
     """A learned number a head for each bucket of distances, exact when near, logarithmic when far (Raffel 2020)."""
 
-    biases = True
+    has_bias = True
 
-    def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, both_ways: bool = True) -> None:
+    def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
-        self.max_distance, self.both_ways = max_distance, both_ways
+        self.max_distance, self.bidirectional = max_distance, bidirectional
 
     def reset(self, std: float) -> None:
         nn.init.normal_(self.weight, std=std)
@@ -352,7 +352,7 @@ class RelativeBuckets(Positions):
         """distance = key - query"""
         n = self.weight.shape[0]
         start = torch.zeros_like(distance)
-        if self.both_ways:
+        if self.bidirectional:
             n //= 2
             start = torch.where(distance > 0, n, 0)
             distance = distance.abs()
@@ -373,7 +373,7 @@ class RelativeGrid(Positions):
     A picture of another size takes its numbers by bilinear interpolation of the table.
     """
 
-    biases = True
+    has_bias = True
 
     def __init__(self, rows: int, columns: int, n_heads: int) -> None:
         super().__init__()
@@ -418,7 +418,7 @@ class RelativeXL(Positions):
     score = ((q + u)·k + (q + v)·W r) · scale, where r is the sinusoid of the distance; the part beyond q·k is the bias.
     """
 
-    biases = True
+    has_bias = True
 
     def __init__(self, n_heads: int, d_head: int, d_model: int) -> None:
         super().__init__()
@@ -448,7 +448,7 @@ class RelativeXL(Positions):
 class ALiBi(Positions):
     """A penalty that grows with the distance, at another slope in each head (Press et al. 2022)."""
 
-    biases = True
+    has_bias = True
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()

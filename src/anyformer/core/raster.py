@@ -61,7 +61,7 @@ class BlockNeighborhood:
         """[B, H, T, d] -> [B, blocks · H, tokens of a block, d]; what is missing at the end is zeros."""
         return self._flatten(self._cells(x))
 
-    def memories(self, x: Tensor) -> Tensor:
+    def neighborhoods(self, x: Tensor) -> Tensor:
         """[B, H, T, d] -> [B, blocks · H, width, d]: each block's memory, then the block itself; zeros outside of the
         picture. Slices of one padded tensor, since their gradients are cheap and a gather's are not.
         """
@@ -80,14 +80,14 @@ class BlockNeighborhood:
             ]
         return torch.cat([self._flatten(piece) for piece in pieces], dim=2)
 
-    def whole(self, tiles: Tensor, n_heads: int, length: int) -> Tensor:
+    def untile(self, tiles: Tensor, n_heads: int, length: int) -> Tensor:
         """The way back: [B, blocks · H, tokens of a block, d] -> [B, H, T, d]"""
         return tiles.unflatten(1, (-1, n_heads)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
     def indices(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Which tokens stand where in `tiles` [blocks, tokens] and `memories` [blocks, width]; -1: none."""
         number = torch.arange(1, length + 1, device=device, dtype=torch.float32).view(1, 1, -1, 1)  # 0 fills
-        queries, keys = self.tiles(number), self.memories(number)
+        queries, keys = self.tiles(number), self.neighborhoods(number)
         return queries[0, :, :, 0].long() - 1, keys[0, :, :, 0].long() - 1
 
     def _cells(self, x: Tensor) -> Tensor:

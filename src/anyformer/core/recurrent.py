@@ -37,15 +37,15 @@ class RNNEncoderConfig(Settings):
     d_hidden: int
     cell: CellType = "lstm"
     n_layers: int = 1
-    both_ways: bool = False
+    bidirectional: bool = False
     reverse: bool = False  # read from the last word to the first
     dropout: float = 0.0  # between the layers
 
-    steps: ClassVar[bool] = False  # whether it can go on token by token
+    has_cache: ClassVar[bool] = False  # whether it can go on token by token
 
     @property
     def width(self) -> int:
-        return 2 * self.d_hidden if self.both_ways else self.d_hidden
+        return 2 * self.d_hidden if self.bidirectional else self.d_hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,10 @@ class RNNDecoderConfig(Settings):
     d_context: int  # of the source's tokens
     cell: CellType = "lstm"
     n_layers: int = 1
-    show_last: bool = False  # the source's last state with every word, and not only as the start
+    context_every_step: bool = False  # the source's last state with every word, and not only as the start
     dropout: float = 0.0
 
-    steps: ClassVar[bool] = True  # whether it can go on token by token
+    has_cache: ClassVar[bool] = True  # whether it can go on token by token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,8 @@ class AttentionRNNDecoderConfig(Settings):
     """`ask` "before": s' = cell(s, [word, context(s)]), out = maxout(s, word, context), as Bahdanau's appendix A.2.2;
     with `deep` out = tanh(W [s', word, context]), as Xu's §3.1.2.
 
-    "after": s' = cell(s, word), out = tanh(W [context(s'), s']), as Luong's §3; `feed` gives the cell the last out too.
+    "after": s' = cell(s, word), out = tanh(W [context(s'), s']), as Luong's §3; with `input_feeding` the cell takes the
+    previous out too.
     """
 
     d_model: int
@@ -75,25 +76,27 @@ class AttentionRNNDecoderConfig(Settings):
     d_out: int
     cell: CellType = "lstm"
     n_layers: int = 1
-    ask: Literal["before", "after"] = "after"
+    attend: Literal["before", "after"] = "after"
     score: Literal["dot", "general", "additive"] = "dot"
-    feed: bool = False
+    input_feeding: bool = False
     # The source's last states, a map of the backward state at its first word, or maps of the mean of its tokens.
-    start: Literal["last", "first", "mean"] = "last"
-    deep: bool = False
+    init_state: Literal["last", "first", "mean"] = "last"
+    deep_output: bool = False
     gate: bool = False  # the context times σ(w·s), a number a step
-    hard: bool = False  # one token of the source is drawn in training, and the likeliest taken later
-    note: bool = False  # tell the loss where was looked (Note)
+    hard_attention: bool = False  # one token of the source is drawn in training, and the likeliest taken later
+    track_attention: bool = False  # tell the loss where was looked (Note)
     dropout: float = 0.0
 
-    steps: ClassVar[bool] = True  # whether it can go on token by token
+    has_cache: ClassVar[bool] = True  # whether it can go on token by token
 
     def check(self) -> None:
         same = self.score != "dot" or self.d_hidden == self.d_context
         self.require(same, f"the dot score needs d_hidden {self.d_hidden} = d_context {self.d_context}.")
-        one = self.start != "first" or (self.n_layers == 1 and self.cell == "gru")
+        one = self.init_state != "first" or (self.n_layers == 1 and self.cell == "gru")
         self.require(one, 'start "first" gives one state, for one layer of GRU.')
-        early = self.ask == "before" or not (self.deep or self.gate or self.hard or self.note)
+        early = self.attend == "before" or not (
+            self.deep_output or self.gate or self.hard_attention or self.track_attention
+        )
         self.require(early, 'deep, gate, hard and note go with ask "before".')
 
 
@@ -103,7 +106,7 @@ class AttentionSummary:
     its chance and the entropy of the choice, both added up over the words [B]."""
 
     coverage: Tensor
-    chance: Tensor
+    log_prob: Tensor
     entropy: Tensor
 
 
@@ -115,19 +118,19 @@ class AttentionStep:
     """How words look at the source, [B, T, S] each: the weights, and what was taken by them, the same unless drawn."""
 
     weights: Tensor
-    taken: Tensor
+    context_weights: Tensor
 
     @classmethod
-    def joined(cls, looks: Sequence[AttentionStep]) -> AttentionStep | None:
+    def concat(cls, looks: Sequence[AttentionStep]) -> AttentionStep | None:
         if not looks:
             return None
-        return cls(torch.cat([x.weights for x in looks], dim=1), torch.cat([x.taken for x in looks], dim=1))
+        return cls(torch.cat([x.weights for x in looks], dim=1), torch.cat([x.context_weights for x in looks], dim=1))
 
-    def note(self, real: Tensor | None) -> AttentionSummary:
+    def summarize(self, real: Tensor | None) -> AttentionSummary:
         """`real` [B, T]: the words that count; None: all."""
         counts = torch.ones_like(self.weights[..., 0]) if real is None else real.to(self.weights.dtype)
         logs = self.weights.clamp(min=1e-9).log()
-        chance, entropy = (self.taken.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
+        chance, entropy = (self.context_weights.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
         coverage = (self.weights * counts.unsqueeze(-1)).sum(dim=1)
         return AttentionSummary(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
 
@@ -143,21 +146,27 @@ class RNNEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.cell = make_cell(config, config.d_model, both_ways=config.both_ways)
+        self.cell = make_cell(config, config.d_model, bidirectional=config.bidirectional)
 
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tokens:
-        rows = RightPadded.of(tokens)
+        rows = RightPadded.from_tokens(tokens)
         x = rows.reverse(rows.x) if self.config.reverse else rows.x
         real = rows.real if rows.mask is not None else None
         if real is not None:
             y, carry = run_cell_static(self.cell, x, real)
         else:
             y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
-        y = rows.back(rows.reverse(y) if self.config.reverse else y)
-        self.taps.see("output", y, tokens.packing)
+        y = rows.restore(rows.reverse(y) if self.config.reverse else y)
+        self.taps.record("output", y, tokens.packing)
         made = tokens.replace(y)
         return Tokens(
-            y, made.mask, made.positions, made.code, made.grid, made.packing, torch.cat(list(carry.values()), dim=1)
+            y,
+            made.mask,
+            made.positions,
+            made.pos_embed,
+            made.grid,
+            made.packing,
+            torch.cat(list(carry.values()), dim=1),
         )
 
 
@@ -174,19 +183,19 @@ class RNNDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.cell = make_cell(config, config.d_model + (config.d_hidden if config.show_last else 0))
+        self.cell = make_cell(config, config.d_model + (config.d_hidden if config.context_every_step else 0))
 
     def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
-        config, rows = self.config, RightPadded.of(tokens)
+        config, rows = self.config, RightPadded.from_tokens(tokens)
         start = initial_state(context, config.n_layers, config.cell)
-        memory: RNNState = state.held(self.taps.name(self)) if state is not None else {}
+        memory: RNNState = state.recurrent(self.taps.name(self)) if state is not None else {}
         x = rows.x
-        if config.show_last:
+        if config.context_every_step:
             last = start["hidden"][:, -1:].expand(-1, x.shape[1], -1)
             x = torch.cat([x, last], dim=-1)
         y, carry = run_cell(self.cell, x, memory or start, last_positions(rows, state))
         memory.update(carry)
-        return self.taps.see("output", rows.back(y), tokens.packing)
+        return self.taps.record("output", rows.restore(y), tokens.packing)
 
 
 class AttentionRNNDecoder(nn.Module):
@@ -194,8 +203,8 @@ class AttentionRNNDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        before = config.ask == "before"
-        d_in = config.d_model + (config.d_context if before else 0) + (config.d_out if config.feed else 0)
+        before = config.attend == "before"
+        d_in = config.d_model + (config.d_context if before else 0) + (config.d_out if config.input_feeding else 0)
         self.cell = make_cell(config, d_in)
         self.score: nn.Module | None = None  # None: the dot product, which attend computes by itself
         if config.score == "general":
@@ -203,52 +212,52 @@ class AttentionRNNDecoder(nn.Module):
         elif config.score == "additive":
             self.score = AdditiveScore(config.d_hidden, config.d_context, config.d_hidden)
         self.start: Linear | None = None
-        if config.start == "first":
+        if config.init_state == "first":
             self.start = Linear(config.d_context // 2, config.d_hidden)
-        elif config.start == "mean":
+        elif config.init_state == "mean":
             states = config.n_layers * (2 if config.cell == "lstm" else 1)
             self.start = Linear(config.d_context, states * config.d_hidden)
         self.gate = Linear(config.d_hidden, 1) if config.gate else None
         d_read = config.d_hidden + config.d_context + (config.d_model if before else 0)
-        maxout = before and not config.deep
+        maxout = before and not config.deep_output
         self.out = Linear(d_read, 2 * config.d_out if maxout else config.d_out, bias=before)
 
     def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
-        rows, source = RightPadded.of(tokens), context.pad()
-        memory: RNNState = state.held(self.taps.name(self)) if state is not None else {}
+        rows, source = RightPadded.from_tokens(tokens), context.pad()
+        memory: RNNState = state.recurrent(self.taps.name(self)) if state is not None else {}
         carry = dict(memory) if memory else self._start(source)
-        if self.config.ask == "after" and not self.config.feed:
-            y, look, carry = self._at_once(rows, source, carry, last_positions(rows, state))
+        if self.config.attend == "after" and not self.config.input_feeding:
+            y, look, carry = self._decode_parallel(rows, source, carry, last_positions(rows, state))
         else:
             y, look, carry = self._step_by_step(rows, source, carry)
         memory.update(carry)
-        if look is not None and self.config.note:
-            tokens.memo[ATTENTION_SUMMARY] = look.note(rows.real)
-        if look is not None and self.taps.wants("weights"):
-            shown = rows.back(look.taken)
+        if look is not None and self.config.track_attention:
+            tokens.memo[ATTENTION_SUMMARY] = look.summarize(rows.real)
+        if look is not None and self.taps.is_watched("weights"):
+            shown = rows.restore(look.context_weights)
             shown = tokens.packing.unpack(shown) if tokens.packing is not None else shown
-            self.taps.see("weights", shown.unsqueeze(1))
-        return self.taps.see("output", rows.back(y), tokens.packing)
+            self.taps.record("weights", shown.unsqueeze(1))
+        return self.taps.record("output", rows.restore(y), tokens.packing)
 
     def _start(self, source: Tokens) -> RNNState:
         if self.start is None:
             carry = initial_state(source, self.config.n_layers, self.config.cell)
-        elif self.config.start == "mean":
+        elif self.config.init_state == "mean":
             states = torch.tanh(self.start(_mean(source))).unflatten(1, (-1, self.config.d_hidden))
             names = ("hidden", "cell")[: states.shape[1] // self.config.n_layers]
             carry = dict(zip(names, states.split(self.config.n_layers, dim=1), strict=True))
         else:
             carry = {"hidden": torch.tanh(self.start(_backward_at_first(source))).unsqueeze(1)}
-        if self.config.feed:
+        if self.config.input_feeding:
             carry["fed"] = source.x.new_zeros(source.x.shape[0], self.config.d_out)
         return carry
 
-    def _at_once(
+    def _decode_parallel(
         self, rows: RightPadded, source: Tokens, carry: RNNState, sizes: Tensor | None
     ) -> tuple[Tensor, AttentionStep | None, RNNState]:
         """Where no step waits for the attention of the one before, all words ask together."""
         hidden, carry = run_cell(self.cell, rows.x, carry, sizes)
-        found, look = self._ask(hidden, source)
+        found, look = self._attend(hidden, source)
         return self._read_after(found, hidden), look, carry
 
     def _step_by_step(
@@ -260,41 +269,41 @@ class AttentionRNNDecoder(nn.Module):
             outputs.append(made)
             seen += [] if look is None else [look]
             carry = new if real is None else update_moved_rows(real[:, t], new, carry)
-        return torch.cat(outputs, dim=1), AttentionStep.joined(seen), carry
+        return torch.cat(outputs, dim=1), AttentionStep.concat(seen), carry
 
     def _step(self, word: Tensor, source: Tokens, carry: RNNState) -> tuple[Tensor, AttentionStep | None, RNNState]:
         """One word [B, 1, d] further."""
-        if self.config.ask == "before":
+        if self.config.attend == "before":
             old = carry["hidden"][:, -1:]
-            found, look = self._ask(old, source)
+            found, look = self._attend(old, source)
             found = found if self.gate is None else found * self.gate(old).sigmoid()
             _, new = run_cell(self.cell, torch.cat([word, found], dim=-1), carry)
-            if self.config.deep:
+            if self.config.deep_output:
                 read = self.out(torch.cat([new["hidden"][:, -1:], word, found], dim=-1))
                 return self._drop(torch.tanh(read)), look, new
             pairs: Tensor = self.out(torch.cat([old, word, found], dim=-1))
             return self._drop(pairs.unflatten(-1, (-1, 2)).amax(dim=-1)), look, new
-        fed = [carry["fed"].unsqueeze(1)] if self.config.feed else []
+        fed = [carry["fed"].unsqueeze(1)] if self.config.input_feeding else []
         hidden, new = run_cell(self.cell, torch.cat([word, *fed], dim=-1), carry)
-        found, look = self._ask(hidden, source)
+        found, look = self._attend(hidden, source)
         made = self._read_after(found, hidden)
         return made, look, {**new, "fed": made[:, 0]}
 
-    def _ask(self, query: Tensor, source: Tokens) -> tuple[Tensor, AttentionStep | None]:
+    def _attend(self, query: Tensor, source: Tokens) -> tuple[Tensor, AttentionStep | None]:
         """What the source says to queries [B, Q, d], and how they looked where somebody wants to know."""
         mask: Mask = NO_MASK if source.mask is None else Padding(source.mask)
         one_head, keys = query.unsqueeze(1), source.x.unsqueeze(1)
-        explicit = self.config.hard or self.config.note
-        if not explicit and not self.taps.wants("weights"):
+        explicit = self.config.hard_attention or self.config.track_attention
+        if not explicit and not self.taps.is_watched("weights"):
             return attend(one_head, keys, keys, mask, scale=1.0, score=self.score).squeeze(1), None
         weights = attention_weights(one_head, keys, mask, scale=1.0, score=self.score).squeeze(1)
-        taken = self._choose(weights) if self.config.hard else weights
+        taken = self._sample_attention(weights) if self.config.hard_attention else weights
         if explicit:
             return taken @ source.x, AttentionStep(weights, taken)
         found = attend(one_head, keys, keys, mask, scale=1.0, score=self.score).squeeze(1)
         return found, AttentionStep(weights, taken)
 
-    def _choose(self, weights: Tensor) -> Tensor:
+    def _sample_attention(self, weights: Tensor) -> Tensor:
         """[B, 1, S] with a 1 at the token looked at: drawn in training, where half of the rows see the expectation all
         the same, which keeps the gradient calm (Xu et al. 2015, §4.1); else the likeliest."""
         if not self.training:

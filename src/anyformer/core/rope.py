@@ -17,52 +17,59 @@ from anyformer.config import Settings
 class RopeConfig(Settings):
     """The rotation of one kind of layer. Pair i of `width` features turns by position / base^(2i/width).
 
-    `kind` stretches it `factor` times. "linear": every position is divided by it. "dynamic": the base grows with the
-    length of the text, past the trained one. "blend": slow pairs are divided, fast ones kept, those between blended
-    (Llama 3.1). "yarn": the same idea with another ramp, and a gain on the result (Peng et al. 2023).
+    `rope_type` stretches it `factor` times. "linear": every position is divided by it. "dynamic": the base grows with
+    the length of the text, past the trained one. "llama3": slow pairs are divided, fast ones kept, those between
+    blended (Llama 3.1). "yarn": the same idea with another ramp, and a gain on the result (Peng et al. 2023).
     """
 
-    base: float = 10_000.0
-    share: float = 1.0  # of a head's features that turn, the first ones
-    kind: Literal["default", "linear", "dynamic", "blend", "yarn"] = "default"
+    theta: float = 10_000.0
+    partial_rotary_factor: float = 1.0  # of a head's features that turn, the first ones
+    rope_type: Literal["default", "linear", "dynamic", "llama3", "yarn"] = "default"
     factor: float = 1.0
-    trained: int | None = None  # the length before stretching; None: the model's max_length
-    low: float = 1.0  # blend: turns in the trained length below which a pair is slow
-    high: float = 4.0  # and above which it is fast
-    fast: float = 32.0  # yarn: the same two bounds
-    slow: float = 1.0
+    original_max_length: int | None = None  # the length before stretching; None: the model's max_length
+    low_freq_factor: float = 1.0  # blend: turns in the trained length below which a pair is slow
+    high_freq_factor: float = 4.0  # and above which it is fast
+    beta_fast: float = 32.0  # yarn: the same two bounds
+    beta_slow: float = 1.0
     truncate: bool = True  # yarn: the ramp begins and ends at whole pairs
-    gain: float | None = None  # yarn: on queries and keys; None: 1 + ln(factor) / 10
+    attention_factor: float | None = None  # yarn: on queries and keys; None: 1 + ln(factor) / 10
 
     def check(self) -> None:
-        self.require(self.base > 0, f"base is {self.base}; it must be positive.")
-        self.require(0 < self.share <= 1, f"share is {self.share}; it must be above 0 and at most 1.")
+        self.require(self.theta > 0, f"theta is {self.theta}; it must be positive.")
+        self.require(
+            0 < self.partial_rotary_factor <= 1,
+            f"partial_rotary_factor is {self.partial_rotary_factor}; it must be above 0 and at most 1.",
+        )
         self.require(self.factor >= 1, f"factor is {self.factor}; it must be 1 or more.")
 
     def width(self, d_head: int) -> int:
-        return int(d_head * self.share)
+        return int(d_head * self.partial_rotary_factor)
 
     @property
     def amplitude(self) -> float:
         """What sines and cosines are multiplied by."""
-        if self.kind != "yarn":
+        if self.rope_type != "yarn":
             return 1.0
-        return self.gain if self.gain is not None else 0.1 * math.log(self.factor) + 1.0
+        return self.attention_factor if self.attention_factor is not None else 0.1 * math.log(self.factor) + 1.0
 
     def rates(self, d_head: int, trained: int, highest: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Angle a position for each pair [width / 2]; `highest` is the last position, which only "dynamic" asks for."""
         width = self.width(d_head)
-        trained = self.trained if self.trained is not None else trained
-        base = self.base
-        if self.kind == "dynamic":
+        trained = self.original_max_length if self.original_max_length is not None else trained
+        base = self.theta
+        if self.rope_type == "dynamic":
             length = max(highest + 1, trained)
             base *= (self.factor * length / trained - (self.factor - 1)) ** (width / (width - 2))
         rates = 1.0 / base ** (torch.arange(0, width, 2, dtype=dtype, device=device) / width)
-        if self.kind == "linear":
+        if self.rope_type == "linear":
             return rates / self.factor
-        if self.kind == "blend":
-            return self._blend(rates, ((trained * rates / (2 * math.pi)) - self.low) / (self.high - self.low))
-        if self.kind == "yarn":
+        if self.rope_type == "llama3":
+            return self._blend(
+                rates,
+                ((trained * rates / (2 * math.pi)) - self.low_freq_factor)
+                / (self.high_freq_factor - self.low_freq_factor),
+            )
+        if self.rope_type == "yarn":
             return self._blend(rates, 1 - self._ramp(width, trained, dtype, device))
         return rates
 
@@ -75,9 +82,9 @@ class RopeConfig(Settings):
         """From 0 at the last pair that is fast to 1 at the first that is slow."""
 
         def pair(turns: float) -> float:
-            return width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+            return width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 
-        first, last = pair(self.fast), pair(self.slow)
+        first, last = pair(self.beta_fast), pair(self.beta_slow)
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, width - 1)

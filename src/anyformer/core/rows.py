@@ -22,7 +22,7 @@ class RightPadded:
     mask: Tensor | None = None  # [B, T], of tokens as they came, where nobody may look at it (a recorded step)
 
     @classmethod
-    def of(cls, tokens: Tokens) -> RightPadded:
+    def from_tokens(cls, tokens: Tokens) -> RightPadded:
         packing = tokens.packing
         if packing is None and tokens.mask is not None and is_capturing(tokens.x):
             real = tokens.mask.bool()
@@ -32,7 +32,7 @@ class RightPadded:
             packing = Packing.of(tokens.mask)
         if packing is None:
             return cls(tokens.x, None)
-        x = packing.flush.unpack(tokens.x if tokens.packed else packing.pack(tokens.x))
+        x = packing.right_padded.unpack(tokens.x if tokens.packed else packing.pack(tokens.x))
         if x.shape[1] == 0:  # nothing real at all; one empty slot keeps every shape alive
             x = x.new_zeros(x.shape[0], 1, x.shape[2])
         return cls(x, packing, tokens.packed)
@@ -59,7 +59,7 @@ class RightPadded:
             return None
         return torch.arange(self.x.shape[1], device=self.x.device) < self.sizes[:, None]
 
-    def back(self, y: Tensor) -> Tensor:
+    def restore(self, y: Tensor) -> Tensor:
         """Results [B, T, …] in the form and at the slots that the tokens had; zeros at the padding."""
         if self.mask is not None:
             return gather_tokens(y, left_align_order(self.mask).argsort(dim=1)).masked_fill(

@@ -26,7 +26,7 @@ class StackConfig(Settings):
     blocks: tuple[BlockConfig, ...]
     order: tuple[int, ...] | None = None  # which block comes when; None: each once
     final_norm: NormConfig | None = None
-    norm_between: bool = False  # the final norm also after every block, as DETR's auxiliary losses read it
+    norm_every_layer: bool = False  # the final norm also after every block, as DETR's auxiliary losses read it
     final_dropout: float = 0.0  # after the final norm, in training
     layer_drop: float = 0.0  # the chance that a block is left out in training (Fan et al. 2020)
 
@@ -51,19 +51,21 @@ class Stack(nn.Module):
         self.config = config
         self.positions = positions if isinstance(positions, Positions) else None
         each = positions if isinstance(positions, Sequence) else [positions] * len(config.blocks)
-        self.biased = any(one is not None and one.biases for one in each)
+        self.has_position_bias = any(one is not None and one.has_bias for one in each)
         self.blocks = nn.ModuleList(Block(block, one) for block, one in zip(config.blocks, each, strict=True))
         self.order = config.order if config.order is not None else tuple(range(len(config.blocks)))
         self.final_norm = make_norm(config.final_norm, width) if config.final_norm is not None else None
         self.between = between
-        self.recompute = False  # in training, blocks keep their input alone and compute the rest again for gradients
+        self.gradient_checkpointing = (
+            False  # in training, blocks keep their input alone and compute the rest again for gradients
+        )
 
     def forward(
         self, tokens: Tokens, memory: Tokens | None = None, state: Cache | None = None, first: int | None = None
     ) -> tuple[Tokens, list[Tokens]]:
         """The last tokens, and those after every block (a loss or a reader may want each of them). Where nobody wants
         more than the `first` of the last ones, the last block may do no more than those."""
-        if isinstance(state, StaticCache) and state.fresh is not None and not self.config.norm_between:
+        if isinstance(state, StaticCache) and state.fresh is not None and not self.config.norm_every_layer:
             from anyformer.core.lean import step
 
             return step(self, tokens, memory, state), []  # a recorded step, which nobody looks into
@@ -73,8 +75,8 @@ class Stack(nn.Module):
             if self.training and self.config.layer_drop and torch.rand(()) < self.config.layer_drop:
                 continue
             few = first if turn == len(self.order) - 1 else None
-            tokens = self._through(cast("Block", self.blocks[index]), tokens, memory, state, few)
-            if self.config.norm_between:
+            tokens = self._run_block(cast("Block", self.blocks[index]), tokens, memory, state, few)
+            if self.config.norm_every_layer:
                 tokens = self._norm(tokens)
             layers.append(tokens)
         tokens = self._norm(tokens)
@@ -83,12 +85,12 @@ class Stack(nn.Module):
             tokens = tokens.replace(F.dropout(tokens.x, self.config.final_dropout))
         return tokens, layers
 
-    def _through(
+    def _run_block(
         self, block: Block, tokens: Tokens, memory: Tokens | None, state: Cache | None, first: int | None
     ) -> Tokens:
         first = first if first is not None and self._narrows(block, tokens) else None
         # A state has moved on by the time that gradients are computed.
-        again = self.recompute and self.training and torch.is_grad_enabled() and state is None
+        again = self.gradient_checkpointing and self.training and torch.is_grad_enabled() and state is None
         if not again:
             return cast("Tokens", block(tokens, memory, state, first))
         watched: dict[str, Any] = {"context_fn": recomputing} if block.taps.watched else {}
@@ -100,7 +102,7 @@ class Stack(nn.Module):
         drawn = self.training and self.config.final_dropout
         if isinstance(self.final_norm, MaskedBatchNorm1d):
             return False
-        return self.between is None and not self.config.norm_between and not drawn and block.narrows(tokens)
+        return self.between is None and not self.config.norm_every_layer and not drawn and block.narrows(tokens)
 
     def _norm(self, tokens: Tokens) -> Tokens:
         if self.final_norm is None:

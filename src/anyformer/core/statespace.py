@@ -39,7 +39,7 @@ class SelectiveStateSpaceConfig(Settings):
     conv_bias: bool = True
     activation: str = "silu"
 
-    steps: ClassVar[bool] = True  # whether it can go on token by token
+    has_cache: ClassVar[bool] = True  # whether it can go on token by token
 
 
 class SelectiveStateSpace(nn.Module):
@@ -58,9 +58,9 @@ class SelectiveStateSpace(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
-        rows = RightPadded.of(tokens)
+        rows = RightPadded.from_tokens(tokens)
         entered, gate = self.enter(rows.x)
-        memory = state.held(self.taps.name(self)) if state is not None else {}
+        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
         rows_in = RightPadded(_blank(entered, rows.real), rows.packing, mask=rows.mask)
         mixed, window = self.conv(rows_in, memory.get("window"))
         u = self.activation(mixed)
@@ -68,7 +68,7 @@ class SelectiveStateSpace(nn.Module):
         y, last = self.recurrence(u, step, write, read, rows.real, memory.get("state"))
         memory.update(window=window, state=last)
         out = self.out(y.to(gate.dtype) * F.silu(gate))
-        return self.taps.see("output", rows.back(out), tokens.packing)
+        return self.taps.record("output", rows.restore(out), tokens.packing)
 
 
 class DepthwiseConv1d(nn.Module):

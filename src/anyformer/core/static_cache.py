@@ -71,9 +71,9 @@ class StaticCache(Cache):
             self.layers[path] = StaticLayerCache(room[0], room[1], self.column, self.fresh)
         for path, other in like.layers.items():
             if isinstance(other, CrossAttentionCache):
-                fixed = self.fixed(path)
+                fixed = self.cross_attention(path)
                 fixed.key, fixed.value = (_pad(x, 2).clone() for x in _given(other))
-        self.memory = {stage: _padded(tokens) for stage, tokens in like.memory.items()}
+        self.encoder_tokens = {stage: _padded(tokens) for stage, tokens in like.encoder_tokens.items()}
 
     def load(self, state: Cache) -> None:
         """Take over what a state of the same shape remembers."""
@@ -83,7 +83,7 @@ class StaticCache(Cache):
         if state.real is not None:  # real tokens to the right end of each row, in their order
             order = state.real.long().argsort(dim=1, stable=True)
         self.column.fill_(n - 1)
-        self.places.copy_(torch.as_tensor(state.count(), device=self.clock.device))
+        self.places.copy_(torch.as_tensor(state.num_tokens(), device=self.clock.device))
         self.first.copy_(n - self.places[:, 0])
         if self.table is not None:
             self.table.copy_(self.own.expand_as(self.table))
@@ -92,20 +92,20 @@ class StaticCache(Cache):
             assert not isinstance(mine, dict) and not isinstance(layer, dict)
             for target, source in zip(_given(mine), _given(layer), strict=True):
                 if isinstance(layer, SelfAttentionCache):
-                    held = source[:, :, : layer.held]
+                    held = source[:, :, : layer.num_held]
                     if order is not None:
                         where = order[:, layer.first :] - layer.first
                         held = held.gather(2, where.clamp(min=0)[:, None, :, None].expand_as(held))
                     target[:, :, layer.first : n] = held
                 else:
                     target.copy_(_pad(source, 2))
-        for stage, tokens in state.memory.items():
-            filled, room = _padded(tokens), self.memory[stage]
+        for stage, tokens in state.encoder_tokens.items():
+            filled, room = _padded(tokens), self.encoder_tokens[stage]
             room.x.copy_(filled.x)
             if room.mask is not None and filled.mask is not None:
                 room.mask.copy_(filled.mask)
 
-    def give(self, state: Cache) -> None:
+    def copy_back(self, state: Cache) -> None:
         """Hand what came since `load` back to the state that was loaded, so that rows of it can be replaced."""
         n = state.length = int(self.column) + 1
         state.real = torch.arange(n, device=self.first.device) >= self.first[:, None]
@@ -115,18 +115,18 @@ class StaticCache(Cache):
                 layer.key, layer.value = (buffer[:, :, :n] for buffer in _given(mine))
                 layer.first, layer.length = 0, n
 
-    def release(self, rows: Tensor) -> None:
+    def evict_rows(self, rows: Tensor) -> None:
         """Nothing of these rows is needed any more; they count from the next column on."""
         self.places.index_fill_(0, rows, 0)
         self.first.index_copy_(0, rows, (self.column + 1).expand(len(rows)))
 
-    def count(self) -> Tensor:
+    def num_tokens(self) -> Tensor:
         return self.places
 
     def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
         windows = [part.left for part in own.parts if isinstance(part, Window)]
         fresh = None if self.fresh is None else (self.fresh[0], self.fresh[1])
-        numbered = own if own.numbered else None
+        numbered = own if own.by_position else None
         return StaticCacheMask(self.first, self.column, min(windows, default=None), self.table, fresh, numbered)
 
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
@@ -134,7 +134,7 @@ class StaticCache(Cache):
         if self.table is not None:
             self.table.index_copy_(1, self.column, self.own)
 
-    def select(self, rows: Tensor, memory: bool = True) -> None:
+    def reorder(self, rows: Tensor, memory: bool = True) -> None:
         """Rows change places within a source's beams, so that nothing but their own past moves."""
         if self.table is not None:
             self.table.copy_(self.table.index_select(0, rows))
@@ -153,7 +153,7 @@ def shape_key(state: Cache) -> tuple[Any, ...]:
         key, value = _given(layer)
         grown = None if isinstance(layer, SelfAttentionCache) else -(-key.shape[2] // PADDED)
         found.append((*key.shape[:2], grown, key.shape[3], value.shape[3]))
-    for tokens in state.memory.values():
+    for tokens in state.encoder_tokens.values():
         found.append((tokens.x.shape[0], tokens.x.shape[1] % PADDED == 0 and tokens.mask is None))
     return tuple(found)
 

@@ -89,10 +89,10 @@ class Taps:
         """Whether the current call is watched at some point of the model."""
         return _watched(self.watch)
 
-    def wants(self, point: str) -> bool:
+    def is_watched(self, point: str) -> bool:
         return bool(_ANYWHERE) and bool(self._seekers(f"{self.path}.{point}"))
 
-    def see(self, point: str, value: Tensor, packing: Packing | None = None) -> Tensor:
+    def record(self, point: str, value: Tensor, packing: Packing | None = None) -> Tensor:
         """Show a value to whoever watches; packed tokens are shown padded. Returns the value itself."""
         if _ANYWHERE:
             for seen in self._seekers(f"{self.path}.{point}"):

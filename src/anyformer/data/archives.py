@@ -69,7 +69,7 @@ class Archive:
         end = self._by_end.get(name.rpartition("/")[2])
         return ImageFile.member(self.archive, end) if end is not None and end.endswith(name.lstrip("./")) else None
 
-    def picture(self, name: str) -> ImageFile:
+    def image(self, name: str) -> ImageFile:
         if self.archive is None:
             return ImageFile.file(self.path / name)
         return ImageFile.member(self.archive, name)

@@ -21,7 +21,7 @@ class BatchConfig(Settings):
     rows: int = 32
     tokens: int | None = None
     shuffle: bool = True
-    whole: bool = False  # leave out what does not fill a batch, where there is more than one
+    drop_last: bool = False  # leave out what does not fill a batch, where there is more than one
 
     def check(self) -> None:
         self.require(self.rows > 0, f"rows is {self.rows}; it must be 1 or more.")
@@ -46,11 +46,11 @@ class LengthGroupedSampler:
         if settings.tokens is None and settings.rows < ranks:
             raise ConfigError(f"A batch of {settings.rows} rows cannot be shared among {ranks} processes.")
 
-    def epoch(self, n: int) -> list[Index]:
+    def local_batches(self, n: int) -> list[Index]:
         """This process's rows of every batch of epoch n, in order."""
-        return [batch[self.rank :: self.ranks] for batch in self.whole(n)]
+        return [batch[self.rank :: self.ranks] for batch in self.global_batches(n)]
 
-    def whole(self, n: int) -> list[Index]:
+    def global_batches(self, n: int) -> list[Index]:
         """The rows of every batch of epoch n, those of all processes together."""
         chance = np.random.default_rng((self.seed, n))
         order = length_sorted_order(self.lengths, chance if self.settings.shuffle else None, self._rows_a_batch)
@@ -75,7 +75,7 @@ class LengthGroupedSampler:
         if len(starts) > 1 and n - starts[-1] < self.ranks:
             starts.pop()
         elif (
-            self.settings.whole
+            self.settings.drop_last
             and self.settings.tokens is None
             and len(starts) > 1
             and n - starts[-1] < self.settings.rows
@@ -101,16 +101,16 @@ class LengthGroupedSampler:
     def padding(self) -> float:
         """The share of all places in the batches of an epoch where nothing stands."""
         places = 0
-        for batch in self.whole(0):
+        for batch in self.global_batches(0):
             for mine in (batch[rank :: self.ranks] for rank in range(self.ranks)):
                 places += len(mine) * int(self.lengths[mine].max(axis=0).sum())
         return 1.0 - int(self.lengths.sum()) / max(places, 1)
 
     def __len__(self) -> int:
-        return len(self.whole(0))
+        return len(self.global_batches(0))
 
 
-def length_sorted_order(lengths: Index, chance: np.random.Generator | None, rows: float) -> Index:
+def length_sorted_order(lengths: Index, rng: np.random.Generator | None, rows: float) -> Index:
     """An order in which neighbours are of like length on every side.
 
     One side: sorted. Two: cut by the first into strips of as many tokens each, and each strip sorted by the second, up
@@ -118,7 +118,7 @@ def length_sorted_order(lengths: Index, chance: np.random.Generator | None, rows
     lengths stand in a new order each time.
     """
     n = len(lengths)
-    start = np.arange(n) if chance is None else chance.permutation(n)
+    start = np.arange(n) if rng is None else rng.permutation(n)
     if lengths.shape[1] == 1:
         return start[np.argsort(lengths[start, 0], kind="stable")]
     first, second = lengths[start, 0], lengths[start, 1:].sum(axis=1)

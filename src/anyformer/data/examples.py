@@ -82,7 +82,7 @@ class LazyExamples(Examples):
         try:
             return self.function(self.source[int(i)])
         except Error as error:
-            raise type(error)(f"{self.source.where(int(i))}: {error}") from None
+            raise type(error)(f"{self.source.location(int(i))}: {error}") from None
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -125,7 +125,7 @@ def _careful(rows: Rows, function: Prepare, chunk: list[Row], start: int) -> Seq
             try:
                 function([row])
             except Error as one:
-                raise type(one)(f"{rows.where(start + i)}: {one}") from None
+                raise type(one)(f"{rows.location(start + i)}: {one}") from None
         raise error
 
 

@@ -31,12 +31,12 @@ class Rows(Sequence[Row]):
     path: str  # to say what is meant
     kind: str = "table"  # or "text": lines that follow one another
     has_files: bool = False  # whether values may be files by themselves (images, audio), with their `path`
-    about: Mapping[str, Any] = MappingProxyType({})  # what holds for all rows: the names of the classes, say
+    metadata: Mapping[str, Any] = MappingProxyType({})  # what holds for all rows: the names of the classes, say
 
     def row(self, i: int) -> Row:
         raise NotImplementedError
 
-    def where(self, i: int) -> str:
+    def location(self, i: int) -> str:
         """ "file.tsv, line 12" """
         raise NotImplementedError
 
@@ -54,11 +54,11 @@ class Rows(Sequence[Row]):
     def __iter__(self) -> Iterator[Row]:
         return (self.row(i) for i in range(len(self)))
 
-    def take(self, index: Iterable[int]) -> Rows:
+    def select(self, index: Iterable[int]) -> Rows:
         """Some of the rows, in that order."""
         return RowSubset(self, np.fromiter(index, dtype=np.int64))
 
-    def together(self, name: str, columns: Sequence[str]) -> Rows:
+    def merge_columns(self, name: str, columns: Sequence[str]) -> Rows:
         """Rows with some columns as one list, under a name of its own."""
         others = {column: column for column in self.columns if column not in columns}
         return RenamedRows(self, {**others, name: tuple(columns)})
@@ -66,10 +66,10 @@ class Rows(Sequence[Row]):
     def rename(self, columns: Mapping[str, str]) -> Rows:
         """Rows with the columns that are values here, under the names that are keys.  rename({"text": "sentence"})"""
         for name in columns.values():
-            self.need(name)
+            self.require_column(name)
         return RenamedRows(self, dict(columns))
 
-    def need(self, column: str) -> None:
+    def require_column(self, column: str) -> None:
         if column not in self.columns:
             hint = nearest(column, self.columns)
             raise DataError(f'{self.path} has no column "{column}".{hint} It has: {", ".join(self.columns)}.')
@@ -102,9 +102,9 @@ class ConcatRows(Rows):
         source, place = self._find(i)
         return source.row(place)
 
-    def where(self, i: int) -> str:
+    def location(self, i: int) -> str:
         source, place = self._find(i)
-        return source.where(place)
+        return source.location(place)
 
 
 class FileRows(ConcatRows):
@@ -143,8 +143,8 @@ class ParallelRows(Rows):
     def row(self, i: int) -> Row:
         return {name: rows.row(i)["text"] for name, rows in self.sides.items()}
 
-    def where(self, i: int) -> str:
-        return next(iter(self.sides.values())).where(i)
+    def location(self, i: int) -> str:
+        return next(iter(self.sides.values())).location(i)
 
 
 def map_rows(rows: Rows, make: Callable[[Row], T]) -> Iterator[T]:
@@ -153,7 +153,7 @@ def map_rows(rows: Rows, make: Callable[[Row], T]) -> Iterator[T]:
         try:
             made = make(row)
         except InputError as error:
-            raise type(error)(f"{rows.where(i)}: {error}") from None
+            raise type(error)(f"{rows.location(i)}: {error}") from None
         yield made
 
 
@@ -162,7 +162,7 @@ class RowSubset(Rows):
 
     def __init__(self, rows: Rows, places: Any) -> None:
         self.rows, self.places = rows, places
-        self.columns, self.path, self.kind, self.about = rows.columns, rows.path, rows.kind, rows.about
+        self.columns, self.path, self.kind, self.metadata = rows.columns, rows.path, rows.kind, rows.metadata
         self.has_files = rows.has_files
         self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()])
 
@@ -172,8 +172,8 @@ class RowSubset(Rows):
     def row(self, i: int) -> Row:
         return self.rows.row(int(self.places[i]))
 
-    def where(self, i: int) -> str:
-        return self.rows.where(int(self.places[i]))
+    def location(self, i: int) -> str:
+        return self.rows.location(int(self.places[i]))
 
 
 class RenamedRows(Rows):
@@ -181,7 +181,7 @@ class RenamedRows(Rows):
 
     def __init__(self, rows: Rows, names: Mapping[str, str | tuple[str, ...]]) -> None:
         self.rows, self.names = rows, names
-        self.columns, self.path, self.kind, self.about = tuple(names), rows.path, rows.kind, rows.about
+        self.columns, self.path, self.kind, self.metadata = tuple(names), rows.path, rows.kind, rows.metadata
         self.has_files = rows.has_files
         self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
 
@@ -197,10 +197,10 @@ class RenamedRows(Rows):
             }
         except KeyError as error:
             has = ", ".join(row)
-            raise DataError(f"{self.where(i)}, has no {error.args[0]!r}; it has: {has}.") from None
+            raise DataError(f"{self.location(i)}, has no {error.args[0]!r}; it has: {has}.") from None
 
-    def where(self, i: int) -> str:
-        return self.rows.where(i)
+    def location(self, i: int) -> str:
+        return self.rows.location(i)
 
 
 class ListRows(Rows):
@@ -219,7 +219,7 @@ class ListRows(Rows):
     def row(self, i: int) -> Row:
         return self.listed[i]
 
-    def where(self, i: int) -> str:
+    def location(self, i: int) -> str:
         return f"{self.path}, row {i + 1}"
 
 

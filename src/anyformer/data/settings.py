@@ -17,15 +17,15 @@ class DataSettings(Settings):
     labels: str = ""  # what the values of the label column mean: "0=negative,1=positive"
     header: bool | None = None  # whether a TSV or CSV begins with names; None: found out
     format: str | None = None  # text, tsv, csv, jsonl, json, parquet or conll; None: from the file's name
-    share: float = 1.0  # of the rows to learn from, drawn at random; the others are left aside
+    fraction: float = 1.0  # of the rows to learn from, drawn at random; the others are left aside
     # The fraction of rows to evaluate on if no file is given for it; None: max(5%, min(50 rows, 20%)), at most 10,000
     # rows, but one of every class or more. Classes keep their fractions.
-    held_out: float | None = None
+    validation_split: float | None = None
     cache: bool = True  # keep prepared rows for the next start
 
     def check(self) -> None:
-        self.require(0 < self.share <= 1, f"share is {self.share}; it must be above 0 and at most 1.")
-        held = self.held_out
+        self.require(0 < self.fraction <= 1, f"fraction is {self.fraction}; it must be above 0 and at most 1.")
+        held = self.validation_split
         self.require(held is None or 0 <= held < 1, f"held_out is {held}; it must be from 0 to below 1.")
         self.require(
             self.max_length is None or self.max_length > 1, f"max_length is {self.max_length}; it must be 2 or more."

@@ -99,39 +99,39 @@ def make_app(shelf: ModelList, seconds: float = SECONDS, largest: int = LARGEST)
     return app
 
 
-def answer(shelf: ModelList, id: str, view: str, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def answer(models: ModelList, id: str, view: str, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """One question at a time for each model: its taps and hooks are its own."""
-    opened = shelf.open(id, patience)
-    patience.take(opened.lock)
+    opened = models.open(id, deadline)
+    deadline.acquire(opened.lock)
     try:
-        return VIEWS[view](opened, ask, patience)
+        return VIEWS[view](opened, request, deadline)
     finally:
         opened.lock.release()
 
 
-def describe(opened: LoadedModel) -> dict[str, Any]:
+def describe(loaded: LoadedModel) -> dict[str, Any]:
     """What the page must know to offer the right views."""
-    model = opened.model
+    model = loaded.model
     return {
         "family": model.family,
         "recipe": model.origin.recipe,
         "parameters": sum(one.numel() for one in model.parameters()),
         "stages": list(model.stages),
-        "text": opened.reads_text,
-        "pictures": opened.reads_pictures,
-        "sounds": opened.reads_sounds,
-        "tokenizer": opened.tokenizer is not None,
-        "pairs": opened.reads_pairs,
-        "writes": opened.writes,
-        "continues": opened.continues,
-        "words": opened.language is not None,
-        "boxes": opened.boxes is not None,
-        "hides": opened.pixels is not None,
-        "patches": opened.patches is not None,
+        "text": loaded.reads_text,
+        "pictures": loaded.reads_images,
+        "sounds": loaded.reads_audio,
+        "tokenizer": loaded.tokenizer is not None,
+        "pairs": loaded.reads_pairs,
+        "writes": loaded.writes,
+        "continues": loaded.continues,
+        "words": loaded.language is not None,
+        "boxes": loaded.boxes is not None,
+        "hides": loaded.pixels is not None,
+        "patches": loaded.patches is not None,
         "recurs": any(isinstance(part, (RNNEncoder, AttentionRNNDecoder, RNNDecoder)) for part in model.modules()),
         "crosses": any(point.endswith(".cross.weights") for point in model.points),
         "attends": any(point.endswith(".weights") for point in model.points),
-        **capabilities(opened),
+        **capabilities(loaded),
     }
 
 
@@ -155,12 +155,12 @@ async def _body(request: Request, largest: int) -> dict[str, Any]:
     return found
 
 
-async def _patiently(request: Request, patience: Deadline, work: Any) -> dict[str, Any]:
+async def _patiently(request: Request, deadline: Deadline, work: Any) -> dict[str, Any]:
     """The work in a thread of its own, told to stop when nobody waits for it any more."""
     doing = asyncio.create_task(asyncio.to_thread(work))
     while not doing.done():
         await asyncio.wait({doing}, timeout=0.25)
         if not doing.done() and await request.is_disconnected():
-            patience.cancel()
+            deadline.cancel()
     found: dict[str, Any] = doing.result()
     return found

@@ -22,11 +22,11 @@ def attentions(model: Model) -> dict[str, Attention]:
 
 
 @contextmanager
-def ablate_heads(model: Model, mutes: Sequence[AblatedHead]) -> Iterator[None]:
+def ablate_heads(model: Model, ablated: Sequence[AblatedHead]) -> Iterator[None]:
     """Inside, the output projection sees zeros where the silenced heads' values would be."""
     found, hooks = attentions(model), []
     chosen: dict[str, set[int]] = {}
-    for mute in mutes:
+    for mute in ablated:
         chosen.setdefault(f"{mute.stage}.blocks.{mute.layer}.{mute.part}", set()).add(mute.head)
     try:
         for name, heads in chosen.items():

@@ -18,11 +18,11 @@ class ImageFolder:
     @classmethod
     def of(cls, folder: Path) -> ImageFolder:
         if not folder.is_dir():
-            raise DataError(f"{folder} is no folder; --pictures wants one with pictures in it.")
+            raise DataError(f"{folder} is no folder; --images takes a folder with images in it.")
         found = sorted(path for level in range(DEPTH) for path in folder.glob("*/" * level + "*") if is_image(path))
         inside = [path for path in found if path.is_file() and not path.is_symlink()]
         if not inside:
-            raise DataError(f"{folder} has no pictures in it.")
+            raise DataError(f"{folder} has no images in it.")
         return cls(inside[:MOST])
 
     def __len__(self) -> int:

@@ -77,8 +77,8 @@ class ModelInput:
 class LoadedModel:
     def __init__(self, model: Model, tokenizer: Tokenizer | None, task: Any = None) -> None:
         self.model, self.tokenizer, self.task = model, tokenizer, task
-        self.processor = _processor(model) if self.reads_pictures else None
-        self.extractor = find_extractor(model, None) if self.reads_sounds else None
+        self.processor = _processor(model) if self.reads_images else None
+        self.extractor = find_extractor(model, None) if self.reads_audio else None
         self.reader = find_reader(model)  # of clips, sets or tables
         self.gallery: ImageFolder | None = None
         self.lock = Lock()  # taps and hooks are the model's own: one question at a time
@@ -102,12 +102,12 @@ class LoadedModel:
         return "input_ids" in self.model.names
 
     @property
-    def reads_pictures(self) -> bool:
+    def reads_images(self) -> bool:
         films = any(isinstance(stage.inputs, VideoInput) for stage in self.stages)
         return "pixel_values" in self.model.names and not films
 
     @property
-    def reads_sounds(self) -> bool:
+    def reads_audio(self) -> bool:
         return any(isinstance(stage.inputs, (SpectrogramInput, MelConvInput)) for stage in self.stages)
 
     @property
@@ -118,7 +118,7 @@ class LoadedModel:
     @property
     def continues(self) -> bool:
         """A decoder that goes on with its text."""
-        return self.reads_text and not self.writes and any(one.remembers for one in self.stages) and bool(self.language)
+        return self.reads_text and not self.writes and any(one.has_cache for one in self.stages) and bool(self.language)
 
     @property
     def reads_pairs(self) -> bool:
@@ -148,93 +148,93 @@ class LoadedModel:
 
     # A pass.
 
-    def look(self, ask: ViewRequest, patience: Deadline) -> tuple[ModelInput, Trace]:
+    def trace(self, request: ViewRequest, deadline: Deadline) -> tuple[ModelInput, Trace]:
         """The input and the pass through the model; the same question finds the pass of the last time."""
-        key = ask.key()
+        key = request.key()
         if key not in self.passes:
-            subject = self.subject(ask, patience)
-            self.keep(key, subject, trace(self.model, subject.batch, ask.silence, patience))
+            subject = self.subject(request, deadline)
+            self.keep(key, subject, trace(self.model, subject.batch, request.silence, deadline))
         self.passes.move_to_end(key)
         return self.passes[key]
 
-    def keep(self, key: tuple[object, ...], subject: ModelInput, seen: Trace) -> None:
+    def keep(self, key: tuple[object, ...], model_input: ModelInput, seen: Trace) -> None:
         """Remember a pass; those that were not asked about for longest make room."""
-        self.passes[key] = subject, seen
+        self.passes[key] = model_input, seen
         while len(self.passes) > 1 and self._too_much():
             self.passes.popitem(last=False)
 
     def _too_much(self) -> bool:
         return len(self.passes) > KEPT or sum(one.size() for _, one in self.passes.values()) > KEPT_BYTES
 
-    def subject(self, ask: ViewRequest, patience: Deadline) -> ModelInput:
-        if not (self.reads_text or self.reads_pictures or self.reads_sounds or self.reader):
+    def subject(self, request: ViewRequest, deadline: Deadline) -> ModelInput:
+        if not (self.reads_text or self.reads_images or self.reads_audio or self.reader):
             raise InputError(f"A {self.model.family} model reads nothing that can be given here.")
         batch: dict[str, Any] = {}
         words: dict[str, list[TokenLabel]] = {}
         image = None
         shown: Shown = {}
         if self.reader is not None:
-            batch, shown = read_input(self.reader, ask)
-            batch |= autoregressive_inputs(self, ask, batch, patience)
-        if self.reads_pictures:
-            batch, image = self._picture(ask)
-            batch |= autoregressive_inputs(self, ask, batch, patience)
-        if self.reads_sounds:
-            batch, image, shown = self._sound(ask)
+            batch, shown = read_input(self.reader, request)
+            batch |= autoregressive_inputs(self, request, batch, deadline)
+        if self.reads_images:
+            batch, image = self._picture(request)
+            batch |= autoregressive_inputs(self, request, batch, deadline)
+        if self.reads_audio:
+            batch, image, shown = self._sound(request)
         if self.reads_text:
-            given, found = self._text(ask)
+            given, found = self._text(request)
             batch |= given
             words = {stage.name: found for stage in self.stages if "input_ids" in stage.names}
         if self.language is not None and "logits_to_keep" in self.model.names:
             batch["logits_to_keep"] = 1  # other places are scored when they are asked for
         if not self.writes:
             return ModelInput(batch, words, image=image, shown=shown)
-        said, answers = self._answer(ask, batch, patience)
+        said, answers = self._answer(request, batch, deadline)
         batch["decoder_input_ids"] = torch.tensor([[word.id for word in said]], dtype=torch.long)
         decoder = next(stage.name for stage in self.stages if "decoder_input_ids" in stage.names)
         return ModelInput(batch, {**words, decoder: said}, answers, image, shown)
 
-    def _text(self, ask: ViewRequest) -> tuple[dict[str, Any], list[TokenLabel]]:
-        ask = ask if ask.pair else ask.replace(pair=None)
-        words, types = self.cut(ask.text, ask.pair)
+    def _text(self, request: ViewRequest) -> tuple[dict[str, Any], list[TokenLabel]]:
+        request = request if request.pair else request.replace(pair=None)
+        words, types = self.tokenize(request.text, request.pair)
         if not words:
             raise InputError("There is no text to read; write some.")
         words = [*(TokenLabel(number, "▢", "▢") for number in image_placeholder_ids(self.model)), *words]
-        if ask.pair is not None and "token_type_ids" in self.model.names and len(types) != len(words):
+        if request.pair is not None and "token_type_ids" in self.model.names and len(types) != len(words):
             raise InputError(f"This {self.model.family} model reads no second text; leave the pair out.")
         limit = min(stage.limit or MOST_TOKENS for stage in self.stages if "input_ids" in stage.names)
         if len(words) > min(limit, MOST_TOKENS):
             raise InputError(f"The text has {len(words):,} tokens; the most is {min(limit, MOST_TOKENS):,}.")
-        if ask.padding:
-            return self._padded(ask, words, types)
+        if request.padding:
+            return self._padded(request, words, types)
         batch = {"input_ids": torch.tensor([[word.id for word in words]])}
-        if ask.pair is not None and "token_type_ids" in self.model.names:
+        if request.pair is not None and "token_type_ids" in self.model.names:
             batch["token_type_ids"] = torch.tensor([types])
         return batch, words
 
     def _padded(
-        self, ask: ViewRequest, words: list[TokenLabel], types: list[int]
+        self, request: ViewRequest, words: list[TokenLabel], types: list[int]
     ) -> tuple[dict[str, Any], list[TokenLabel]]:
         """The text beside tokens that mean nothing, as in a batch with longer ones."""
         if "attention_mask" not in self.model.names:
             raise InputError(f"A {self.model.family} model takes no padding.")
         known = self.tokenizer.pad_id if self.tokenizer is not None else None
-        padding = [TokenLabel(known or 0, "[pad]", "")] * ask.padding
-        spread = (padding, words) if ask.padding_left else (words, padding)
+        padding = [TokenLabel(known or 0, "[pad]", "")] * request.padding
+        spread = (padding, words) if request.padding_left else (words, padding)
         real = [int(one is words) for one in spread for _ in one]
         found = [*spread[0], *spread[1]]
         batch = {"input_ids": torch.tensor([[word.id for word in found]]), "attention_mask": torch.tensor([real])}
-        if ask.pair is not None and "token_type_ids" in self.model.names:
-            blank = [0] * ask.padding
-            batch["token_type_ids"] = torch.tensor([[*blank, *types] if ask.padding_left else [*types, *blank]])
+        if request.pair is not None and "token_type_ids" in self.model.names:
+            blank = [0] * request.padding
+            batch["token_type_ids"] = torch.tensor([[*blank, *types] if request.padding_left else [*types, *blank]])
         return batch, found
 
-    def cut(self, text: str, pair: str | None = None, special: bool = True) -> tuple[list[TokenLabel], list[int]]:
+    def tokenize(self, text: str, pair: str | None = None, special: bool = True) -> tuple[list[TokenLabel], list[int]]:
         """Tokens and their types. Without a tokenizer the text is ids: "12 7 7"."""
         if self.tokenizer is None:
             return _ids(text), []
         row = self.tokenizer.encodings(text, pair, special=special, fast=False)[0]
-        spans = self.tokenizer.spans(row, text, pair)
+        spans = self.tokenizer.offsets(row, text, pair)
         sides = [("", text, pair or "")[0 if owner is None else owner + 1] for owner in row.sequence_ids]
         words = zip(self.words(row.ids), spans, sides, strict=True)
         found = [replace(word, start=a, end=b, source=side[a:b]) for word, (a, b), side in words]
@@ -246,76 +246,84 @@ class LoadedModel:
             return [TokenLabel(number, str(number), str(number)) for number in ids]
         tokenizer = self.tokenizer.target if target else self.tokenizer
         raw = [tokenizer.engine.id_to_token(number) or "" for number in ids]
-        return [TokenLabel(*one) for one in zip(ids, tokenizer.pieces(ids), raw, strict=True)]
+        return [TokenLabel(*one) for one in zip(ids, tokenizer.tokens(ids), raw, strict=True)]
 
-    def _picture(self, ask: ViewRequest) -> tuple[dict[str, Any], Any]:
+    def _picture(self, request: ViewRequest) -> tuple[dict[str, Any], Any]:
         from anyformer.data.images.image_file import pillow
 
         assert self.processor is not None
-        opened = ImageFile.of(ask.file("picture")).open(self.processor.mode)
+        opened = ImageFile.of(request.file("picture")).open(self.processor.mode)
         if isinstance(self.task, PictureTextTask):
             opened = self.task.fit_picture(opened, "the picture")
         pixels = resize_image(self, opened)
         stacked = self.processor.stack([pixels])
         shown = pixels.transpose(1, 2, 0)
         image = pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
-        return self.processor.normalise(stacked["pixels"], stacked.get("sizes")), image
+        return self.processor.normalize(stacked["pixels"], stacked.get("sizes")), image
 
-    def _sound(self, ask: ViewRequest) -> tuple[dict[str, Any], Any, Shown]:
+    def _sound(self, request: ViewRequest) -> tuple[dict[str, Any], Any, Shown]:
         """Features, their picture (mels from top to bottom, low tones first, and time along), and the wave."""
         from anyformer.data.images.image_file import pillow
 
         assert self.extractor is not None
-        sound = as_audio(ask.file("sound"))
+        sound = as_audio(request.file("sound"))
         features = extract_features(self.extractor, sound)
         mels = features if self.extractor.kind == "whisper" else features.T
         low, high = mels.aminmax()
         shown = (
             (255 - (mels - low) / (high - low).clamp(min=1e-6) * 255).to(torch.uint8).numpy()
         )  # ink where it is loud
-        wave = sound.open(self.extractor.rate)
-        drawn: Shown = {"kind": "sound", "wave": wave, "rate": self.extractor.rate}
+        wave = sound.open(self.extractor.sampling_rate)
+        drawn: Shown = {"kind": "sound", "wave": wave, "rate": self.extractor.sampling_rate}
         return {self.extractor.field: features[None]}, pillow().Image.fromarray(shown), drawn
 
     def _answer(
-        self, ask: ViewRequest, batch: dict[str, Any], patience: Deadline
+        self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline
     ) -> tuple[list[TokenLabel], list[TokenLabel]]:
         """What the decoder reads, and what it says at each place: one word later."""
-        if ask.target is None:
-            ids = self._said(ask, batch, patience)
+        if request.target is None:
+            ids = self._generated_ids(request, batch, deadline)
         else:
             target = self.tokenizer.target if self.tokenizer is not None else None
-            cut = [word.id for word in _ids(ask.target)] if target is None else target.encode(ask.target, special=False)
+            cut = (
+                [word.id for word in _ids(request.target)]
+                if target is None
+                else target.encode(request.target, special=False)
+            )
             end = self.end
-            ids = [*self._opening(ask, batch, patience), *cut, *([] if end is None else [end])]
+            ids = [*self._opening(request, batch, deadline), *cut, *([] if end is None else [end])]
         words = self.words(ids, target=True)
         return words[:-1], words[1:]
 
     @property
     def _hears(self) -> bool:
         """A model of speech, which generates new tokens alone: neither what they follow nor the end."""
-        return self.reads_sounds and window_frames(self.model) is not None
+        return self.reads_audio and window_frames(self.model) is not None
 
-    def _said(self, ask: ViewRequest, batch: dict[str, Any], patience: Deadline) -> list[int]:
+    def _generated_ids(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline) -> list[int]:
         """What the model writes by itself, from the start token to the end where it came to one."""
-        ids = self.generate(ask, batch, patience)
+        ids = self.generate(request, batch, deadline)
         if not self._hears:
             return ids
         wish = read_speech_options(self.model, self.ending(), long=False)
-        whole = [*self._opening(ask, batch, patience), *ids]
-        most = ask.new_tokens if ask.new_tokens is not None else self.decoding.get("max_new_tokens", wish.room)
-        ended = len(ids) < most and len(whole) < wish.room
+        whole = [*self._opening(request, batch, deadline), *ids]
+        most = (
+            request.new_tokens
+            if request.new_tokens is not None
+            else self.decoding.get("max_new_tokens", wish.max_prompt)
+        )
+        ended = len(ids) < most and len(whole) < wish.max_prompt
         return [*whole, wish.end] if ended else whole
 
     @torch.inference_mode()
-    def _opening(self, ask: ViewRequest, batch: dict[str, Any], patience: Deadline) -> list[int]:
+    def _opening(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline) -> list[int]:
         """What every answer begins with: the start token, and for models of speech the language and the task."""
         start = self.model.decoder_start
         assert start is not None
         if not self._hears:
             return [start]
         wish = read_speech_options(self.model, self.ending(), long=False)
-        with watched(self.model, None, [], patience), ablate_heads(self.model, ask.silence):
+        with watched(self.model, None, [], deadline), ablate_heads(self.model, request.silence):
             return cast("list[int]", decoder_prompts(self.model, batch["input_features"], wish)[0].tolist())
 
     @property
@@ -329,10 +337,10 @@ class LoadedModel:
         """How the model writes: as its task does, on the command line and in Python."""
         return {"max_new_tokens": NEW} if self.task is None else dict(self.task.decoding)
 
-    def generate(self, ask: ViewRequest, batch: dict[str, Any], patience: Deadline, **options: Any) -> list[int]:
+    def generate(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline, **options: Any) -> list[int]:
         given = {name: value for name, value in batch.items() if name != "logits_to_keep"}
-        asked = {} if ask.new_tokens is None else {"max_new_tokens": ask.new_tokens}
-        with watched(self.model, None, [], patience), ablate_heads(self.model, ask.silence):
+        asked = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
+        with watched(self.model, None, [], deadline), ablate_heads(self.model, request.silence):
             made = self.model.generate(**given, **{**self.ending(), **self.decoding, **asked, **options})
         return cast("list[int]", made[0].tolist())
 

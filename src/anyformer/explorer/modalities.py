@@ -70,21 +70,27 @@ def find_reader(model: Model) -> Reader | None:
         return TableReader(numbers=numbers, means=noughts, stds=ones, categories=tuple(values), values=values)
 
 
-def read_input(reader: Reader, ask: ViewRequest) -> tuple[dict[str, Tensor], Shown]:
+def read_input(reader: Reader, request: ViewRequest) -> tuple[dict[str, Tensor], Shown]:
     """The batch, and what is drawn of it."""
     if isinstance(reader, ClipReader):
-        given = (Clip.of(sample_inputs.clip()), 1) if ask.clip is None else uploads.read_clip(ask.file("clip"), ask.row)
+        given = (
+            (Clip.of(sample_inputs.clip()), 1)
+            if request.clip is None
+            else uploads.read_clip(request.file("clip"), request.row)
+        )
         frames = reader.frames(given[0])
-        return {"pixel_values": reader.normalise(frames[None])}, {"kind": "clip", "frames": frames, "of": given[1]}
+        return {"pixel_values": reader.normalize(frames[None])}, {"kind": "clip", "frames": frames, "of": given[1]}
     if isinstance(reader, SetReader):
         width = len(reader.means)
         own = sample_inputs.points(width) * np.array(reader.stds) + np.array(reader.means)
-        items, of = (own, 1) if ask.items is None else uploads.read_set(ask.file("items"), ask.row)
+        items, of = (own, 1) if request.items is None else uploads.read_set(request.file("items"), request.row)
         batch = {name: torch.as_tensor(value)[None] for name, value in reader(items).items()}
         return batch, {"kind": "points", "items": torch.as_tensor(np.asarray(items, dtype=np.float32)), "of": of}
     columns = reader.names_of()
     row, of = (
-        (sample_inputs.row(reader), 1) if ask.items is None else uploads.read_row(ask.file("items"), ask.row, columns)
+        (sample_inputs.row(reader), 1)
+        if request.items is None
+        else uploads.read_row(request.file("items"), request.row, columns)
     )
     batch = {name: torch.as_tensor(value)[None] for name, value in reader(row).items()}
     values = ["" if row.get(name) is None else str(row[name]) for name in columns]
@@ -97,32 +103,32 @@ def crops_persons(model: Model) -> bool:
     return head_of(model, PoseHead) is not None and str(said).startswith("VitPose")
 
 
-def resize_image(opened: LoadedModel, image: Any) -> Any:
+def resize_image(loaded: LoadedModel, image: Any) -> Any:
     """8-bit pixels [channels, rows, columns] as the model sees them."""
-    assert opened.processor is not None
-    size = opened.processor.fixed
-    if size is not None and crops_persons(opened.model):
+    assert loaded.processor is not None
+    size = loaded.processor.fixed
+    if size is not None and crops_persons(loaded.model):
         return crop_person(image, (0, 0, image.width, image.height), size)[0]
-    return opened.processor.place(image)[0]
+    return loaded.processor.resize(image)[0]
 
 
 @torch.inference_mode()
 def autoregressive_inputs(
-    opened: LoadedModel, ask: ViewRequest, batch: dict[str, Any], patience: Deadline
+    loaded: LoadedModel, request: ViewRequest, batch: dict[str, Any], deadline: Deadline
 ) -> dict[str, Any]:
     """What a model must be told besides: where its joints are, in case it places them one after another; what is
     hidden from it, in case it would hide anything, which is then the same in every pass."""
-    patience.check()
-    clips, patches = _inputs(opened.model, VideoInput), opened.patches
-    if patches is not None and opened.pixels is not None:
+    deadline.check()
+    clips, patches = _inputs(loaded.model, VideoInput), loaded.patches
+    if patches is not None and loaded.pixels is not None:
         rows, columns = patches.config.grid
-        return {"noise": torch.rand(1, rows * columns, generator=seeded(ask))}
+        return {"noise": torch.rand(1, rows * columns, generator=seeded(request))}
     if isinstance(clips, VideoInput) and clips.config.mask_ratio is not None:
-        return {"bool_masked_pos": hidden_tubes(clips, clips.config.mask_ratio, ask)}
-    if _inputs(opened.model, AutoregressiveQueries) is None:
+        return {"bool_masked_pos": hidden_tubes(clips, clips.config.mask_ratio, request)}
+    if _inputs(loaded.model, AutoregressiveQueries) is None:
         return {}
-    with ablate_heads(opened.model, ask.silence):
-        return {"places": predict_keypoints(opened.model, batch["pixel_values"]).keypoints}
+    with ablate_heads(loaded.model, request.silence):
+        return {"places": predict_keypoints(loaded.model, batch["pixel_values"]).keypoints}
 
 
 def image_placeholder_ids(model: Model) -> list[int]:
@@ -137,31 +143,31 @@ def image_placeholder_ids(model: Model) -> list[int]:
     return found
 
 
-def seeded(ask: ViewRequest) -> torch.Generator:
-    return torch.Generator().manual_seed(ask.seed)
+def seeded(request: ViewRequest) -> torch.Generator:
+    return torch.Generator().manual_seed(request.seed)
 
 
-def hidden_tubes(inputs: VideoInput, share: float, ask: ViewRequest) -> Tensor:
+def hidden_tubes(inputs: VideoInput, share: float, request: ViewRequest) -> Tensor:
     """[1, tokens], True = hidden: a share of the cells, one at least and not all, through all frames."""
     times, rows, columns = inputs.config.grid
     cells = rows * columns
-    ranks = torch.rand(cells, generator=seeded(ask)).argsort().argsort()
+    ranks = torch.rand(cells, generator=seeded(request)).argsort().argsort()
     return (ranks < min(max(round(share * cells), 1), cells - 1)).repeat(times)[None]
 
 
-def capabilities(opened: LoadedModel) -> dict[str, Any]:
+def capabilities(loaded: LoadedModel) -> dict[str, Any]:
     """What the page must know to offer the right views."""
-    model, reader = opened.model, opened.reader
+    model, reader = loaded.model, loaded.reader
     return {
         "clips": isinstance(reader, ClipReader),
         "sets": isinstance(reader, SetReader),
         "tables": isinstance(reader, TableReader),
-        "hides": opened.pixels is not None or head_of(model, VideoPixelHead) is not None,
+        "hides": loaded.pixels is not None or head_of(model, VideoPixelHead) is not None,
         "poses": head_of(model, PoseHead) is not None,
         "segments": head_of(model, SegmentationHead) is not None,
         "queries": _inputs(model, LearnedQueries, AutoregressiveQueries, PatchesAndQueries) is not None
         or _anchored(model),
-        "gallery": 0 if opened.gallery is None else len(opened.gallery),
+        "gallery": 0 if loaded.gallery is None else len(loaded.gallery),
     }
 
 

@@ -85,11 +85,11 @@ class ModelList:
         found = [FoundModel(path.relative_to(folder).as_posix(), path, "here") for path in search(folder)]
         return cls(_entries([*shipped(), *found]))
 
-    def open(self, id: str, patience: Deadline) -> LoadedModel:
+    def open(self, id: str, deadline: Deadline) -> LoadedModel:
         """A model, loaded when it is first asked for; the one that was not used for longest makes room."""
         if id not in self.entries:
             raise InputError("There is no such model here; GET /api/models lists those that there are.")
-        patience.take(self.lock)
+        deadline.acquire(self.lock)
         try:
             if id not in self.held:
                 entry = self.entries[id]
@@ -138,7 +138,7 @@ def shipped() -> list[FoundModel]:
     found: list[FoundModel] = []
     if importlib.util.find_spec("anyformer.pretrained") is not None:
         ours = importlib.import_module("anyformer.pretrained").models()
-        here = [one for one in ours if one.path is not None and one.trouble is None]
+        here = [one for one in ours if one.path is not None and one.problem is None]
         found = [FoundModel(one.name, one.path, "shipped", one.about, one.task) for one in here]
     known = {one.path.resolve() for one in found}
     return [*found, *(FoundModel(name, path, "shipped") for name, path in packaged() if path.resolve() not in known)]

@@ -31,7 +31,7 @@ from anyformer.model import Stage
 from anyformer.tokens import Tokens
 
 
-def rollout_to_input(trace: Trace, stage: str, row: Tensor, patience: Deadline) -> tuple[str, Tensor]:
+def rollout_to_input(trace: Trace, stage: str, row: Tensor, deadline: Deadline) -> tuple[str, Tensor]:
     """`row` [tokens of a stage] as shares of what stands below: the stage that reads the input, and its tokens."""
     where = layout(trace, stage)
     if where is not None and where.apart:
@@ -39,7 +39,7 @@ def rollout_to_input(trace: Trace, stage: str, row: Tensor, patience: Deadline) 
     across: Tensor | None = None  # shares of the stage that is looked at
     for layer in reversed(range(len(trace.calls.get(stage, [])))):
         for site in reversed(_sites(trace, stage, layer)):
-            patience.check()
+            deadline.check()
             weights = mean_attention(trace, site)
             kept = 0.5 if trace.sublayer(site).config.residual else 0.0
             seen = (1 - kept) * row @ weights
@@ -48,14 +48,14 @@ def rollout_to_input(trace: Trace, stage: str, row: Tensor, patience: Deadline) 
             else:
                 row = seen + kept * row
     if across is not None:
-        return rollout_to_input(trace, trace.memory_stage(stage), across, patience)
+        return rollout_to_input(trace, trace.memory_stage(stage), across, deadline)
     source = _source_stage(trace, stage)
     if source is None:
         return stage, row
     name, mine, its = source
     below = torch.zeros(trace.tokens(name).x.shape[1])
     below[its] = row[mine]
-    return rollout_to_input(trace, name, below, patience)
+    return rollout_to_input(trace, name, below, deadline)
 
 
 def _sites(trace: Trace, stage: str, layer: int) -> list[AttentionSite]:
@@ -85,14 +85,14 @@ def _source_stage(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
 def pooling(head: Head) -> str | None:
     """How a head makes one answer of many tokens: by their mean, or by attention; None: it reads one, or each."""
     if isinstance(head, ClassificationHead):
-        return head.config.gather if head.config.gather != "first" else None
+        return head.config.pooling if head.config.pooling != "first" else None
     return "mean" if isinstance(head, PooledClassificationHead) and head.config.pooling == "mean" else None
 
 
 @torch.inference_mode()
 def pooled_row(trace: Trace, head: Head) -> Tensor:
     """[tokens of the stage that it reads]: how much each counts in the answer."""
-    tokens = trace.run.tokens[head.reads].pad()
+    tokens = trace.run.tokens[head.stage].pad()
     real = torch.ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.mask is None else tokens.mask
     skip = head.config.skip if isinstance(head, ClassificationHead) else 0
     row = torch.zeros(tokens.x.shape[1])

@@ -17,8 +17,8 @@ LAST = 65_535
 TRIES = 20  # ports after the usual one, where that is taken
 
 
-def serve(models: Sequence[Path], port: int | None = None, browser: bool = True, pictures: Path | None = None) -> None:
-    """Serve until interrupted. `pictures` is a folder that a detector's query slots are drawn over."""
+def serve(models: Sequence[Path], port: int | None = None, browser: bool = True, images: Path | None = None) -> None:
+    """Serve until interrupted. `images` is a folder that a detector's query slots are drawn over."""
     try:
         import uvicorn
 
@@ -26,7 +26,7 @@ def serve(models: Sequence[Path], port: int | None = None, browser: bool = True,
     except ImportError:
         raise ConfigError("The explorer takes FastAPI and uvicorn: pip install 'anyformer[explore]'.") from None
     shelf = ModelList.of(models) if models else ModelList.around(Path.cwd())
-    shelf.gallery = None if pictures is None else ImageFolder.of(pictures)
+    shelf.gallery = None if images is None else ImageFolder.of(images)
     with free_socket(port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         print(f"The explorer is at {address} with {len(shelf.entries)} models; Ctrl-C ends it.", flush=True)

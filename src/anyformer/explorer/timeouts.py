@@ -13,19 +13,19 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.until = time.monotonic() + seconds
-        self.gone = Event()
+        self.cancelled = Event()
 
     def cancel(self) -> None:
         """Whoever asked has left."""
-        self.gone.set()
+        self.cancelled.set()
 
     def check(self) -> None:
-        if self.gone.is_set():
+        if self.cancelled.is_set():
             raise StoppedError("The request was cancelled.")
         if time.monotonic() > self.until:
             raise StoppedError(f"This took longer than {self.seconds:.0f} s and was stopped; give it a shorter input.")
 
-    def take(self, lock: Lock) -> None:
+    def acquire(self, lock: Lock) -> None:
         """Wait for a model that somebody else is using."""
         while not lock.acquire(timeout=0.05):
             self.check()

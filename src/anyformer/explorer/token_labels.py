@@ -14,20 +14,20 @@ from anyformer.heads.segment import MaskSegmentationHead
 from anyformer.tasks.text import labels_of
 
 
-def token_names(opened: LoadedModel, subject: ModelInput, trace: Trace, stage: str) -> list[str]:
+def token_names(loaded: LoadedModel, model_input: ModelInput, trace: Trace, stage: str) -> list[str]:
     """The names of a stage's tokens, in their order."""
     length = trace.tokens(stage).x.shape[1]
-    words = [word.text for word in subject.words.get(stage, [])]
+    words = [word.text for word in model_input.words.get(stage, [])]
     if len(words) == length:
         return words
     where = layout(trace, stage)
     if where is None:
-        joints = skeleton(opened).names if head_of(opened.model, PoseHead) is not None else ()
+        joints = skeleton(loaded).names if head_of(loaded.model, PoseHead) is not None else ()
         return list(joints) if len(joints) == length else _numbers(length)
-    behind = words if len(words) == where.after else _classes(opened, where.after)
+    behind = words if len(words) == where.after else _classes(loaded, where.after)
     each = TokenLayout(where.shape[1:], where.before) if where.apart else where
     found = [""] * each.positions
-    for position, name in enumerate([*_first(each.before), *cell_names(subject, each), *behind]):
+    for position, name in enumerate([*_first(each.before), *cell_names(model_input, each), *behind]):
         found[each.token(position)] = name
     return found
 
@@ -36,16 +36,16 @@ def group_names(trace: Trace, site: AttentionSite) -> list[str]:
     """Of attention along one axis of a clip, which is shown for the first cell, or for the first frame."""
     where = layout(trace, site.stage)
     assert where is not None
-    if trace.sublayer(site).config.grouping == "time":
+    if trace.sublayer(site).config.axis == "time":
         return [f"frame {i}" for i in range(where.shape[0])]
     rows, columns = where.shape[1:]
     return [*_first(where.before), *(f"{row},{column}" for row in range(rows) for column in range(columns))]
 
 
-def cell_names(subject: ModelInput, where: TokenLayout) -> list[str]:
+def cell_names(model_input: ModelInput, where: TokenLayout) -> list[str]:
     if len(where.shape) == 1:
-        words = next((words for words in subject.words.values() if len(words) == where.cells), [])
-        return subject.shown.get("columns") or [word.text for word in words] or _numbers(where.cells)
+        words = next((words for words in model_input.words.values() if len(words) == where.cells), [])
+        return model_input.shown.get("columns") or [word.text for word in words] or _numbers(where.cells)
     rows, columns = where.shape[-2:]
     picture = [f"{row},{column}" for row in range(rows) for column in range(columns)]
     picture = _numbers(columns) if rows == 1 else picture
@@ -56,8 +56,8 @@ def _first(n: int) -> list[str]:
     return ["class", "distill"][:n] if n <= 2 else _numbers(n)
 
 
-def _classes(opened: LoadedModel, n: int) -> Sequence[str]:
-    labels = labels_of(opened.model) if head_of(opened.model, MaskSegmentationHead) is not None else []
+def _classes(loaded: LoadedModel, n: int) -> Sequence[str]:
+    labels = labels_of(loaded.model) if head_of(loaded.model, MaskSegmentationHead) is not None else []
     return labels if len(labels) == n else _numbers(n)
 
 
@@ -65,10 +65,10 @@ def _numbers(n: int) -> list[str]:
     return [str(i) for i in range(n)]
 
 
-def skeleton(opened: LoadedModel) -> Skeleton:
+def skeleton(loaded: LoadedModel) -> Skeleton:
     """The joints of a model of poses, and its bones where training was told of them."""
-    said = opened.model.origin.settings.get("task", {})
-    labels = said.get("labels") or labels_of(opened.model)
+    said = loaded.model.origin.settings.get("task", {})
+    labels = said.get("labels") or labels_of(loaded.model)
     if labels and str(labels[0]).startswith("LABEL_"):
         return Skeleton.of({}, len(labels))
     return Skeleton.of({"joints": labels, "bones": said.get("bones", ())}, len(labels))

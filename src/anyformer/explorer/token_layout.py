@@ -116,7 +116,7 @@ def attention_map(trace: Trace, site: AttentionSite, position: int) -> Tensor:
     where = layout(trace, key_stage(trace, site))
     if where is None:
         raise InputError("What is attended to here are not parts of the input, or most of them were dropped.")
-    grouping = trace.sublayer(site).config.grouping
+    grouping = trace.sublayer(site).config.axis
     own = None if trace.sublayer(site).crosses else where
     if grouping == "all" and not where.apart:
         return where.over(trace.row_weights(site, position if own is None else own.token(position)))
@@ -149,7 +149,7 @@ def _frame_by_frame(where: TokenLayout, every: Tensor, position: int) -> Tensor:
 
 def mean_attention(trace: Trace, site: AttentionSite) -> Tensor:
     """[tokens, keys]: the mean of the heads, of a clip whose attention is along one axis as of all its tokens."""
-    grouping = trace.sublayer(site).config.grouping
+    grouping = trace.sublayer(site).config.axis
     if grouping == "all":
         return trace.mean_weights(site)
     where = layout(trace, site.stage)

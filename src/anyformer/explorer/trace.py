@@ -164,7 +164,7 @@ class Trace:
         last = query.shape[2] if last is None else last
         for start in range(first, last, ROWS):
             stop = min(start + ROWS, last)
-            _, far = mask.reach(start, stop, keys)
+            _, far = mask.key_range(start, stop, keys)
             part = None if bias is None else bias[..., start:stop, :far]
             some = query[:, :, start:stop], key[:, :, :far]
             found = attention_weights(
@@ -231,27 +231,27 @@ def _parts(block: Block, crossing: bool) -> list[tuple[str, int, bool]]:
 
 
 @torch.inference_mode()
-def trace(model: Model, batch: dict[str, Any], mutes: Sequence[AblatedHead], patience: Deadline) -> Trace:
+def trace(model: Model, batch: dict[str, Any], ablated: Sequence[AblatedHead], deadline: Deadline) -> Trace:
     """Run the model once, as it always runs, and keep what its blocks were given."""
     kept: dict[str, list[BlockCall]] = {name: [] for name in model.stages}
     runs: list[ForwardContext] = []
     began = time.perf_counter()
-    with watched(model, kept, runs, patience), ablate_heads(model, mutes):
+    with watched(model, kept, runs, deadline), ablate_heads(model, ablated):
         output = model(**batch)
     calls = {stage: each for stage, each in kept.items() if each}
-    return Trace(model, batch, tuple(mutes), runs[-1], output, time.perf_counter() - began, calls)
+    return Trace(model, batch, tuple(ablated), runs[-1], output, time.perf_counter() - began, calls)
 
 
 @contextmanager
 def watched(
-    model: Model, kept: dict[str, list[BlockCall]] | None, runs: list[ForwardContext], patience: Deadline
+    model: Model, kept: dict[str, list[BlockCall]] | None, runs: list[ForwardContext], deadline: Deadline
 ) -> Iterator[None]:
     """Inside, every block asks for patience before it starts; with `kept`, what it is given is kept."""
     hooks = []
     for name, stage in cast("dict[str, Stage]", dict(model.stages.items())).items():
         hooks.append(stage.register_forward_pre_hook(lambda _, given: runs.append(given[0])))
         for index, block in enumerate(stage.stack.blocks if stage.stack is not None else ()):
-            clock = _Clock(index, kept[name] if kept is not None else None, patience)
+            clock = _Clock(index, kept[name] if kept is not None else None, deadline)
             hooks.append(block.register_forward_pre_hook(clock.before))
             hooks.append(block.register_forward_hook(clock.after))
     try:
@@ -264,8 +264,8 @@ def watched(
 class _Clock:
     """The two hooks of one block."""
 
-    def __init__(self, index: int, calls: list[BlockCall] | None, patience: Deadline) -> None:
-        self.index, self.calls, self.patience = index, calls, patience
+    def __init__(self, index: int, calls: list[BlockCall] | None, deadline: Deadline) -> None:
+        self.index, self.calls, self.patience = index, calls, deadline
         self.began = 0.0
 
     def before(self, block: nn.Module, given: tuple[Any, ...]) -> None:

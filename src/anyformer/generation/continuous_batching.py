@@ -54,7 +54,7 @@ def generate_many(
         raise InputError("generate_many takes no prefix_allowed_tokens_fn, which is asked by the row; use generate.")
     if given.get("assistant_model") is not None or given.get("prompt_lookup_num_tokens"):
         raise InputError("generate_many takes no draft: its rows are never at the same place; use generate for that.")
-    if any(isinstance(part, Rotary) and part.rope.kind == "dynamic" for part in model.modules()):
+    if any(isinstance(part, Rotary) and part.rope.rope_type == "dynamic" for part in model.modules()):
         raise InputError(
             "This model's rotary positions depend on the longest row of a batch; use generate, one by one."
         )
@@ -65,11 +65,11 @@ def generate_many(
 def run(refill: ContinuousBatcher) -> Iterator[tuple[int, Tensor]]:
     """The caller's code runs in `read` and at `yield`: outside of inference mode."""
     while True:
-        refill.jobs.read()
+        refill.jobs.prefetch()
         if not refill.jobs.waiting and not any(refill.rows):
             return
-        for job in refill.turn():
-            yield job.index, torch.tensor(job.said, device=job.ids.device)
+        for job in refill.step():
+            yield job.index, torch.tensor(job.generated_ids, device=job.ids.device)
 
 
 class ContinuousBatcher:
@@ -83,25 +83,25 @@ class ContinuousBatcher:
         self.kept: OrderedDict[Any, DecodeGraph] = OrderedDict()  # its own: between two turns others may decode
         self.room = 0  # columns that are left in the recording
         self.scores = torch.empty(0, device=model.device)
-        self.dice: list[torch.Generator] = []  # one a row, or none where nothing is drawn
+        self.generators: list[torch.Generator] = []  # one a row, or none where nothing is drawn
         self.limits: list[Processor] = []
         self.stops: StopStrings | None = None
         self.read = torch.empty(0, dtype=torch.long, device=model.device)  # one a row: how far a stop string is there
         self.end = torch.empty(0, dtype=torch.long, device=model.device)
 
     @torch.inference_mode()
-    def turn(self) -> list[Request]:
+    def step(self) -> list[Request]:
         """Fill the free rows, then go on for as long as no row can be full; gives the jobs that are finished."""
         self._fill()
         live = [job for job in self.rows if job is not None]
-        patience = 1 if any(job.rules for job in live) else check_every(self.model.device)
+        patience = 1 if any(job.processors for job in live) else check_every(self.model.device)
         steps: list[Tensor] = []
-        for n in range(min(patience, *(job.left for job in live))):
+        for n in range(min(patience, *(job.remaining_tokens for job in live))):
             if n:
                 self._step(steps[-1][0])
-            token = self._choose()
+            token = self._next_tokens()
             steps.append(torch.stack([token, self._ends(token)]))
-        finished = self._note(torch.stack(steps).tolist())
+        finished = self._append_tokens(torch.stack(steps).tolist())
         if any(self.rows):
             self._step(steps[-1][0])
         return finished
@@ -111,11 +111,11 @@ class ContinuousBatcher:
         free = [row for row, job in enumerate(self.rows) if job is None]
         if self.rows and len(free) < max(len(self.rows) // SHARE, 1):
             return
-        taken = self.jobs.take(len(free) if self.rows else self.jobs.ahead)
+        taken = self.jobs.next_requests(len(free) if self.rows else self.jobs.ahead)
         if not self.rows:
             self._start(taken)
         elif taken:
-            self._admit(free[: len(taken)], taken)
+            self._insert(free[: len(taken)], taken)
         live = len(self.rows) - len(free)
         if not taken and (live <= len(self.rows) // 2 or self.recording is None):  # other sizes are recorded anew
             self._shrink()
@@ -124,47 +124,47 @@ class ContinuousBatcher:
         plan = jobs[0].plan
         self.rows = list(jobs)
         self.limits = sampling_processors(plan)
-        self.dice = [job.die for job in jobs if job.die is not None]
-        self.end = torch.tensor(plan.end, dtype=torch.long, device=self.model.device)
-        self.stops = plan.stops
+        self.generators = [job.generator for job in jobs if job.generator is not None]
+        self.end = torch.tensor(plan.eos_ids, dtype=torch.long, device=self.model.device)
+        self.stops = plan.stop_strings
         self.read = self._begun(jobs)
         self.state, self.scores = self._prefill(jobs)
 
-    def _admit(self, free: list[int], jobs: list[Request]) -> None:
+    def _insert(self, free: list[int], jobs: list[Request]) -> None:
         state, scores = self._prefill(jobs)
         rows = torch.tensor(free, device=scores.device)
-        self._settle()
+        self._sync_from_graph()
         insert_rows(self.state, rows, state)
         compact(self.state)
         self.scores = self.scores.index_copy(0, rows, scores)
         self.read = self.read.index_copy(0, rows, self._begun(jobs))
         for row, job in zip(free, jobs, strict=True):
             self.rows[row] = job
-            if job.die is not None:
-                self.dice[row] = job.die
+            if job.generator is not None:
+                self.generators[row] = job.generator
 
     def _prefill(self, jobs: list[Request]) -> tuple[Cache, Tensor]:
         if not self.jobs.reads_source:
             return prefill(self.model, collate(jobs, "left"), None)
-        begin = torch.tensor([job.said for job in jobs], device=self.model.device)
+        begin = torch.tensor([job.generated_ids for job in jobs], device=self.model.device)
         return prefill(self.model, collate(jobs, "right"), begin)
 
     def _shrink(self) -> None:
         live = [row for row, job in enumerate(self.rows) if job is not None]
         rows = torch.tensor(live, device=self.scores.device)
-        self._settle()
-        self.state.select(rows)
+        self._sync_from_graph()
+        self.state.reorder(rows)
         compact(self.state)
         self.scores = self.scores.index_select(0, rows)
         self.read = self.read.index_select(0, rows)
         self.rows = [self.rows[row] for row in live]
-        self.dice = [self.dice[row] for row in live] if self.dice else []
+        self.generators = [self.generators[row] for row in live] if self.generators else []
 
     def _step(self, tokens: Tensor) -> None:
         tokens = tokens.clamp(min=0)  # of rows that are over
         name = decoding_stage(self.model).names[0]
         if self.recording is not None and self.room == 0:
-            self._settle()
+            self._sync_from_graph()
             compact(self.state, spare=1)
         if self.recording is None and can_capture(self.model, self.state, LEAST):
             self.recording = get_graph(self.kept, self.model, name, self.state, self.state.length + GROW_BY)
@@ -175,21 +175,21 @@ class ContinuousBatcher:
             self.room -= 1
             self.scores = self.recording.step(self.model, name, tokens)
 
-    def _settle(self) -> None:
+    def _sync_from_graph(self) -> None:
         """Take back from the recording what it remembers, before rows come or go."""
         if self.recording is not None:
-            self.recording.state.give(self.state)
+            self.recording.state.copy_back(self.state)
             self.recording = None
 
-    def _choose(self) -> Tensor:
+    def _next_tokens(self) -> Tensor:
         """The next token of each row [R], -1 if all are forbidden; that of a free row means nothing."""
         self._check()
-        scores = self._obey(self.scores)
-        if not self.dice:
+        scores = self._apply_processors(self.scores)
+        if not self.generators:
             return pick(scores, scores)
         for limit in self.limits:
             scores = limit(scores, self.end[None])  # none of them looks at what was said
-        return pick(scores + gumbel(scores, self.dice), scores)
+        return pick(scores + gumbel(scores, self.generators), scores)
 
     def _ends(self, token: Tensor) -> Tensor:
         """Which of these tokens [R] end their rows."""
@@ -203,27 +203,27 @@ class ContinuousBatcher:
         """How much of a stop string each row's text ends with [n]."""
         if self.stops is None:
             return torch.zeros(len(jobs), dtype=torch.long, device=self.model.device)
-        said = (torch.tensor([job.said], device=self.model.device) for job in jobs)
+        said = (torch.tensor([job.generated_ids], device=self.model.device) for job in jobs)
         return torch.cat([self.stops.begin(row) for row in said])
 
-    def _obey(self, scores: Tensor) -> Tensor:
+    def _apply_processors(self, scores: Tensor) -> Tensor:
         """The rules, for the rows of the same lengths together: they count from the prompt and read what was said."""
         alike: dict[tuple[int, int], list[int]] = {}
         for row, job in enumerate(self.rows):
-            if job is not None and job.rules:
-                alike.setdefault((id(job.rules), len(job.said)), []).append(row)
+            if job is not None and job.processors:
+                alike.setdefault((id(job.processors), len(job.generated_ids)), []).append(row)
         for rows in alike.values():
             jobs = [job for job in (self.rows[row] for row in rows) if job is not None]
             at = torch.tensor(rows, device=scores.device)
-            spoken = [job.said if self.jobs.reads_source else job.spoken(scores.shape[1]) for job in jobs]
+            spoken = [job.generated_ids if self.jobs.reads_source else job.history_ids(scores.shape[1]) for job in jobs]
             history = torch.tensor(spoken, device=scores.device)
             ruled = scores.index_select(0, at)
-            for rule in jobs[0].rules:
+            for rule in jobs[0].processors:
                 ruled = rule(ruled, history)
             scores = scores.index_copy(0, at, ruled)
         return scores
 
-    def _note(self, steps: list[list[list[int]]]) -> list[Request]:
+    def _append_tokens(self, steps: list[list[list[int]]]) -> list[Request]:
         """Write down tokens, and whether each ends its row: steps x 2 x rows. Rows that are finished become free."""
         free, finished = [], []
         for row, job in enumerate(self.rows):
@@ -233,8 +233,8 @@ class ContinuousBatcher:
                 if tokens[row] < 0:
                     warn_stuck(job.plan, [job.index])
                 else:
-                    job.said.append(tokens[row])
-                if ends[row] or not job.left:
+                    job.generated_ids.append(tokens[row])
+                if ends[row] or not job.remaining_tokens:
                     free.append(row)
                     finished.append(job)
                     self.rows[row] = None
@@ -242,7 +242,7 @@ class ContinuousBatcher:
         if free:
             rows = torch.tensor(free, device=self.scores.device)
             if self.recording is not None:
-                self.recording.state.release(rows)
+                self.recording.state.evict_rows(rows)
             else:
                 evict_rows(self.state, rows)
         return finished
@@ -254,5 +254,5 @@ class ContinuousBatcher:
         for job, bad in zip(self.rows, self.scores.isnan().any(dim=1).tolist(), strict=True):
             if bad and job is not None:
                 raise InputError(
-                    f"The scores after token {len(job.said) - 1} of prompt {job.index} are not numbers (NaN)."
+                    f"The scores after token {len(job.generated_ids) - 1} of prompt {job.index} are not numbers (NaN)."
                 )

@@ -37,7 +37,7 @@ def detect(model: Model, *, threshold: float = 0.5, target_sizes: Sizes | None =
 
 def detection_head(model: Model) -> Head:
     heads = cast("list[Head]", list(model.heads.values()))
-    head = next((head for head in heads if head.set_scores is not None), None)
+    head = next((head for head in heads if head.score_field is not None), None)
     if head is None:
         raise InputError(f"This {model.family} model has no queries that find things; a detector such as DETR has.")
     return head
@@ -45,11 +45,11 @@ def detection_head(model: Model) -> Head:
 
 def postprocess(head: Head, out: Output, threshold: float, target_sizes: Sizes | None = None) -> list[Output]:
     """The same of what a model has said already."""
-    assert head.set_scores is not None
-    scores = out[head.set_scores].log_softmax(-1).exp()[..., :-1]  # the last class is "nothing there"
+    assert head.score_field is not None
+    scores = out[head.score_field].log_softmax(-1).exp()[..., :-1]  # the last class is "nothing there"
     sizes = None if target_sizes is None else as_sizes(target_sizes, scores)
     best, labels = scores.max(dim=-1)  # [B, Q]
-    slots = {"labels": labels, "scores": best, **head.set_values(out, sizes)}
+    slots = {"labels": labels, "scores": best, **head.postprocess(out, sizes)}
     return [
         select_detections({name: value[row] for name, value in slots.items()}, threshold) for row in range(len(best))
     ]

@@ -94,7 +94,7 @@ def run_generation(model: Model, *args: Tensor, **options: Any) -> Tensor | Outp
                 streamer.put(tokens.cpu())
     if streamer is not None:
         streamer.end()
-    return strategy.result() if observer is None else observer.report(strategy)
+    return strategy.result() if observer is None else observer.build_output(strategy)
 
 
 def stream(model: Model, *args: Tensor, **options: Any) -> Iterator[Tensor]:
@@ -124,18 +124,18 @@ def _flow(steps: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 @dataclass
-class Start:
+class SearchStart:
     """Everything before the first new token."""
 
     plan: GenerationPlan
     prompt: Tensor
     state: Cache
     scores: Tensor  # [B, V], after the prompt
-    trail: NaNTrace
+    nan_trace: NaNTrace
     draft: Draft | None = None
 
 
-def start_decoding(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> Start:
+def start_decoding(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> SearchStart:
     """Resolve the options and read the prompt.
 
     `past_key_values` is the state of an earlier call that has read the first tokens of the prompt already.
@@ -154,14 +154,14 @@ def start_decoding(model: Model, args: tuple[Tensor, ...], options: dict[str, An
     plan = make_plan(model, given, prompt.shape[1], prompt.shape[0])
     asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
     plan = fit_to_context(plan, length, decoder.limit, asked).replace(
-        spoken=processor_history(prompt, mask, vocab_size(model))
+        history=processor_history(prompt, mask, vocab_size(model))
     )
     trail = NaNTrace(model, batch, prompt, tolerant=plan.remove_invalid_values)
     pack_weights_for_decoding(model)
     opening = prompt if pair else None
     draft = make_draft(model, assistant, batch, opening, plan)
     state, scores = prefill(model, batch if past is None else uncached_inputs(batch, past), opening, past)
-    return Start(plan, prompt, state, scores, trail, draft)
+    return SearchStart(plan, prompt, state, scores, trail, draft)
 
 
 def pack_weights_for_decoding(model: Model) -> None:
@@ -265,15 +265,17 @@ def check_assistant(model: Model, assistant: Model) -> None:
         raise InputError(f"assistant_model is on {assistant.device} and the model on {model.device}; move one of them.")
 
 
-def decode_loop(model: Model, start: Start, strategy: Strategy, observer: Observer | None = None) -> Iterator[Tensor]:
+def decode_loop(
+    model: Model, start: SearchStart, strategy: Strategy, observer: Observer | None = None
+) -> Iterator[Tensor]:
     """Advance and step until the strategy is done, giving the new tokens of its rows each time (a draft or a recorded
     step that nobody listens to goes on to the end by itself).
     """
-    state, scores, trail, plan = start.state, start.scores, start.trail, start.plan
+    state, scores, trail, plan = start.state, start.scores, start.nan_trace, start.plan
     stage, recording = decoding_stage(model), None
     if start.draft is not None and isinstance(strategy, SingleSequence):
         check_nan(scores, trail, last=True)
-        note = observer.note if observer is not None else None
+        note = observer.record if observer is not None else None
         strategy.speculation = speculate(
             CachedReader(partial(decode_tokens, model), state), scores, strategy, start.draft, note
         )
@@ -283,20 +285,20 @@ def decode_loop(model: Model, start: Start, strategy: Strategy, observer: Observ
         check_nan(scores, trail)
         tokens, rows = strategy.advance(scores)
         if observer is not None:
-            observer.note(scores, strategy, tokens)
+            observer.record(scores, strategy, tokens)
         yield tokens
         if strategy.done:
             check_nan(scores, trail, last=True)
             warn_stuck(plan, strategy.stuck_rows())
             return
         if rows is not None:
-            state.select(rows, memory=not stage.shares)
+            state.reorder(rows, memory=not stage.shares)
         trail.add(tokens, rows)
-        if recording is None and can_capture(model, state, plan.max_length - plan.prompt):
+        if recording is None and can_capture(model, state, plan.max_length - plan.prompt_length):
             recording = capture_step(model, stage.names[0], state, strategy)
             state = recording.state
             if isinstance(strategy, (Greedy, BeamSearch)) and strategy.plain:
-                recording.follow(model, stage.names[0], strategy, tokens)
+                recording.run_to_end(model, stage.names[0], strategy, tokens)
                 check_nan(recording.scores, trail, last=True)
                 return
         scores = (
@@ -304,10 +306,10 @@ def decode_loop(model: Model, start: Start, strategy: Strategy, observer: Observ
         )
 
 
-def check_nan(scores: Tensor, trail: NaNTrace, last: bool = False) -> None:
+def check_nan(scores: Tensor, nan_trace: NaNTrace, last: bool = False) -> None:
     """NaN would come out as some token or other. On a GPU we look only now and then, and at the end."""
-    if trail.tolerant:
+    if nan_trace.tolerant:
         return
-    trail.note(scores)
-    if (last or len(trail.steps) % check_every(scores.device) == 0) and bool(trail.broken):
-        raise trail.complain()
+    nan_trace.check(scores)
+    if (last or len(nan_trace.steps) % check_every(scores.device) == 0) and bool(nan_trace.broken):
+        raise nan_trace.error()

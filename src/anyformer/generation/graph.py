@@ -45,13 +45,13 @@ class DecodeGraph:
         self.ids = torch.zeros(len(self.state.first), 1, dtype=torch.long, device=self.state.first.device)
         self.graph: Any = None
         self.scores = torch.empty(0)
-        self.said = self.ids.new_zeros(len(self.ids), columns)  # at a column, the likeliest token after it
+        self.generated = self.ids.new_zeros(len(self.ids), columns)  # at a column, the likeliest token after it
 
     def start(self, model: Model, name: str, state: Cache, beam: BeamSearch | None = None) -> None:
         """Go on from `state`, and from where `beam` stands."""
         self._load(state, beam)
         if self.graph is None and self.ids.is_cuda:
-            self._record(model, name)
+            self._capture(model, name)
             self._load(state, beam)  # what recording wrote is forgotten
 
     def _load(self, state: Cache, beam: BeamSearch | None) -> None:
@@ -59,7 +59,7 @@ class DecodeGraph:
         if self.beam is not None and beam is not None:
             self.beam.load(beam)
 
-    def _record(self, model: Model, name: str) -> None:
+    def _capture(self, model: Model, name: str) -> None:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -73,21 +73,21 @@ class DecodeGraph:
     def _pass(self, model: Model, name: str) -> Tensor:
         scores: Tensor = model(**{name: self.ids}, past_key_values=self.state).logits[:, -1]
         if self.beam is not None:
-            tokens, rows = self.beam.turn(scores)
-            self.state.select(rows)
+            tokens, rows = self.beam.step_tensors(scores)
+            self.state.reorder(rows)
             self.ids.copy_(tokens[:, None])
         else:
-            self._say(scores)
+            self._argmax(scores)
         return scores
 
-    def _say(self, scores: Tensor) -> None:
+    def _argmax(self, scores: Tensor) -> None:
         if self.state.fresh is not None:
             from anyformer.core.gpu import argmax_tokens
 
-            argmax_tokens(scores, self.ids, self.said, self.state.column)
+            argmax_tokens(scores, self.ids, self.generated, self.state.column)
         else:
             likeliest = scores.argmax(dim=-1, keepdim=True)
-            self.said.index_copy_(1, self.state.column, likeliest)
+            self.generated.index_copy_(1, self.state.column, likeliest)
             self.ids.copy_(likeliest)
 
     def step(self, model: Model, name: str, tokens: Tensor) -> Tensor:
@@ -95,17 +95,17 @@ class DecodeGraph:
         self.ids.copy_(tokens[:, None])
         return self._replay(model, name)
 
-    def follow(self, model: Model, name: str, strategy: Greedy | BeamSearch, tokens: Tensor) -> None:
+    def run_to_end(self, model: Model, name: str, strategy: Greedy | BeamSearch, tokens: Tensor) -> None:
         """To the end by a step that feeds itself; the host only looks now and then whether all rows are done."""
         plan, self.ids[:] = strategy.plan, tokens[:, None]
-        left = plan.max_length - plan.prompt - 1
+        left = plan.max_length - plan.prompt_length - 1
         while not strategy.done:
-            n = min(left, LOOK_EVERY) if plan.end else left
+            n = min(left, LOOK_EVERY) if plan.eos_ids else left
             first, left = int(self.state.column) + 1, left - n
             for _ in range(n):
                 self._replay(model, name)
             if isinstance(strategy, Greedy):
-                strategy.extend(self.said[:, first : first + n])
+                strategy.extend(self.generated[:, first : first + n])
             elif self.beam is not None:
                 self.beam.count(n)
                 strategy.done = self.beam.done
@@ -127,7 +127,7 @@ def can_capture(model: Model, state: Cache, new_tokens: int) -> bool:
     """Is the step the same each time? Nobody looks in, nothing is drawn, and all that is remembered are keys."""
     if model.device.type != "cuda":
         return False
-    stages = [stage for stage in model.stages.values() if stage.remembers]
+    stages = [stage for stage in model.stages.values() if stage.has_cache]
     parts = [part for stage in stages for part in stage.modules()]
     plain = not model.training and not is_watched(model) and new_tokens >= LEAST and len(stages) == 1
     return plain and keys_only(state) and all(is_static(part) for part in parts)
@@ -140,11 +140,11 @@ def keys_only(state: Cache) -> bool:
 def is_static(part: Any) -> bool:
     if isinstance(part, Attention):
         turning = part.positions
-        dynamic = isinstance(turning, Rotary) and turning.rope.kind == "dynamic"
+        dynamic = isinstance(turning, Rotary) and turning.rope.rope_type == "dynamic"
         return (
             part.score is None
             and not dynamic
-            and not (turning is not None and turning.biases)
+            and not (turning is not None and turning.has_bias)
             and (part.config.d_context is not None or supports_static_cache(part.config.mask))
         )
     return not isinstance(part, Block) or all(

@@ -18,10 +18,10 @@ def predict_keypoints(model: Model, pixel_values: Tensor) -> Output:
     """What `model(pixel_values=…)` gives; where its joints come in turn, each is told where the one before was placed,
     and what is known of the picture and of the joints before is remembered."""
     settings = model.config.to_json()
-    if not settings.get("in_turn"):
+    if not settings.get("autoregressive"):
         return model(pixel_values=pixel_values)
     state, found = Cache(), pixel_values.new_zeros(len(pixel_values), 0, 2, dtype=torch.float32)
-    for _ in range(settings["n_joints"]):
+    for _ in range(settings["n_keypoints"]):
         step: Any = model(pixel_values=pixel_values, places=found, past_key_values=state)
         found = torch.cat([found, step.keypoints.float()], dim=1)
     return Output(keypoints=found)

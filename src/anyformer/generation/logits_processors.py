@@ -35,17 +35,17 @@ def make_processors(plan: GenerationPlan) -> list[Processor]:
                 presence_frequency_penalty,
                 presence=plan.presence_penalty,
                 frequency=plan.frequency_penalty,
-                prompt=plan.prompt,
+                prompt=plan.prompt_length,
             )
         )
     if plan.no_repeat_ngram_size:
         rules.append(partial(no_repeat_ngram, n=plan.no_repeat_ngram_size))
     if plan.bad_words:
         rules.append(partial(no_bad_words, words=tuple(word for word in plan.bad_words if word not in _ends(plan))))
-    if plan.end and plan.min_length > plan.prompt:
-        rules.append(partial(suppress_tokens, ids=plan.end, before=plan.min_length))
-    if plan.allowed is not None:
-        rules.append(partial(allow_tokens, allowed=plan.allowed, beams=plan.num_beams))
+    if plan.eos_ids and plan.min_length > plan.prompt_length:
+        rules.append(partial(suppress_tokens, ids=plan.eos_ids, before=plan.min_length))
+    if plan.allowed_tokens_fn is not None:
+        rules.append(partial(allow_tokens, allowed=plan.allowed_tokens_fn, beams=plan.num_beams))
     if plan.forced_begin is not None:
         rules.append(partial(force_token, token=plan.forced_begin, at=1))
     if plan.forced_end is not None:
@@ -55,10 +55,12 @@ def make_processors(plan: GenerationPlan) -> list[Processor]:
     if plan.suppress:
         rules.append(partial(suppress_tokens, ids=plan.suppress))
     if plan.begin_suppress:
-        free = plan.prompt if plan.prompt > 1 or plan.forced_begin is None else plan.prompt + 1  # the first free choice
+        free = (
+            plan.prompt_length if plan.prompt_length > 1 or plan.forced_begin is None else plan.prompt_length + 1
+        )  # the first free choice
         rules.append(partial(suppress_tokens, ids=plan.begin_suppress, at=free))
-    if plan.stamps is not None:
-        rules.append(partial(apply_timestamp_rules, stamps=plan.stamps, begin=plan.prompt))
+    if plan.timestamps is not None:
+        rules.append(partial(apply_timestamp_rules, stamps=plan.timestamps, begin=plan.prompt_length))
     if rules and plan.renormalize_logits and plan.num_beams > 1 and not plan.do_sample:
         rules.append(renormalize)
     return rules
@@ -66,7 +68,7 @@ def make_processors(plan: GenerationPlan) -> list[Processor]:
 
 def sampling_processors(plan: GenerationPlan) -> list[Processor]:
     """What sampling draws from."""
-    keep = 1 if plan.num_beams == 1 else max(2, len(plan.end) + 1)  # beams need something besides the end
+    keep = 1 if plan.num_beams == 1 else max(2, len(plan.eos_ids) + 1)  # beams need something besides the end
     rules: list[Processor] = []
     if plan.temperature != 1:
         rules.append(lambda scores, history: scores / plan.temperature)
@@ -84,7 +86,7 @@ def sampling_processors(plan: GenerationPlan) -> list[Processor]:
 
 
 def _ends(plan: GenerationPlan) -> set[tuple[int, ...]]:
-    return {(token,) for token in plan.end}
+    return {(token,) for token in plan.eos_ids}
 
 
 def renormalize(scores: Tensor, history: Tensor) -> Tensor:

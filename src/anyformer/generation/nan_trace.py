@@ -27,7 +27,7 @@ class NaNTrace:
     def add(self, tokens: Tensor, rows: Tensor | None) -> None:
         self.steps.append((tokens, rows))
 
-    def note(self, scores: Tensor) -> None:
+    def check(self, scores: Tensor) -> None:
         """Remember whether a score is NaN, without looking: on a GPU that would stop the queue."""
         broken = scores.sum().isnan()  # many times faster than asking every number; also true of inf beside -inf
         self.broken = broken if self.broken is None else self.broken | broken
@@ -41,7 +41,7 @@ class NaNTrace:
             ids = torch.cat([ids, tokens[:, None]], dim=1)
         return ids, source
 
-    def complain(self) -> InputError:
+    def error(self) -> InputError:
         """One sentence that says in which row, at which position and in which part the first NaN arose."""
         ids, source = self.replay()
         for row, origin in enumerate(source.tolist()):

@@ -62,14 +62,14 @@ def pop_output_flags(options: dict[str, Any]) -> OutputFlags | None:
 
 
 @contextmanager
-def observing(model: Model, wishes: OutputFlags | None) -> Iterator[Observer | None]:
+def observing(model: Model, flags: OutputFlags | None) -> Iterator[Observer | None]:
     """Watches the cross-attention that is wanted, from the first token on."""
-    if wishes is None:
+    if flags is None:
         yield None
         return
-    places = find_layers_and_heads(model, wishes.alignment)
+    places = find_layers_and_heads(model, flags.alignment)
     with watching(model.watch, *places) as seen:
-        yield Observer(wishes, seen, places)
+        yield Observer(flags, seen, places)
 
 
 def find_layers_and_heads(model: Model, wanted: bool | int | tuple[LayerHead, ...]) -> dict[str, list[int | None]]:
@@ -91,11 +91,11 @@ def find_layers_and_heads(model: Model, wanted: bool | int | tuple[LayerHead, ..
 class Observer:
     """Keeps what each step shows; `report` puts it together for the rows that came out."""
 
-    def __init__(self, wishes: OutputFlags, seen: Seen, places: Mapping[str, list[int | None]]) -> None:
-        self.wishes, self.seen, self.places = wishes, seen, places
+    def __init__(self, flags: OutputFlags, seen: Seen, places: Mapping[str, list[int | None]]) -> None:
+        self.flags, self.seen, self.places = flags, seen, places
         self.kept: dict[str, list[Tensor]] = {}
 
-    def note(self, scores: Tensor, strategy: Strategy, tokens: Tensor, query: int = -1) -> None:
+    def record(self, scores: Tensor, strategy: Strategy, tokens: Tensor, query: int = -1) -> None:
         """After a step: the model's own scores [R, V], and the strategy that has chosen by them. `query`: which of the
         tokens that the model read last they come after.
         """
@@ -106,27 +106,27 @@ class Observer:
         else:
             row, token = torch.arange(len(tokens), device=tokens.device)[:, None], tokens[:, None]
         count = len(strategy.processed)
-        if self.wishes.logprobs:
-            self._weigh(scores, strategy, row, token)
-        if self.wishes.scores:
+        if self.flags.logprobs:
+            self._record_logprobs(scores, strategy, row, token)
+        if self.flags.scores:
             self._keep(scores=strategy.processed.clone())
-        if self.wishes.logits:
+        if self.flags.logits:
             self._keep(logits=_spread(exact(scores), count).clone())
         if self.places:
-            self._keep(alignment=_spread(self._look(query), count))
+            self._keep(alignment=_spread(self._cross_attention(query), count))
 
-    def _weigh(self, scores: Tensor, strategy: Strategy, row: Tensor, token: Tensor) -> None:
+    def _record_logprobs(self, scores: Tensor, strategy: Strategy, row: Tensor, token: Tensor) -> None:
         """How likely the tokens were: by what they were chosen by, and as the model said it."""
         ruled = strategy.processed is not scores
         if isinstance(strategy, BeamSearch):  # normalised already, and then changed by the rules
-            ruled = bool(strategy.rules or strategy.limits)
+            ruled = bool(strategy.processors or strategy.limits)
             logprobs = strategy.processed[row, token]
         else:
             logprobs = _logprobs(strategy.processed, row, token)
         raw = _logprobs(_spread(scores, len(strategy.processed)), row, token) if ruled else logprobs
         self._keep(logprobs=logprobs, raw=raw)
 
-    def _look(self, query: int) -> Tensor:
+    def _cross_attention(self, query: int) -> Tensor:
         """The mean over what is watched, of one query: [R, source]."""
         looks = []
         for point, heads in self.places.items():
@@ -142,17 +142,17 @@ class Observer:
         for name, value in values.items():
             self.kept.setdefault(name, []).append(value)
 
-    def report(self, strategy: Strategy) -> Output:
+    def build_output(self, strategy: Strategy) -> Output:
         out = Output(sequences=strategy.result())
-        steps = out.sequences.shape[1] - strategy.plan.prompt
+        steps = out.sequences.shape[1] - strategy.plan.prompt_length
         if isinstance(strategy, BeamSearch):
             best = strategy.returned()
             out["lengths"] = strategy.end_lengths.gather(1, best).flatten()
             out["sequences_scores"] = strategy.end_scores.gather(1, best).flatten()
-            self._follow(out, strategy, out.lengths - strategy.plan.prompt, steps)
+            self._follow(out, strategy, out.lengths - strategy.plan.prompt_length, steps)
         elif isinstance(strategy, SingleSequence):
             out["lengths"] = strategy.lengths
-            written = (strategy.lengths - strategy.plan.prompt)[:, None]
+            written = (strategy.lengths - strategy.plan.prompt_length)[:, None]
             real = torch.arange(steps, device=written.device) < written
             for name, ours in NAMES.items():
                 if name in self.kept:
@@ -169,7 +169,7 @@ class Observer:
 
         Beams of one source differ in what they say, so the tokens themselves tell which candidate is meant.
         """
-        ids = out.sequences[:, strategy.plan.prompt :]
+        ids = out.sequences[:, strategy.plan.prompt_length :]
         batch = torch.arange(len(ids), device=ids.device) // strategy.plan.num_return_sequences
         alike = torch.ones(len(ids), strategy.beams, dtype=torch.bool, device=ids.device)  # beams that say the same
         columns: dict[str, list[Tensor]] = {"beam_indices": []}

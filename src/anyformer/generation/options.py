@@ -58,11 +58,11 @@ UNSUPPORTED_OPTIONS: dict[str, tuple[Any, ...]] = {
 class GenerationPlan(Settings):
     """Every option, resolved. Lengths count everything that is returned, the prompt too."""
 
-    prompt: int  # tokens that were given
+    prompt_length: int  # tokens that were given
     max_length: int
     min_length: int = 0
-    end: tuple[int, ...] = ()
-    padding: int = 0
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int = 0
     num_beams: int = 1
     num_beam_groups: int = 1
     diversity_penalty: float = 0.0
@@ -90,19 +90,20 @@ class GenerationPlan(Settings):
     num_assistant_tokens: int = 5  # what a draft guesses at a time
     prompt_lookup_num_tokens: int = 0  # the same where the text so far is the draft; 0: it is not
     max_matching_ngram_size: int = 2  # how many last tokens are looked up there
-    stops: StopStrings | None = None  # strings that end a row
-    stamps: TimestampRules | None = None  # times that a transcript must keep in order
-    allowed: Any = None  # (number of the prompt, ids so far) -> the ids that may come next
-    spoken: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
+    stop_strings: StopStrings | None = None  # strings that end a row
+    timestamps: TimestampRules | None = None  # times that a transcript must keep in order
+    allowed_tokens_fn: Any = None  # (number of the prompt, ids so far) -> the ids that may come next
+    history: Any = field(default=None, compare=False, repr=False)  # the prompt as rules see it, where rows are uneven
 
     def check(self) -> None:
         self._check_groups()
         many = self.num_return_sequences
         if not self.do_sample and many > self.num_beams:
             raise InputError(f"num_return_sequences is {many}, but only {self.num_beams} beam(s) are searched.")
-        if self.max_length <= self.prompt:
+        if self.max_length <= self.prompt_length:
             raise InputError(
-                f"The prompt has {self.prompt} tokens and max_length is {self.max_length}; nothing is left to generate."
+                f"The prompt has {self.prompt_length} tokens and max_length is {self.max_length}; no token is left to"
+                " generate."
             )
         if self.min_length > self.max_length:
             raise InputError(f"The least length {self.min_length} is above the greatest, {self.max_length}.")
@@ -293,17 +294,17 @@ def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) ->
     plain = {name: given[name] for name in PLAN_OPTIONS if given.get(name) is not None}
     plan = GenerationPlan(
         **resolve_lengths(model, given, prompt),
-        end=end,
-        padding=(*as_ids(padding), *end, 0)[0],
+        eos_ids=end,
+        pad_id=(*as_ids(padding), *end, 0)[0],
         bad_words=as_id_lists(given.get("bad_words_ids")),
         suppress=as_ids(given.get("suppress_tokens")),
         begin_suppress=as_ids(given.get("begin_suppress_tokens")),
         forced_begin=_first(given.get("forced_bos_token_id")),
         forced_end=_first(given.get("forced_eos_token_id")),
         seeds=_seeds(given.get("seed"), rows),
-        stops=make_stops(given.get("stop_strings"), given.get("tokenizer")),
-        allowed=given.get("prefix_allowed_tokens_fn"),
-        stamps=given.get("stamps"),
+        stop_strings=make_stops(given.get("stop_strings"), given.get("tokenizer")),
+        allowed_tokens_fn=given.get("prefix_allowed_tokens_fn"),
+        timestamps=given.get("stamps"),
         **plain,
     )
     idle = [name for name in SAMPLING if not plan.do_sample and given.get(name) not in SAMPLING[name]]
@@ -324,7 +325,7 @@ def resolve_lengths(model: Model, given: Mapping[str, Any], prompt: int) -> dict
         max_length = prompt + NEW_TOKENS if table is None else min(prompt + NEW_TOKENS, table)
     min_new = given.get("min_new_tokens")
     min_length = prompt + min_new if min_new is not None else given.get("min_length") or 0
-    return {"prompt": prompt, "max_length": max_length, "min_length": min_length}
+    return {"prompt_length": prompt, "max_length": max_length, "min_length": min_length}
 
 
 def as_ids(value: Any, name: str = "An option") -> tuple[int, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the model imports this package, when it is asked to generat
 
 def decoding_stage(model: Model) -> Stage:
     """The stage that writes step by step."""
-    stages: list[Any] = [stage for stage in model.stages.values() if stage.remembers]
+    stages: list[Any] = [stage for stage in model.stages.values() if stage.has_cache]
     if not stages or "language" not in model.heads:
         raise InputError(f"This {model.family} model does not write step by step, so it has nothing to generate.")
     last: Stage = stages[-1]
@@ -35,7 +35,7 @@ def input_names(model: Model) -> tuple[str, ...]:
     decoder = decoding_stage(model)
     begin = decoder.names[:2]  # ids and their mask
     stages: list[Any] = list(model.stages.values())
-    others = tuple(name for stage in stages if not stage.remembers for name in stage.names)
+    others = tuple(name for stage in stages if not stage.has_cache for name in stage.names)
     if decoder.attends is None:  # other stages, where there are some, read what stands among the words
         return (*dict.fromkeys((begin[0], *others, *decoder.inputs.asides, *begin)),)
     return (*others, "encoder_outputs", *begin)
@@ -154,7 +154,7 @@ def fit_to_context(plan: GenerationPlan, length: int, limit: int | None, asked: 
     """
     if limit is None:
         return plan
-    new, room = plan.max_length - plan.prompt, limit + 1 - length
+    new, room = plan.max_length - plan.prompt_length, limit + 1 - length
     if new <= room:
         return plan
     if asked:
@@ -162,4 +162,4 @@ def fit_to_context(plan: GenerationPlan, length: int, limit: int | None, asked: 
             f"The prompt has {length} tokens and up to {new} more are asked for, but the model has places for {limit}"
             f" only; pass max_new_tokens={room} or less."
         )
-    return plan.replace(max_length=plan.prompt + room)
+    return plan.replace(max_length=plan.prompt_length + room)

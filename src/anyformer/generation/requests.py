@@ -37,19 +37,19 @@ class Request:
     index: int
     ids: Tensor  # [P]
     mask: Tensor | None  # [P]
-    said: list[int]
+    generated_ids: list[int]
     plan: GenerationPlan
-    rules: list[Processor]
-    die: torch.Generator | None  # where it samples
+    processors: list[Processor]
+    generator: torch.Generator | None  # where it samples
 
-    def spoken(self, nobody: int) -> list[int]:
+    def history_ids(self, nobody: int) -> list[int]:
         """What was said as rules see it: an id that no word has stands at the padding of the prompt."""
         heard = processor_history(self.ids[None], None if self.mask is None else self.mask[None], nobody)
-        return self.said if heard is None else [*heard[0].tolist(), *self.said[len(self.ids) :]]
+        return self.generated_ids if heard is None else [*heard[0].tolist(), *self.generated_ids[len(self.ids) :]]
 
     @property
-    def left(self) -> int:
-        return self.plan.max_length - len(self.said)
+    def remaining_tokens(self) -> int:
+        return self.plan.max_length - len(self.generated_ids)
 
 
 class RequestQueue:
@@ -64,14 +64,14 @@ class RequestQueue:
         self.plan: GenerationPlan | None = None  # of the first prompt; the others differ in their lengths only
         self.rules = lru_cache(maxsize=256)(make_processors)  # jobs of the same lengths share their rules
 
-    def read(self) -> None:
+    def prefetch(self) -> None:
         while len(self.waiting) < self.ahead and (numbered := next(self.queue, None)) is not None:
             try:
                 self.waiting.append(self._job(*numbered))
             except InputError as error:
                 raise InputError(f"Prompt {numbered[0]}: {error}") from None
 
-    def take(self, n: int) -> list[Request]:
+    def next_requests(self, n: int) -> list[Request]:
         """The one that waits longest, and those nearest to it in length."""
         if n < len(self.waiting):
             length = len(self.waiting[0].ids)

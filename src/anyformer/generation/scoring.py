@@ -92,8 +92,8 @@ def score(
     parts, size = [], batch_size or len(rows)
     for at in range(0, len(rows), size):
         here = slice(at, at + size)
-        own = state.fork() if at + size < len(rows) else state
-        own.select(owners[here])
+        own = state.clone() if at + size < len(rows) else state
+        own.reorder(owners[here])
         parts.append(score_rows(model, own, scores[owners[here]], ids[here], real[here]))
     return ContinuationScores(torch.cat(parts), real.sum(dim=1), counts)
 

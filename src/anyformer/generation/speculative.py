@@ -40,10 +40,10 @@ class CachedReader:
         """The scores [B, n, V] after each token of `history` [B, L] that it has not read yet."""
         return self._read(self.state, history[:, self.state.length :])
 
-    def back_to(self, history: Tensor) -> None:
+    def rewind_to(self, history: Tensor) -> None:
         """Forget what was read beyond `history`, all of whose tokens up to the last mark it knows."""
         length = history.shape[1]
-        if self.state.length > length and not self.state.shorten(length):
+        if self.state.length > length and not self.state.truncate(length):
             self.state.rewind(self.mark)  # a recurrence goes back to the mark and reads on from there
             if length > self.state.length:
                 self.next(history)
@@ -59,10 +59,10 @@ class ModelDraft:
     def guess(self, strategy: SingleSequence, n: int) -> Tensor:
         history = strategy.history
         known = history.shape[1]
-        self.reader.back_to(history[:, :-1])  # the last token is the model's own: guessed otherwise, or not at all
+        self.reader.rewind_to(history[:, :-1])  # the last token is the model's own: guessed otherwise, or not at all
         for _ in range(n):
             scores = self.reader.next(history)[:, -1]
-            token = strategy.choose(scores, history).clamp(min=0)  # a row that cannot go on is ended by the model
+            token = strategy.next_token(scores, history).clamp(min=0)  # a row that cannot go on is ended by the model
             history = torch.cat([history, token[:, None]], dim=1)
         return history[:, known:]
 
@@ -103,16 +103,16 @@ def speculate(
         history = strategy.history
         room = strategy.plan.max_length - history.shape[1] - 1  # for guesses; the model's own choice comes after them
         guesses = draft.guess(strategy, min(draft.n, room))
-        reader.back_to(history[:, :-1])
+        reader.rewind_to(history[:, :-1])
         scores = reader.next(torch.cat([history, guesses], dim=1))
         choices, processed = _choices(strategy, scores, history, guesses)
         kept = _agreed(strategy, choices, guesses)
-        report.rounds += 1
+        report.steps += 1
         report.drafted += guesses.shape[1]
         report.accepted += kept
         for i, token in enumerate(choices[:, : kept + 1].unbind(1)):
             if not strategy.done:
-                strategy.processed, taken = processed[i], strategy.take(token)
+                strategy.processed, taken = processed[i], strategy.append(token)
                 if note is not None:
                     note(scores[:, i], strategy, taken, i - scores.shape[1])
     return report
@@ -125,7 +125,7 @@ def _choices(strategy: SingleSequence, scores: Tensor, history: Tensor, guesses:
     rows = torch.cat([history, guesses], dim=1)
     first, chosen, processed = history.shape[1], [], []
     for i in range(scores.shape[1]):
-        chosen.append(strategy.choose(scores[:, i], rows[:, : first + i]))
+        chosen.append(strategy.next_token(scores[:, i], rows[:, : first + i]))
         processed.append(strategy.processed)
     return torch.stack(chosen, dim=1), processed
 

@@ -50,7 +50,7 @@ class AudioRow:
     frames: int
     seek: int = 0
     segments: list[dict[str, Any]] = field(default_factory=list)
-    follows: bool = False
+    condition_on_prev_tokens: bool = False
 
 
 def generate(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor | Output:
@@ -65,18 +65,22 @@ def generate(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) ->
     wants_segments = options.pop("return_segments", False)
     many = options.pop("num_return_sequences", None) or 1
     openings = decoder_prompts(model, features, wish).repeat_interleave(many, dim=0)
-    rows = [AudioRow(frames, follows=wish.follows) for frames in _lengths(features, mask, window) for _ in range(many)]
-    if wish.prompt is not None and wish.follows and not wish.prompt_always:
+    rows = [
+        AudioRow(frames, condition_on_prev_tokens=wish.condition_on_prev_tokens)
+        for frames in _lengths(features, mask, window)
+        for _ in range(many)
+    ]
+    if wish.prompt is not None and wish.condition_on_prev_tokens and not wish.prompt_always:
         said = torch.as_tensor(wish.prompt)
-        said = said[1:] if int(said[0]) == wish.previous else said
+        said = said[1:] if int(said[0]) == wish.prev_sot_id else said
         for row in rows:
             row.segments.append({"tokens": said.tolist(), "prompt": True})
     features = features.repeat_interleave(many, dim=0)
     begun = {name: value.repeat_interleave(many, dim=0) for name, value in begun.items()}
     listener = SpeechGenerator(model, wish, window, options, begun, shown if wants_more else {})
-    if wants_more and not wish.stamped:
+    if wants_more and not wish.return_timestamps:
         return listener.hear_once(features, openings, rows)
-    listener.hear(features, openings, rows)
+    listener.run(features, openings, rows)
     return _report(rows, wish, features.device, wants_segments or wants_more)
 
 
@@ -110,8 +114,8 @@ class WindowResult:
     """What came out of one window."""
 
     tokens: list[int]
-    silent: bool
-    cool: bool  # said at so low a temperature that the next window may build on it
+    no_speech: bool
+    low_temperature: bool  # said at so low a temperature that the next window may build on it
     result: Output | None = None  # the row's part of what `generate` shows, if the caller asks for more than ids
     opening: int = 0  # tokens in front of `tokens` in it
 
@@ -131,15 +135,15 @@ class SpeechGenerator:
         self.model, self.wish, self.window, self.options = model, wish, window, options
         self.begun, self.shown = begun, shown
 
-    def hear(self, features: Tensor, openings: Tensor, rows: list[AudioRow]) -> None:
+    def run(self, features: Tensor, openings: Tensor, rows: list[AudioRow]) -> None:
         """To the end of every row, those that are not there yet side by side."""
         while active := [i for i, row in enumerate(rows) if row.seek < row.frames]:
             pieces = [cut_window(features[i], rows[i].seek, rows[i].frames, self.window) for i in active]
             prompt, mask = self.prompts(openings[active], [rows[i] for i in active], rows[0])
             self.begun = {}
-            heard = self.attempt(torch.stack(pieces), prompt, mask, openings.shape[1])
+            heard = self.decode_with_fallback(torch.stack(pieces), prompt, mask, openings.shape[1])
             for i, one in zip(active, heard, strict=True):
-                self.note(rows[i], one)
+                self.add_segments(rows[i], one)
 
     def hear_once(self, features: Tensor, openings: Tensor, rows: list[AudioRow]) -> Output:
         """One window of every row by a single call, with all that it shows."""
@@ -152,13 +156,15 @@ class SpeechGenerator:
         begin = self.begin(pieces, *self.prompts(openings, rows, rows[0]))
         return self.call(begin, self.wish.temperatures[0], list(range(len(rows))))
 
-    def note(self, row: AudioRow, heard: WindowResult) -> None:
-        row.follows = self.wish.follows and heard.cool
+    def add_segments(self, row: AudioRow, heard: WindowResult) -> None:
+        row.condition_on_prev_tokens = self.wish.condition_on_prev_tokens and heard.low_temperature
         length = min(row.frames - row.seek, self.window)
-        if heard.silent:
+        if heard.no_speech:
             row.seek += length
             return
-        segments, moved = cut_segments(heard.tokens, self.wish.first, row.seek * TIME_PRECISION / STRIDE, length)
+        segments, moved = cut_segments(
+            heard.tokens, self.wish.timestamp_begin, row.seek * TIME_PRECISION / STRIDE, length
+        )
         if heard.result is not None:
             ends = accumulate((len(segment["tokens"]) for segment in segments), initial=heard.opening)
             for segment, place in zip(segments, pairwise(ends), strict=True):
@@ -171,11 +177,14 @@ class SpeechGenerator:
         wish, device = self.wish, openings.device
         if self.begun:
             return self.begun[BEGUN[0]], self.begun.get(BEGUN[1])
-        if any(row.follows for row in rows) and first.segments:
-            head = [wish.previous] if wish.previous is not None else []
+        if any(row.condition_on_prev_tokens for row in rows) and first.segments:
+            head = [wish.prev_sot_id] if wish.prev_sot_id is not None else []
             head = torch.as_tensor(wish.prompt).tolist() if wish.prompt is not None and wish.prompt_always else head
-            most = wish.room // 2 - 1
-            before = [head + (_all_tokens(row.segments, wish.first)[-most:] if row.follows else []) for row in rows]
+            most = wish.max_prompt // 2 - 1
+            before = [
+                head + (_all_tokens(row.segments, wish.timestamp_begin)[-most:] if row.condition_on_prev_tokens else [])
+                for row in rows
+            ]
             longest = max(map(len, before))
             filled = [[wish.padding] * (longest - len(one)) + one for one in before]
             prompt = torch.cat([torch.tensor(filled, dtype=torch.long, device=device), openings], dim=1)
@@ -185,22 +194,24 @@ class SpeechGenerator:
             return torch.cat([said.expand(len(openings), -1), openings], dim=1), None
         return openings, None
 
-    def attempt(self, pieces: Tensor, prompt: Tensor, mask: Tensor | None, opening: int) -> list[WindowResult]:
+    def decode_with_fallback(
+        self, pieces: Tensor, prompt: Tensor, mask: Tensor | None, opening: int
+    ) -> list[WindowResult]:
         """Each row at the first temperature, those that come out badly at the next."""
         wish, heard = self.wish, [WindowResult([], False, True)] * len(pieces)
         begin = self.begin(pieces, prompt, mask)
-        silence = self.silence(begin, opening)
+        silence = self.no_speech_probs(begin, opening)
         pending = list(range(len(pieces)))
         for temperature in wish.temperatures:
             again = []
             some = {name: value[pending] for name, value in begin.items()}
-            for i, (tokens, chance, result) in zip(pending, self.write(some, temperature, pending), strict=True):
-                unlikely = wish.logprob is not None and chance < wish.logprob
-                silent = unlikely and wish.no_speech is not None and silence[i] > wish.no_speech
+            for i, (tokens, chance, result) in zip(pending, self.generate(some, temperature, pending), strict=True):
+                unlikely = wish.logprob_threshold is not None and chance < wish.logprob_threshold
+                silent = unlikely and wish.no_speech_threshold is not None and silence[i] > wish.no_speech_threshold
                 words = tokens[:-1] if tokens and tokens[-1] == wish.end else tokens
                 cool = temperature is None or temperature < COOL
                 heard[i] = WindowResult(words, silent, cool, result, prompt.shape[1])
-                again += [i] if (unlikely or self.repeats(tokens)) and not silent else []
+                again += [i] if (unlikely or self.is_repetitive(tokens)) and not silent else []
             pending = again
             if not pending:
                 break
@@ -208,30 +219,30 @@ class SpeechGenerator:
 
     def begin(self, pieces: Tensor, prompt: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
         """What a call is given: windows [B, mels, frames], encoded once, and how their answers begin."""
-        encoded = self.model.encode(input_features=pieces).memory["encoder"].x
+        encoded = self.model.encode(input_features=pieces).encoder_tokens["encoder"].x
         begin = {"decoder_input_ids": prompt, "encoder_outputs": encoded}
         return begin if mask is None else {**begin, "decoder_attention_mask": mask}
 
-    def repeats(self, tokens: list[int]) -> bool:
-        most = self.wish.compression
+    def is_repetitive(self, tokens: list[int]) -> bool:
+        most = self.wish.compression_ratio_threshold
         return most is not None and compression_ratio(tokens, vocab_size(self.model)) > most
 
-    def silence(self, begin: Mapping[str, Tensor], opening: int) -> list[float]:
+    def no_speech_probs(self, begin: Mapping[str, Tensor], opening: int) -> list[float]:
         """The chance of silence in each row, told by the token after the start."""
         wish, prompt = self.wish, begin["decoder_input_ids"]
-        if wish.no_speech is None or wish.no_stamps is None:
+        if wish.no_speech_threshold is None or wish.no_timestamps_id is None:
             return [0.0] * len(prompt)
         scores = self.model(**begin).logits[:, max(prompt.shape[1] - opening, 0)]
-        found: list[float] = scores.float().log_softmax(dim=-1).exp()[:, wish.no_stamps - 1].tolist()
+        found: list[float] = scores.float().log_softmax(dim=-1).exp()[:, wish.no_timestamps_id - 1].tolist()
         return found
 
-    def write(
+    def generate(
         self, begin: Mapping[str, Tensor], temperature: float | None, numbers: list[int]
     ) -> list[tuple[list[int], float, Output | None]]:
         """The new tokens of each row, the end among them, the mean of their log-probabilities where it matters, and
         what else the caller asks to see.
         """
-        length, asks = begin["decoder_input_ids"].shape[1], self.wish.logprob is not None
+        length, asks = begin["decoder_input_ids"].shape[1], self.wish.logprob_threshold is not None
         out: Any = self.call(begin, temperature, numbers)
         made, sizes = out.sequences[:, length:], (out.lengths - length).tolist()
         tokens = [row[:size] for row, size in zip(made.tolist(), sizes, strict=True)]
@@ -250,9 +261,14 @@ class SpeechGenerator:
             own = None if seed is None else [seed[i] if isinstance(seed, (list, tuple)) else seed + i for i in numbers]
             chosen |= {"temperature": temperature, "num_beams": 1, "seed": own}
         chosen |= {"decoder_start_token_id": None, "bos_token_id": None}  # the answer is begun already
-        if wish.stamped:
-            chosen["stamps"] = TimestampRules(first=wish.first, none=wish.first - 1, end=wish.end, latest=wish.latest)
-        asks = wish.logprob is not None
+        if wish.return_timestamps:
+            chosen["stamps"] = TimestampRules(
+                timestamp_begin=wish.timestamp_begin,
+                no_timestamps_id=wish.timestamp_begin - 1,
+                end=wish.end,
+                max_initial_timestamp=wish.max_initial_timestamp,
+            )
+        asks = wish.logprob_threshold is not None
         shown = {"return_dict_in_generate": True, "logprobs": asks and not warm, "output_scores": asks and warm}
         shown |= {name: value for name, value in self.shown.items() if value}
         out: Any = run_generation(self.model, **begin, **chosen, **shown)
@@ -264,7 +280,7 @@ class SpeechGenerator:
 
     def lengths(self, prompt: int) -> dict[str, int]:
         """As many tokens as are asked for, beyond what the answer begins with, and as fit."""
-        options, file, room = self.options, self.model.origin.generation, self.wish.room
+        options, file, room = self.options, self.model.origin.generation, self.wish.max_prompt
         asked = options.get("max_length")
         if options.get("max_new_tokens", file.get("max_new_tokens")) is not None:
             return {}
@@ -335,10 +351,12 @@ def cut_segments(tokens: list[int], first: int, offset: float, frames: int) -> t
     return segments, frames if alone else (tokens[start - 2] - first) * STRIDE
 
 
-def _report(rows: list[AudioRow], wish: SpeechOptions, device: torch.device, wants_segments: bool) -> Tensor | Output:
+def _report(
+    rows: list[AudioRow], options: SpeechOptions, device: torch.device, wants_segments: bool
+) -> Tensor | Output:
     kept = [[segment for segment in row.segments if "prompt" not in segment] for row in rows]
     said = [[token for segment in segments for token in segment["tokens"]] for segments in kept]
     longest = max(map(len, said))
-    filled = [one + [wish.padding] * (longest - len(one)) for one in said]
+    filled = [one + [options.padding] * (longest - len(one)) for one in said]
     sequences = torch.tensor(filled, dtype=torch.long, device=device).view(len(rows), longest)
     return Output(sequences=sequences, segments=kept) if wants_segments else sequences

@@ -31,43 +31,43 @@ def window_frames(model: Model) -> int | None:
 class SpeechOptions(Settings):
     """How to listen, resolved from the caller's options and the folder's generation config."""
 
-    start: int
+    decoder_start: int
     padding: int
     end: int
-    room: int  # the decoder's positions
-    no_stamps: int | None = None
-    stamped: bool = False
-    latest: int | None = None
+    max_prompt: int  # the decoder's positions
+    no_timestamps_id: int | None = None
+    return_timestamps: bool = False
+    max_initial_timestamp: int | None = None
     languages: dict[str, int] = field(default_factory=dict, hash=False)
     tasks: dict[str, int] = field(default_factory=dict, hash=False)
     language: Any = None  # one for all rows, or one a row
     task: str | None = None
-    forced: Any = None  # an older way of saying how the answer begins: ((1, id), (2, id), …)
+    forced_decoder_ids: Any = None  # an older way of saying how the answer begins: ((1, id), (2, id), …)
     temperatures: Any = (None,)
-    compression: float | None = None
-    logprob: float | None = None
-    no_speech: float | None = None
-    follows: bool = False  # a window begins with what the last one said
-    previous: int | None = None  # the token before that
+    compression_ratio_threshold: float | None = None
+    logprob_threshold: float | None = None
+    no_speech_threshold: float | None = None
+    condition_on_prev_tokens: bool = False  # a window begins with what the last one said
+    prev_sot_id: int | None = None  # the token before that
     prompt: Any = None
     prompt_always: bool = False
 
     def check(self) -> None:
-        if self.stamped and self.no_stamps is None:
+        if self.return_timestamps and self.no_timestamps_id is None:
             raise InputError("The generation config does not say no_timestamps_token_id, so no times can be told.")
-        if self.stamped and self.end == NO_ID:
+        if self.return_timestamps and self.end == NO_ID:
             raise InputError("Times need the token that ends a text, which the folder does not say; give eos_token_id.")
-        if self.no_speech is not None and self.logprob is None:
+        if self.no_speech_threshold is not None and self.logprob_threshold is None:
             raise InputError("no_speech_threshold needs logprob_threshold beside it.")
-        if self.no_speech is not None and self.no_stamps is None:
+        if self.no_speech_threshold is not None and self.no_timestamps_id is None:
             raise InputError("The generation config does not say which token means silence.")
-        if self.prompt_always and not self.follows:
+        if self.prompt_always and not self.condition_on_prev_tokens:
             raise InputError('prompt_condition_type "all-segments" needs condition_on_prev_tokens=True.')
 
     @property
-    def first(self) -> int:
+    def timestamp_begin(self) -> int:
         """The token of 0.00 seconds; where there is none, an id that no word has."""
-        return 2**31 if self.no_stamps is None else self.no_stamps + 1
+        return 2**31 if self.no_timestamps_id is None else self.no_timestamps_id + 1
 
 
 def read_speech_options(model: Model, options: dict[str, Any], long: bool) -> SpeechOptions:
@@ -85,24 +85,24 @@ def read_speech_options(model: Model, options: dict[str, Any], long: bool) -> Sp
     suppressed = as_ids(options.get("suppress_tokens") or file.get("suppress_tokens"))
     previous = given["prev_sot_token_id"]
     return SpeechOptions(
-        start=ids["decoder_start"],
+        decoder_start=ids["decoder_start"],
         padding=ids["padding"],
         end=ids["end"],
-        room=settings["max_length"],
-        no_stamps=given["no_timestamps_token_id"],
-        stamped=bool(given["return_timestamps"]) or long,
-        latest=given["max_initial_timestamp_index"],
+        max_prompt=settings["max_length"],
+        no_timestamps_id=given["no_timestamps_token_id"],
+        return_timestamps=bool(given["return_timestamps"]) or long,
+        max_initial_timestamp=given["max_initial_timestamp_index"],
         languages=given["lang_to_id"] or {},
         tasks=given["task_to_id"] or {},
         language=given["language"],
         task=given["task"],
-        forced=given["forced_decoder_ids"],
+        forced_decoder_ids=given["forced_decoder_ids"],
         temperatures=tuple(temperature) if isinstance(temperature, (list, tuple)) else (temperature,),
-        compression=given["compression_ratio_threshold"],
-        logprob=given["logprob_threshold"],
-        no_speech=given["no_speech_threshold"],
-        follows=bool(given["condition_on_prev_tokens"]),
-        previous=suppressed[-2] if previous is None and len(suppressed) > 1 else previous,
+        compression_ratio_threshold=given["compression_ratio_threshold"],
+        logprob_threshold=given["logprob_threshold"],
+        no_speech_threshold=given["no_speech_threshold"],
+        condition_on_prev_tokens=bool(given["condition_on_prev_tokens"]),
+        prev_sot_id=suppressed[-2] if previous is None and len(suppressed) > 1 else previous,
         prompt=given["prompt_ids"],
         prompt_always=given["prompt_condition_type"] == "all-segments",
     )
@@ -122,41 +122,41 @@ def cut_window(features: Tensor, start: int, end: int, window: int) -> Tensor:
     return F.pad(piece, (0, window - piece.shape[-1]))
 
 
-def decoder_prompts(model: Model, features: Tensor, wish: SpeechOptions) -> Tensor:
+def decoder_prompts(model: Model, features: Tensor, options: SpeechOptions) -> Tensor:
     """[B, n]: the start token, the language, the task, and whether times are told."""
     batch = len(features)
-    begin: list[int | None] = [wish.start]
-    if wish.task is None and wish.language is None:
-        begin += [token for _, token in sorted((place, token) for place, token in wish.forced or ())]
+    begin: list[int | None] = [options.decoder_start]
+    if options.task is None and options.language is None:
+        begin += [token for _, token in sorted((place, token) for place, token in options.forced_decoder_ids or ())]
     unsaid = len(begin) < 2 or begin[1] is None
-    languages = wish.language if isinstance(wish.language, (list, tuple)) else [wish.language] * batch
+    languages = options.language if isinstance(options.language, (list, tuple)) else [options.language] * batch
     if len(languages) != batch:
         raise InputError(f"language has {len(languages)} entries for {batch} rows; give one, or one a row.")
     spoken: list[int | None] = [None] * batch
-    if wish.language is not None:
-        spoken = [language_id(language, wish.languages) for language in languages]
-    elif wish.languages and unsaid:
-        spoken = list(detect_language(model, features, wish))
-    return torch.tensor([_prompt_ids(begin, one, wish) for one in spoken], device=features.device)
+    if options.language is not None:
+        spoken = [language_id(language, options.languages) for language in languages]
+    elif options.languages and unsaid:
+        spoken = list(detect_language(model, features, options))
+    return torch.tensor([_prompt_ids(begin, one, options) for one in spoken], device=features.device)
 
 
-def _prompt_ids(begin: Sequence[int | None], language: int | None, wish: SpeechOptions) -> list[int]:
+def _prompt_ids(begin: Sequence[int | None], language: int | None, options: SpeechOptions) -> list[int]:
     said = list(begin)
     if language is not None:
         said[1:2] = [language]
-    tasks = set(wish.tasks.values())
-    if wish.task is not None:
-        if wish.task not in wish.tasks:
-            known = ", ".join(wish.tasks) or "none"
+    tasks = set(options.tasks.values())
+    if options.task is not None:
+        if options.task not in options.tasks:
+            known = ", ".join(options.tasks) or "none"
             raise InputError(
-                f'There is no task "{wish.task}".{nearest(wish.task, wish.tasks)} The model knows: {known}.'
+                f'There is no task "{options.task}".{nearest(options.task, options.tasks)} The model knows: {known}.'
             )
-        said = [token for token in said if token not in tasks] + [wish.tasks[wish.task]]
-    elif wish.language is not None and tasks and not tasks & set(said):
-        said.append(wish.tasks["transcribe"])
-    if wish.no_stamps is not None:
-        said = said[:-1] if said[-1] == wish.no_stamps else said
-        said += [] if wish.stamped else [wish.no_stamps]
+        said = [token for token in said if token not in tasks] + [options.tasks[options.task]]
+    elif options.language is not None and tasks and not tasks & set(said):
+        said.append(options.tasks["transcribe"])
+    if options.no_timestamps_id is not None:
+        said = said[:-1] if said[-1] == options.no_timestamps_id else said
+        said += [] if options.return_timestamps else [options.no_timestamps_id]
     return [token for token in said if token is not None]
 
 
@@ -175,12 +175,12 @@ def language_id(language: str, known: Mapping[str, int]) -> int:
     )
 
 
-def detect_language(model: Model, features: Tensor, wish: SpeechOptions) -> list[int]:
+def detect_language(model: Model, features: Tensor, options: SpeechOptions) -> list[int]:
     """The likeliest language of each row's first window."""
     window = window_frames(model)
     assert window is not None
-    start = torch.full((len(features), 1), wish.start, device=features.device)
+    start = torch.full((len(features), 1), options.decoder_start, device=features.device)
     scores = model(input_features=cut_window(features, 0, window, window), decoder_input_ids=start).logits[:, -1]
-    ids = torch.tensor(list(wish.languages.values()), device=scores.device)
+    ids = torch.tensor(list(options.languages.values()), device=scores.device)
     found: list[int] = ids[scores[:, ids].argmax(dim=1)].tolist()
     return found

@@ -22,7 +22,7 @@ from anyformer.generation.ranking import best_logs, can_rank, exact, gumbel, lar
 class SpeculationStats:
     """How a draft helped, in tokens of a row; accepted is what all rows of the batch accepted."""
 
-    rounds: int = 0  # passes of the model after the prompt's
+    steps: int = 0  # passes of the model after the prompt's
     drafted: int = 0
     accepted: int = 0
 
@@ -43,7 +43,7 @@ def check_every(device: torch.device) -> int:
 FORBIDDING = {
     "no_repeat_ngram_size": "no_repeat_ngram_size",
     "bad_words_ids": "bad_words",
-    "prefix_allowed_tokens_fn": "allowed",
+    "prefix_allowed_tokens_fn": "allowed_tokens_fn",
     "suppress_tokens": "suppress",
     "begin_suppress_tokens": "begin_suppress",
     "min_length or min_new_tokens": "min_length",
@@ -72,14 +72,14 @@ class Strategy:
 
     def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
         self.plan = plan
-        self.stops = plan.stops
-        self.rules: list[Processor] = make_processors(plan)
-        self.end = torch.tensor(plan.end, dtype=torch.long, device=prompt.device)
+        self.stops = plan.stop_strings
+        self.processors: list[Processor] = make_processors(plan)
+        self.end = torch.tensor(plan.eos_ids, dtype=torch.long, device=prompt.device)
         self.every = check_every(prompt.device)
 
     def apply(self, rules: list[Processor], scores: Tensor, history: Tensor) -> Tensor:
-        if rules and self.plan.spoken is not None:  # padding was not said
-            heard = self.plan.spoken.repeat_interleave(len(history) // len(self.plan.spoken), dim=0)
+        if rules and self.plan.history is not None:  # padding was not said
+            heard = self.plan.history.repeat_interleave(len(history) // len(self.plan.history), dim=0)
             history = torch.cat([heard, history[:, heard.shape[1] :]], dim=1)
         for rule in rules:
             scores = rule(scores, history)
@@ -116,12 +116,12 @@ class SingleSequence(Strategy):
             self.joined = (torch.cat([whole, *self.columns[n:]], dim=1), len(self.columns))
         return self.joined[0]
 
-    def choose(self, scores: Tensor, history: Tensor) -> Tensor:
+    def next_token(self, scores: Tensor, history: Tensor) -> Tensor:
         """What is said after `history`, whoever asks and however often; -1 if every token is forbidden."""
-        scores = exact(scores) if self.rules or self.observed else scores
-        chosen = self.apply(self.rules, scores.clone(), history) if self.rules else scores
+        scores = exact(scores) if self.processors or self.observed else scores
+        chosen = self.apply(self.processors, scores.clone(), history) if self.processors else scores
         self.show(chosen)
-        return pick(chosen, chosen) if self.rules else largest(chosen)
+        return pick(chosen, chosen) if self.processors else largest(chosen)
 
     def show(self, scores: Tensor) -> None:
         """Keep the scores that a token is chosen by. Normalizing them changes no token, so only observers need it."""
@@ -129,22 +129,22 @@ class SingleSequence(Strategy):
         self.processed = renormalize(scores, scores) if again else scores
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        history = self.history if self.rules or self.plan.do_sample else self.columns[0]
-        return self.take(self.choose(scores, history)), None
+        history = self.history if self.processors or self.plan.do_sample else self.columns[0]
+        return self.append(self.next_token(scores, history)), None
 
-    def take(self, token: Tensor) -> Tensor:
+    def append(self, token: Tensor) -> Tensor:
         """Go on with these tokens [R]; rows that are finished, or cannot go on (-1), get padding."""
-        if self.rules:
+        if self.processors:
             self.stuck = self.stuck | ((token < 0) & ~self.finished)
             self.finished = self.finished | self.stuck
-        token = token.masked_fill(self.finished, self.plan.padding)
+        token = token.masked_fill(self.finished, self.plan.pad_id)
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
         self.finished = self.finished | torch.isin(token, self.end)
         if self.stops is not None and self.read is not None:
             stopped, self.read = self.stops.step(self.read, token)
             self.finished = self.finished | stopped
-        length = self.plan.prompt + len(self.columns) - 1
+        length = self.plan.prompt_length + len(self.columns) - 1
         full = length >= self.plan.max_length
         self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
         return token
@@ -153,7 +153,7 @@ class SingleSequence(Strategy):
         return self.history[:, : int(self.lengths.max())]
 
     def stuck_rows(self) -> list[int]:
-        return self.stuck.nonzero().flatten().tolist() if self.rules else []
+        return self.stuck.nonzero().flatten().tolist() if self.processors else []
 
 
 class Greedy(SingleSequence):
@@ -162,16 +162,16 @@ class Greedy(SingleSequence):
     @property
     def plain(self) -> bool:
         """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
-        return not self.rules and not self.observed and self.stops is None
+        return not self.processors and not self.observed and self.stops is None
 
     def extend(self, tokens: Tensor) -> None:
         """Take several tokens at once [R, n]; what follows an end is dropped."""
         ends = torch.isin(tokens, self.end)
         late = self.finished[:, None] | (ends.cumsum(dim=1) - ends.long() > 0)
-        self.columns += tokens.masked_fill(late, self.plan.padding).split(1, dim=1)
+        self.columns += tokens.masked_fill(late, self.plan.pad_id).split(1, dim=1)
         self.lengths += (~late).sum(dim=1)
         self.finished = self.finished | ends.any(dim=1)
-        full = self.plan.prompt + len(self.columns) - 1 >= self.plan.max_length
+        full = self.plan.prompt_length + len(self.columns) - 1 >= self.plan.max_length
         self.done = full or (len(self.end) > 0 and bool(self.finished.all()))
 
 
@@ -184,20 +184,20 @@ class Sampling(SingleSequence):
     def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
         self.limits = sampling_processors(plan)
-        self.dice = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
+        self.generators = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
         self.noise: dict[int, Tensor] = {}  # by place; drawn in order
 
-    def choose(self, scores: Tensor, history: Tensor) -> Tensor:
-        scores = self.apply([*self.rules, *self.limits], exact(scores).clone(), history)
+    def next_token(self, scores: Tensor, history: Tensor) -> Tensor:
+        scores = self.apply([*self.processors, *self.limits], exact(scores).clone(), history)
         self.show(scores)
         place = history.shape[1]
         if place not in self.noise:
-            self.noise[place] = gumbel(scores, self.dice)
+            self.noise[place] = gumbel(scores, self.generators)
         return pick(scores + self.noise[place], scores)
 
-    def take(self, token: Tensor) -> Tensor:
-        self.noise.pop(self.plan.prompt + len(self.columns) - 1, None)
-        return super().take(token)
+    def append(self, token: Tensor) -> Tensor:
+        self.noise.pop(self.plan.prompt_length + len(self.columns) - 1, None)
+        return super().append(token)
 
 
 NEG_INF = -1.0e9  # the score of a beam that is not there
@@ -222,22 +222,22 @@ class BeamSearch(Strategy):
         self.batch, self.beams, device = batch, beams, prompt.device
         # of the last step: the beams and tokens of the candidates [B, keep], and which of them go on [B, beams]
         self.considered: tuple[Tensor, Tensor, Tensor]
-        self.keep = max(2, 1 + len(plan.end)) * beams  # so many candidates that enough of them do not end
+        self.keep = max(2, 1 + len(plan.eos_ids)) * beams  # so many candidates that enough of them do not end
         self.limits = sampling_processors(plan) if plan.do_sample else []
-        self.length = plan.prompt  # tokens of every running row, counted here and where the tensors are
-        self.at = torch.full((1,), plan.prompt, device=device)
-        self.running = prompt.new_full((batch, beams, plan.max_length), plan.padding)
-        self.running[..., : plan.prompt] = prompt[:, None]
+        self.length = plan.prompt_length  # tokens of every running row, counted here and where the tensors are
+        self.at = torch.full((1,), plan.prompt_length, device=device)
+        self.running = prompt.new_full((batch, beams, plan.max_length), plan.pad_id)
+        self.running[..., : plan.prompt_length] = prompt[:, None]
         self.scores = torch.full((batch, beams), NEG_INF, device=device, dtype=torch.float32)
         self.scores[:, 0] = 0.0  # all beams begin alike: only the first counts
         self.ends = self.running.clone()
         self.end_scores = torch.full_like(self.scores, NEG_INF)
         self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)  # 0: nothing has ended here yet
-        self.hopeful = torch.ones(batch, 1, dtype=torch.bool, device=device)
+        self.unfinished = torch.ones(batch, 1, dtype=torch.bool, device=device)
         self.stuck = torch.zeros_like(self.scores, dtype=torch.bool)  # no ends: nothing was allowed to follow
         self.first_row = torch.arange(batch, device=device)[:, None] * beams
         self.first = torch.arange(self.keep, device=device) < beams
-        new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt).clamp(min=1)
+        new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt_length).clamp(min=1)
         self.divisors = (new.double() ** plan.length_penalty).float()  # by length
         self.logs = torch.empty(0, device=device)
         self.read = self.stops.begin(prompt)[:, None].expand(-1, beams) if self.stops is not None else None
@@ -246,15 +246,15 @@ class BeamSearch(Strategy):
     def plain(self) -> bool:
         """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
         alone = not self.observed and self.stops is None
-        return alone and not self.rules and not self.plan.do_sample and self.groups == 1
+        return alone and not self.processors and not self.plan.do_sample and self.groups == 1
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         first = scores.shape[0] == self.prompts
-        tokens, rows = self.turn(scores.repeat_interleave(self.plan.num_beams, dim=0) if first else scores)
+        tokens, rows = self.step_tensors(scores.repeat_interleave(self.plan.num_beams, dim=0) if first else scores)
         self.count(1)
         return tokens, rows // self.plan.num_beams if first else rows
 
-    def turn(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def step_tensors(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """One step of all tensors, at none of which the host looks."""
         best, source, token = self._candidates(scores)
         if not self.plain:
@@ -272,22 +272,22 @@ class BeamSearch(Strategy):
         self.read = None if read is None else read.gather(1, order)
         self.considered = source, token, order
         self.running.copy_(_pick(sequences, order))
-        self._judge()
+        self._check_done()
         return token.gather(1, order).flatten(), (source.gather(1, order) + self.first_row).flatten()
 
     def count(self, steps: int) -> None:
         """So many steps were taken: is the search over? Where looking waits for a GPU, that is asked now and then."""
-        before, self.length = self.length - self.plan.prompt, self.length + steps
+        before, self.length = self.length - self.plan.prompt_length, self.length + steps
         if self.length >= self.plan.max_length:
             self.done = True
         elif (before + steps) // self.every > before // self.every:
             enough = self.plan.early_stopping is True and bool((self.end_lengths > 0).all())
-            self.done = enough or not bool(self.hopeful.any())
+            self.done = enough or not bool(self.unfinished.any())
 
     def load(self, other: BeamSearch) -> None:
         """Stand where another search of the same plan and size stands."""
         self.length, self.done = other.length, other.done
-        for name in ("at", "running", "scores", "ends", "end_scores", "end_lengths", "hopeful"):
+        for name in ("at", "running", "scores", "ends", "end_scores", "end_lengths", "unfinished"):
             getattr(self, name).copy_(getattr(other, name))
 
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -298,7 +298,7 @@ class BeamSearch(Strategy):
             return self._best(*best_logs(scores, k))
         logs = self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # in the same memory at every step
         history = self.running[..., : self.length].flatten(0, 1)
-        self.processed = logs = self.apply([*self.rules, *self.limits], logs, history)
+        self.processed = logs = self.apply([*self.processors, *self.limits], logs, history)
         if not self.plan.do_sample and self.groups == 1:
             return self._best(*top(logs, k))
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
@@ -325,7 +325,7 @@ class BeamSearch(Strategy):
         over takes nothing from the others.
         """
         total = total.view(self.prompts, self.groups, self.beams, -1).clone()
-        hopeful = self.hopeful.view(self.prompts, self.groups, 1)
+        hopeful = self.unfinished.view(self.prompts, self.groups, 1)
         used = torch.zeros_like(total[:, 0, 0])  # [prompts, V]
         for group in range(self.groups):
             total[:, group] -= self.plan.diversity_penalty * used[:, None]
@@ -336,7 +336,7 @@ class BeamSearch(Strategy):
 
     def _collect(self, sequences: Tensor, best: Tensor, stops: Tensor) -> None:
         """Keep the best ends. Only candidates among the first `num_beams` may end, as a finished beam would have."""
-        just = stops & self.first & self.hopeful
+        just = stops & self.first & self.unfinished
         if self.plan.early_stopping is True:
             just = just & ~(self.end_lengths > 0).all(dim=1, keepdim=True)
         value = torch.where(just, best / self.divisors[self.at], 2 * NEG_INF)
@@ -349,7 +349,7 @@ class BeamSearch(Strategy):
     def _give_up(self, best: Tensor) -> None:
         """Where no beam of a row can go on, what they say so far takes the places that no end has."""
         real = self.scores > NEG_INF / 2  # a beam that is lost may be allowed something
-        over = real.any(dim=1, keepdim=True) & (best.amax(dim=1, keepdim=True) <= NEG_INF / 2) & self.hopeful
+        over = real.any(dim=1, keepdim=True) & (best.amax(dim=1, keepdim=True) <= NEG_INF / 2) & self.unfinished
         index = torch.arange(self.beams, device=best.device) - (self.end_lengths > 0).sum(dim=1, keepdim=True)
         index, free = index.clamp(min=0), index >= 0  # the best beam goes to the first place after the last end
         take = over & free & real.gather(1, index)
@@ -358,14 +358,14 @@ class BeamSearch(Strategy):
         self.end_scores.copy_(torch.where(take, values, self.end_scores))
         self.end_lengths.copy_(torch.where(take, self.at, self.end_lengths))
         self.stuck |= take
-        self.hopeful &= ~over
+        self.unfinished &= ~over
 
-    def _judge(self) -> None:
+    def _check_done(self) -> None:
         """Can a running beam still beat what has ended?"""
         never = self.plan.early_stopping == "never" and self.plan.length_penalty > 0
         hope = self.scores[:, :1] / (self.divisors[-1] if never else self.divisors[self.at])
         worst = torch.where(self.end_lengths > 0, self.end_scores.amin(dim=1, keepdim=True), NEG_INF)
-        self.hopeful &= (hope > worst).any(dim=1, keepdim=True)
+        self.unfinished &= (hope > worst).any(dim=1, keepdim=True)
 
     def returned(self) -> Tensor:
         """Which ends of a prompt come out, the best first: [prompts, num_return_sequences]."""

@@ -14,22 +14,22 @@ NEG_INF = float("-inf")
 
 @dataclass(frozen=True, kw_only=True)
 class TimestampRules(Settings):
-    first: int  # the token of 0.00 seconds; the last one of the vocabulary is the latest time
-    none: int  # the token that would say: no times
+    timestamp_begin: int  # the token of 0.00 seconds; the last one of the vocabulary is the latest time
+    no_timestamps_id: int  # the token that would say: no times
     end: int  # of the transcript; words stand before it in the vocabulary
-    latest: int | None = None  # how late the first time may be, counted in stamps
+    max_initial_timestamp: int | None = None  # how late the first time may be, counted in stamps
 
 
 def apply_timestamp_rules(scores: Tensor, history: Tensor, stamps: TimestampRules, begin: int) -> Tensor:
     """Only what keeps the times of each row in order (Radford et al. 2022, §4.5), `begin` being the first new place.
     Where some time is likelier than any one word, it is a time."""
-    first, said = stamps.first, history[:, begin:]
+    first, said = stamps.timestamp_begin, history[:, begin:]
     is_time, length = said >= first, said.shape[1]
     none = torch.zeros(len(said), dtype=torch.bool, device=said.device)
     last = is_time[:, -1] if length else none
     before = is_time[:, -2] if length > 1 else ~none
     ids = torch.arange(scores.shape[1], device=scores.device)
-    banned = (ids == stamps.none) | (last & before)[:, None] & (ids >= first)
+    banned = (ids == stamps.no_timestamps_id) | (last & before)[:, None] & (ids >= first)
     banned |= (last & ~before)[:, None] & (ids < stamps.end)
     if length:
         # Times do not decrease, and only a closing one, which opens the next, may repeat itself.
@@ -37,7 +37,7 @@ def apply_timestamp_rules(scores: Tensor, history: Tensor, stamps: TimestampRule
         banned |= is_time.any(dim=1, keepdim=True) & (ids >= first) & (ids < latest)
     else:
         banned |= ids < first
-        banned |= ids > first + stamps.latest if stamps.latest is not None else banned
+        banned |= ids > first + stamps.max_initial_timestamp if stamps.max_initial_timestamp is not None else banned
     scores = scores.masked_fill(banned, NEG_INF)
     logs = scores.float().log_softmax(dim=-1)
     sure = logs[:, first:].logsumexp(dim=-1) > logs[:, :first].amax(dim=-1)

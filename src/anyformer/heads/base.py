@@ -23,21 +23,21 @@ class Head(nn.Module):
     """
 
     names: tuple[str, ...] = ()
-    set_scores: str | None = None
-    first: int | None = None
+    score_field: str | None = None
+    n_first: int | None = None
 
-    def __init__(self, reads: str) -> None:
+    def __init__(self, stage: str) -> None:
         super().__init__()
-        self.reads = reads
+        self.stage = stage
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         raise TypeError("a head says what it gives")
 
-    def set_values(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
+    def postprocess(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
         """What each query says besides its class, [B, queries, …], for pictures of `sizes` [B, 2] (height, width)."""
         return {}
 
-    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
+    def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         """Do the labels ask for values at padded positions, so that those must be computed after all?"""
         return False
 

@@ -1,6 +1,6 @@
 """Boxes as numbers: their three spellings, how much two of them overlap, and which are none at all.
 
-"centres": centre x, centre y, width, height (DETR).  "corners": left, top, right, bottom.  "sizes": left, top, width,
+"cxcywh": centre x, centre y, width, height (DETR).  "xyxy": left, top, right, bottom.  "xywh": left, top, width,
 height (COCO's files). All take any leading axes.
 """
 
@@ -12,30 +12,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BoxFormat = Literal["centres", "corners", "sizes"]
+BoxFormat = Literal["cxcywh", "xyxy", "xywh"]
 TINY = 1e-12  # an area that is nothing: keeps 0 / 0 from becoming no number
 
 
-def to_xyxy(boxes: Tensor, spelling: BoxFormat = "centres") -> Tensor:
+def to_xyxy(boxes: Tensor, format: BoxFormat = "cxcywh") -> Tensor:
     """[…, 4] as left, top, right, bottom."""
-    if spelling == "corners":
+    if format == "xyxy":
         return boxes
     place, size = boxes.split(2, dim=-1)
-    start = place - size / 2 if spelling == "centres" else place
+    start = place - size / 2 if format == "cxcywh" else place
     return torch.cat([start, start + size], dim=-1)
 
 
-def to_cxcywh(boxes: Tensor, spelling: BoxFormat = "corners") -> Tensor:
+def to_cxcywh(boxes: Tensor, format: BoxFormat = "xyxy") -> Tensor:
     """[…, 4] as centre x, centre y, width, height."""
-    if spelling == "centres":
+    if format == "cxcywh":
         return boxes
-    start, end = to_xyxy(boxes, spelling).split(2, dim=-1)
+    start, end = to_xyxy(boxes, format).split(2, dim=-1)
     return torch.cat([(start + end) / 2, end - start], dim=-1)
 
 
-def to_xywh(boxes: Tensor, spelling: BoxFormat = "corners") -> Tensor:
+def to_xywh(boxes: Tensor, format: BoxFormat = "xyxy") -> Tensor:
     """[…, 4] as left, top, width, height."""
-    start, end = to_xyxy(boxes, spelling).split(2, dim=-1)
+    start, end = to_xyxy(boxes, format).split(2, dim=-1)
     return torch.cat([start, end - start], dim=-1)
 
 

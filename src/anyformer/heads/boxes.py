@@ -21,25 +21,25 @@ from anyformer.inputs.anchors import BOXES
 class BoxHead(Head):
     """`n_labels` classes and "no object"; boxes as centre x, centre y, width, height in 0…1.
 
-    With `labels`, a list of {"class_labels", "boxes"}, it gives the set loss; that of every layer with `every_layer`.
+    With `labels`, a list of {"class_labels", "boxes"}, it gives the set loss, of every layer with `auxiliary_loss`.
     `placed`: the queries are boxes already, which the decoder moves. `groups`: in training each picture has so many
     rows of queries, of which the first is the one to show.
     """
 
     names = ("labels",)
-    set_scores = "logits"
+    score_field = "logits"
 
     def __init__(
         self,
         d_model: int,
         n_labels: int,
-        reads: str,
+        stage: str,
         every_layer: bool = False,
         loss: SetCriterionConfig | None = None,
         placed: bool = False,
         groups: int = 1,
     ) -> None:
-        super().__init__(reads)
+        super().__init__(stage)
         self.n_labels, self.every_layer, self.groups = n_labels, every_layer, groups
         self.loss = loss if loss is not None else SetCriterionConfig()
         self.classes = Linear(d_model, n_labels + 1)
@@ -48,11 +48,11 @@ class BoxHead(Head):
             self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), Linear(d_model, 4)])
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        x = run.padded(self.reads)
-        last = self._place(x) if self.boxes is not None else run.tokens[self.reads].memo[BOXES][-1].sigmoid()
+        x = run.padded(self.stage)
+        last = self._place(x) if self.boxes is not None else run.tokens[self.stage].memo[BOXES][-1].sigmoid()
         fields: dict[str, Any] = {"logits": self.classes(x), "pred_boxes": last, "last_hidden_state": x}
         if self.every_layer:
-            after = run.layers[self.reads][1:]  # the first is what came in
+            after = run.layers[self.stage][1:]  # the first is what came in
             fields["intermediate_hidden_states"] = torch.stack([layer.pad().x for layer in after])
         labels = run.batch.get("labels")
         losses = {} if labels is None else self._losses(run, fields, labels)
@@ -80,10 +80,10 @@ class BoxHead(Head):
         """Boxes of the layers before the last."""
         if self.boxes is not None:
             return self._place(before)
-        moved: list[Tensor] = run.tokens[self.reads].memo[BOXES]
+        moved: list[Tensor] = run.tokens[self.stage].memo[BOXES]
         return torch.stack(moved[1:-1]).sigmoid()
 
-    def set_values(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
+    def postprocess(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
         """Boxes as left, top, right, bottom."""
         corners = to_xyxy(fields["pred_boxes"])
         return {"boxes": corners if sizes is None else corners * sizes.flip(1).repeat(1, 2)[:, None]}

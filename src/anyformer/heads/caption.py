@@ -43,7 +43,7 @@ class CaptionHead(LanguageHead):
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         fields = super().forward(run)
-        note, labels = run.tokens[self.reads].memo.get(ATTENTION_SUMMARY), run.tensor("labels")
+        note, labels = run.tokens[self.stage].memo.get(ATTENTION_SUMMARY), run.tensor("labels")
         if labels is None or note is None:
             return fields
         extra = self.attention_loss(note, fields[self.config.field], labels)
@@ -54,7 +54,7 @@ class CaptionHead(LanguageHead):
         counts = (labels != IGNORED).sum(dim=1).clamp(min=1)
         each = self.look.coverage * (1 - note.coverage).square().mean(dim=1)
         if self.look.reward:
-            each = each - self.look.reward * self._advantage(logits, labels, counts) * note.chance / counts
+            each = each - self.look.reward * self._advantage(logits, labels, counts) * note.log_prob / counts
             each = each - self.look.entropy * note.entropy / counts
         return each.mean()
 

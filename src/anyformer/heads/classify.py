@@ -78,7 +78,7 @@ class AttentionPool(nn.Module):
         keys = tokens.x.unsqueeze(1)  # one head
         query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
         mask = NO_MASK if tokens.mask is None else Padding(tokens.mask)
-        weights = self.taps.see("weights", attention_weights(query, keys, mask, scale=1.0))
+        weights = self.taps.record("weights", attention_weights(query, keys, mask, scale=1.0))
         return (weights @ keys).flatten(1)  # one query as wide as a token: nothing for a fused kernel
 
 
@@ -89,11 +89,11 @@ PoolingMethod = Literal["first", "mean", "attention"]
 class ClassificationConfig(Settings):
     d_model: int
     n_labels: int
-    reads: str
-    gather: PoolingMethod = "first"  # which tokens speak for the whole: the first, or all of them
+    stage: str
+    pooling: PoolingMethod = "first"  # which tokens speak for the whole: the first, or all of them
     skip: int = 0  # tokens at the front that are not among "all of them"
     pool: PoolerConfig | None = None
-    first_dropout: float = 0.0  # before the pool
+    input_dropout: float = 0.0  # before the pool
     dropout: float = 0.0
     problem: Problem | None = None  # None: from the number of labels and the type of the labels given
     field: str = "logits"
@@ -102,11 +102,11 @@ class ClassificationConfig(Settings):
 
 class ClassificationHead(Head):
     def __init__(self, config: ClassificationConfig) -> None:
-        super().__init__(config.reads)
+        super().__init__(config.stage)
         self.config = config
         self.names = (config.label_name,)
-        self.first = 1 if config.gather == "first" else None
-        self.gather = AttentionPool(config.d_model) if config.gather == "attention" else None
+        self.n_first = 1 if config.pooling == "first" else None
+        self.gather = AttentionPool(config.d_model) if config.pooling == "attention" else None
         self.pool = Pooler(config.pool) if config.pool is not None else None
         width = config.pool.d_out if config.pool is not None and config.pool.d_out is not None else config.d_model
         self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
@@ -118,12 +118,12 @@ class ClassificationHead(Head):
 
     def summary(self, run: ForwardContext) -> Tensor:
         """One vector for the whole, [B, d]."""
-        x = F.dropout(self._gathered(run.tokens[self.reads]), self.config.first_dropout, self.training)
+        x = F.dropout(self._gathered(run.tokens[self.stage]), self.config.input_dropout, self.training)
         x = x if self.pool is None else self.pool(x)
         return F.dropout(x, self.config.dropout, self.training)
 
     def _gathered(self, tokens: Tokens) -> Tensor:
-        if self.config.gather == "first":
+        if self.config.pooling == "first":
             return first_token(tokens)
         if self.config.skip:
             tokens = tokens.pad()
@@ -161,15 +161,15 @@ class DistillationHead(Head):
     """Two classifiers side by side, of the class token and of the one behind it, which a teacher taught (DeiT)."""
 
     names = ("labels",)
-    first = 2
+    n_first = 2
 
-    def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, n_labels: int, stage: str) -> None:
+        super().__init__(stage)
         self.classes = Linear(d_model, n_labels)
         self.taught = Linear(d_model, n_labels)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        x = run.padded(self.reads)
+        x = run.padded(self.stage)
         own, taught = self.classes(x[:, 0]), self.taught(x[:, 1])
         fields = {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
         labels = run.tensor("labels")

@@ -24,7 +24,7 @@ class ProjectionHead(Head):
 
     def __init__(
         self,
-        reads: str,
+        stage: str,
         d_model: int,
         *,
         end: int | None = None,
@@ -32,7 +32,7 @@ class ProjectionHead(Head):
         d_shared: int | None = None,
         embeds: str = "",
     ) -> None:
-        super().__init__(reads)
+        super().__init__(stage)
         self.end, self.embeds = end, embeds
         self.norm = make_norm(norm, d_model) if norm is not None else None
         self.project = Linear(d_model, d_shared, bias=False) if d_shared is not None else None
@@ -53,7 +53,7 @@ class ProjectionHead(Head):
         return x[torch.arange(len(x), device=x.device), score.argmax(dim=1)]
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        x = run.padded(self.reads)
+        x = run.padded(self.stage)
         pooled = self.pool(run, x)
         if self.project is None:
             return {"last_hidden_state": x, "pooler_output": pooled}
@@ -67,7 +67,7 @@ class ContrastiveHead(Head):
     names = ("return_loss",)
 
     def __init__(self, text: ProjectionHead, image: ProjectionHead, log_scale: float) -> None:
-        super().__init__(text.reads)
+        super().__init__(text.stage)
         self.text, self.image, self.start = text, image, log_scale
         self.scale = nn.Parameter(torch.empty(()))
 

@@ -19,8 +19,8 @@ class CTCHead(Head):
 
     names = ("labels",)
 
-    def __init__(self, d_model: int, vocab_size: int, reads: str, blank: int, end: int, weight: float) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, vocab_size: int, stage: str, blank: int, end: int, weight: float) -> None:
+        super().__init__(stage)
         self.blank, self.end, self.weight = blank, end, weight
         self.letters = Linear(d_model, vocab_size)
 
@@ -32,7 +32,7 @@ class CTCHead(Head):
         return {"loss": loss, "ctc_loss": loss}
 
     def loss(self, run: ForwardContext, labels: Tensor) -> Tensor:
-        tokens = run.tokens[self.reads].pad()
+        tokens = run.tokens[self.stage].pad()
         chances = F.log_softmax(self.letters(tokens.x).float(), dim=-1).transpose(0, 1)  # [T, B, V]
         mask = tokens.mask
         columns = torch.full((chances.shape[1],), chances.shape[0], device=labels.device)

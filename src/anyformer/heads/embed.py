@@ -19,14 +19,14 @@ from anyformer.tokens import Tokens
 class EmbeddingHead(Head):
     """`last_hidden_state` and, with a pooler, `pooler_output`."""
 
-    def __init__(self, reads: str, pool: PoolerConfig | None = None) -> None:
-        super().__init__(reads)
+    def __init__(self, stage: str, pool: PoolerConfig | None = None) -> None:
+        super().__init__(stage)
         self.pool = Pooler(pool) if pool is not None else None
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        fields = {"last_hidden_state": run.padded(self.reads)}
+        fields = {"last_hidden_state": run.padded(self.stage)}
         if self.pool is not None:
-            fields["pooler_output"] = self.pool(first_token(run.tokens[self.reads]))
+            fields["pooler_output"] = self.pool(first_token(run.tokens[self.stage]))
         return fields
 
 
@@ -43,15 +43,15 @@ POOLS: dict[str, Callable[[Tokens], Tensor]] = {"cls": first_token, "max": max_t
 
 
 class SentenceEmbeddingHead(Head):
-    """`sentence_embedding`: the pooled tokens, several poolings side by side, of length 1 where `normalise`."""
+    """`sentence_embedding`: the pooled tokens, several poolings side by side, of length 1 where `normalize`."""
 
-    def __init__(self, reads: str, pools: tuple[str, ...] = ("mean",), normalise: bool = False) -> None:
-        super().__init__(reads)
-        self.pools, self.normalise = pools, normalise
+    def __init__(self, stage: str, pools: tuple[str, ...] = ("mean",), normalize: bool = False) -> None:
+        super().__init__(stage)
+        self.pools, self.normalize = pools, normalize
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        vectors = torch.cat([POOLS[name](run.tokens[self.reads]) for name in self.pools], dim=-1)
-        return {"sentence_embedding": F.normalize(vectors, dim=-1) if self.normalise else vectors}
+        vectors = torch.cat([POOLS[name](run.tokens[self.stage]) for name in self.pools], dim=-1)
+        return {"sentence_embedding": F.normalize(vectors, dim=-1) if self.normalize else vectors}
 
 
 class MeanClassificationHead(Head):
@@ -59,10 +59,10 @@ class MeanClassificationHead(Head):
 
     names = ("labels",)
 
-    def __init__(self, reads: str, d_model: int, n_labels: int, problem: Problem | None = None) -> None:
-        super().__init__(reads)
+    def __init__(self, stage: str, d_model: int, n_labels: int, problem: Problem | None = None) -> None:
+        super().__init__(stage)
         self.classes = Linear(d_model, n_labels, bias=False)
         self.problem = problem
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        return class_answer(run, self.classes(mean_token(run.tokens[self.reads])), self.problem)
+        return class_answer(run, self.classes(mean_token(run.tokens[self.stage])), self.problem)

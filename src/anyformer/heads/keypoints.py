@@ -35,7 +35,7 @@ class PoseHead(Head):
 
     names: tuple[str, ...] = ("labels",)
 
-    def places(self, fields: dict[str, Any]) -> Tensor:
+    def keypoints(self, fields: dict[str, Any]) -> Tensor:
         """[B, joints, 3] of what `forward` gave: x and y as shares of the picture, and a score."""
         raise TypeError("a pose head says where the joints are")
 
@@ -52,13 +52,13 @@ def check_joints(labels: Tensor, batch: int, joints: int) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class HeatmapConfig(Settings):
     d_model: int
-    n_joints: int
-    reads: str
+    n_keypoints: int
+    stage: str
     decoder: Literal["simple", "classic"] = "simple"
     scale: int = 4  # how much larger than the grid the simple decoder's maps are; the classic one's are 4 times
     layer: int  # the number of blocks after which the tokens are read
     norm: NormConfig
-    spread: float = 2.0  # of the bell that a joint is in its map, in cells
+    sigma: float = 2.0  # of the bell that a joint is in its map, in cells
 
 
 class HeatmapHead(PoseHead):
@@ -71,19 +71,19 @@ class HeatmapHead(PoseHead):
     names = ("labels", "flip_pairs")
 
     def __init__(self, config: HeatmapConfig) -> None:
-        super().__init__(config.reads)
+        super().__init__(config.stage)
         self.config = config
         self.norm = make_norm(config.norm, config.d_model)
         self.widen = nn.ModuleList()
         if config.decoder == "classic":
             self.widen.append(ConvNormReLU(config.d_model, D_CLASSIC, 4, widen=True))
             self.widen.append(ConvNormReLU(D_CLASSIC, D_CLASSIC, 4, widen=True))
-            self.joints = SameConv2d(D_CLASSIC, config.n_joints, 1, spread=FAINT)
+            self.joints = SameConv2d(D_CLASSIC, config.n_keypoints, 1, spread=FAINT)
         else:
-            self.joints = SameConv2d(config.d_model, config.n_joints, 3, spread=FAINT)
+            self.joints = SameConv2d(config.d_model, config.n_keypoints, 3, spread=FAINT)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        tokens = run.layers[self.reads][self.config.layer]
+        tokens = run.layers[self.stage][self.config.layer]
         x = as_image_grid(tokens.replace(self.norm(tokens.x)))
         if self.widen:
             for layer in self.widen:
@@ -98,11 +98,11 @@ class HeatmapHead(PoseHead):
 
     def loss(self, maps: Tensor, labels: Tensor) -> Tensor:
         labels = check_joints(labels, maps.shape[0], maps.shape[1])
-        target = gaussian_heatmaps(labels[..., :2], (maps.shape[2], maps.shape[3]), self.config.spread)
+        target = gaussian_heatmaps(labels[..., :2], (maps.shape[2], maps.shape[3]), self.config.sigma)
         missed = (maps.float() - target).square().sum(dim=(2, 3)) / target.square().sum(dim=(2, 3)).clamp(min=1.0)
         return (missed * labels[..., 2]).sum() / labels[..., 2].sum().clamp(min=1.0)
 
-    def places(self, fields: dict[str, Any]) -> Tensor:
+    def keypoints(self, fields: dict[str, Any]) -> Tensor:
         maps = fields["heatmaps"].float()
         cells, scores = find_peaks(maps)
         ends = torch.tensor([maps.shape[3] - 1, maps.shape[2] - 1], device=maps.device).clamp(min=1)
@@ -136,8 +136,8 @@ class KeypointHead(PoseHead):
     picture from the first step on. The loss is the mean distance along x and along y, of every layer's tokens.
     """
 
-    def __init__(self, d_model: int, reads: str, sees: str, norm: NormConfig) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, stage: str, sees: str, norm: NormConfig) -> None:
+        super().__init__(stage)
         self.sees = sees
         self.norm = make_norm(norm, d_model)
         self.query, self.key = Linear(d_model, d_model), Linear(d_model, d_model)
@@ -145,7 +145,7 @@ class KeypointHead(PoseHead):
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         cells = run.tokens[self.sees].pad()
-        layers = [layer.pad().x for layer in run.layers[self.reads][1:]]  # the first is what came in
+        layers = [layer.pad().x for layer in run.layers[self.stage][1:]]  # the first is what came in
         labels = run.tensor("labels") if run.state is None else None
         if labels is None:
             return {"keypoints": self.point(layers[-1], cells)}
@@ -169,7 +169,7 @@ class KeypointHead(PoseHead):
         with torch.autocast(x.device.type, enabled=False):
             return weights @ cell_centers(cells).to(weights.dtype) + step.to(weights.dtype)
 
-    def places(self, fields: dict[str, Any]) -> Tensor:
+    def keypoints(self, fields: dict[str, Any]) -> Tensor:
         found: Tensor = fields["keypoints"]
         return torch.cat([found, torch.ones_like(found[..., :1])], dim=-1)
 

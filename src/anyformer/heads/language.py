@@ -23,7 +23,7 @@ from anyformer.tokens import Tokens
 class LanguageConfig(Settings):
     d_model: int
     vocab_size: int
-    reads: str
+    stage: str
     d_words: int | None = None  # the width of the word table; None: d_model
     scale: float = 1.0  # of the vectors before the words
     shift: bool = False  # the label at t+1 is what the token at t must say
@@ -40,7 +40,7 @@ class LanguageHead(Head):
     """`words`, where given, is the input table whose matrix the output shares (Press and Wolf 2017)."""
 
     def __init__(self, config: LanguageConfig, words: Embedding | None = None) -> None:
-        super().__init__(config.reads)
+        super().__init__(config.stage)
         self.config = config
         self.names = ("labels", "logits_to_keep") if config.keep else ("labels",)
         width = config.d_words if config.d_words is not None else config.d_model
@@ -66,7 +66,7 @@ class LanguageHead(Head):
         return self.words(x) if self.bias is None else self.words.product(x, self.bias)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        tokens = run.tokens[self.reads]
+        tokens = run.tokens[self.stage]
         keep = run.batch.get("logits_to_keep")
         if keep is not None and (isinstance(keep, Tensor) or keep > 0):
             tokens = tokens.pad()
@@ -87,6 +87,6 @@ class LanguageHead(Head):
     def _targets(self, labels: Tensor) -> Tensor:
         return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels
 
-    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
+    def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         labels = run.tensor("labels")
         return labels_at_padding(None if labels is None else self._targets(labels), mask)

@@ -93,14 +93,14 @@ class MatchCosts:
 
 @torch.no_grad()
 def match_costs(
-    logits: Tensor, boxes: Tensor, targets: DetectionTargets, weigh: MatchCosts, focal: bool = False
+    logits: Tensor, boxes: Tensor, targets: DetectionTargets, weights: MatchCosts, focal: bool = False
 ) -> Tensor:
     """[L, B, Q, N] from logits [L, B, Q, C] and boxes [L, B, Q, 4]; no number where a row of targets is filled up."""
     wanted = targets.classes.clamp(min=0)[None, :, None].expand(*logits.shape[:3], -1)
     found, real = boxes[..., None, :], targets.boxes[None, :, None]  # [L, B, Q, 1, 4] and [1, B, 1, N, 4]
-    cost = weigh.classes * class_cost(logits, focal).gather(-1, wanted)
-    cost = cost + weigh.box * (found - real).abs().sum(-1)
-    cost = cost - weigh.giou * generalized_iou(to_xyxy(found), to_xyxy(real))
+    cost = weights.classes * class_cost(logits, focal).gather(-1, wanted)
+    cost = cost + weights.box * (found - real).abs().sum(-1)
+    cost = cost - weights.giou * generalized_iou(to_xyxy(found), to_xyxy(real))
     most = torch.finfo(cost.dtype).max
     cost = cost.nan_to_num(nan=most, posinf=most, neginf=most)
     return cost.masked_fill(~targets.real[None, :, None], NOT_A_COLUMN)

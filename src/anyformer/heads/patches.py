@@ -32,12 +32,12 @@ class PatchSummary(nn.Module):
 class PatchEmbeddingHead(Head):
     """`last_hidden_state` and `pooler_output`."""
 
-    def __init__(self, d_model: int, norm: NormConfig | None, reads: str) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, norm: NormConfig | None, stage: str) -> None:
+        super().__init__(stage)
         self.pool = PatchSummary(d_model, norm)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        return {"last_hidden_state": run.padded(self.reads), "pooler_output": self.pool(run, self.reads)}
+        return {"last_hidden_state": run.padded(self.stage), "pooler_output": self.pool(run, self.stage)}
 
 
 class PatchClassificationHead(ClassificationHead):
@@ -46,10 +46,10 @@ class PatchClassificationHead(ClassificationHead):
     def __init__(self, config: ClassificationConfig, norm: NormConfig | None) -> None:
         super().__init__(config)
         self.average = PatchSummary(config.d_model, norm)
-        self.first = None  # it reads them all
+        self.n_first = None  # it reads them all
 
     def summary(self, run: ForwardContext) -> Tensor:
-        made: Tensor = self.average(run, self.reads)
+        made: Tensor = self.average(run, self.stage)
         return made
 
 
@@ -58,13 +58,13 @@ class VisualTokenHead(Head):
 
     names = ("labels",)
 
-    def __init__(self, d_model: int, vocab_size: int, norm: NormConfig, reads: str) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, vocab_size: int, norm: NormConfig, stage: str) -> None:
+        super().__init__(stage)
         self.norm = make_norm(norm, d_model)
         self.words = Linear(d_model, vocab_size)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        logits = self.words(self.norm(run.padded(self.reads))[:, 1:])
+        logits = self.words(self.norm(run.padded(self.stage))[:, 1:])
         labels, covered = run.tensor("labels"), run.tensor("bool_masked_pos")
         if labels is None:
             return {"logits": logits}

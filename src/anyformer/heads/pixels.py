@@ -18,14 +18,14 @@ class PixelHead(Head):
     There is none if the stage `source` saw all patches."""
 
     def __init__(
-        self, d_model: int, patch_size: tuple[int, int], n_channels: int, normalise: bool, reads: str, source: str
+        self, d_model: int, patch_size: tuple[int, int], n_channels: int, normalize: bool, stage: str, source: str
     ) -> None:
-        super().__init__(reads)
-        self.patch_size, self.normalise, self.source = patch_size, normalise, source
+        super().__init__(stage)
+        self.patch_size, self.normalize, self.source = patch_size, normalize, source
         self.pixels = Linear(d_model, patch_size[0] * patch_size[1] * n_channels)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        logits = self.pixels(run.padded(self.reads)[:, 1:])
+        logits = self.pixels(run.padded(self.stage)[:, 1:])
         pixels = run.tensor("pixel_values")
         assert pixels is not None
         mask = run.extras["mask"]
@@ -36,16 +36,16 @@ class PixelHead(Head):
 
     def target(self, pixels: Tensor) -> Tensor:
         patches = patchify(pixels, self.patch_size, channels_last=True)
-        if not self.normalise:
+        if not self.normalize:
             return patches
         mean, spread = _statistics(patches)
         return (patches - mean) / spread
 
-    def picture(self, logits: Tensor, pixels: Tensor, mask: Tensor) -> Tensor:
+    def reconstruct(self, logits: Tensor, pixels: Tensor, mask: Tensor) -> Tensor:
         """[B, C, H, W]: what was predicted where patches were dropped, and the picture elsewhere. Where pixels are
         normalised by patch, brightness and contrast of each patch are the picture's own: the model never says them."""
         patches = patchify(pixels, self.patch_size, channels_last=True)
-        if self.normalise:
+        if self.normalize:
             mean, spread = _statistics(patches)
             logits = logits * spread + mean
         grid = (pixels.shape[2] // self.patch_size[0], pixels.shape[3] // self.patch_size[1])

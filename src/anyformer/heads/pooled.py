@@ -30,7 +30,7 @@ def pool(tokens: Tokens, how: Pooling) -> Tensor:
 class PooledConfig(Settings):
     d_model: int
     n_labels: int
-    reads: str
+    stage: str
     pooling: Pooling = "mean"
     d_pool: int | None = None  # a projection of each token before they are pooled
     norm: NormConfig | None = None  # of what is pooled
@@ -44,7 +44,7 @@ class PooledClassificationHead(Head):
     names = ("labels",)
 
     def __init__(self, config: PooledConfig) -> None:
-        super().__init__(config.reads)
+        super().__init__(config.stage)
         self.config = config
         width = config.d_pool if config.d_pool is not None else config.d_model
         self.project = Linear(config.d_model, width) if config.d_pool is not None else None
@@ -52,7 +52,7 @@ class PooledClassificationHead(Head):
         self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        tokens = run.tokens[self.reads]
+        tokens = run.tokens[self.stage]
         tokens = tokens if self.project is None else tokens.replace(self.project(tokens.x))
         x = pool(tokens, self.config.pooling)
         x = x if self.norm is None else self.norm(x)
@@ -64,10 +64,10 @@ class PooledClassificationHead(Head):
 class PooledEmbeddingHead(Head):
     """`last_hidden_state`, and as `pooler_output` the pool itself."""
 
-    def __init__(self, reads: str, pooling: Pooling) -> None:
-        super().__init__(reads)
+    def __init__(self, stage: str, pooling: Pooling) -> None:
+        super().__init__(stage)
         self.pooling: Pooling = pooling
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        pooled = pool(run.tokens[self.reads], self.pooling)
-        return {"last_hidden_state": run.padded(self.reads), "pooler_output": pooled}
+        pooled = pool(run.tokens[self.stage], self.pooling)
+        return {"last_hidden_state": run.padded(self.stage), "pooler_output": pooled}

@@ -30,11 +30,11 @@ class SegmentationHead(Head):
 
     names = ("labels",)
 
-    def __init__(self, reads: str, ignore: int = IGNORED_CLASS) -> None:
-        super().__init__(reads)
+    def __init__(self, stage: str, ignore: int = IGNORED_CLASS) -> None:
+        super().__init__(stage)
         self.ignore = ignore
 
-    def finish(
+    def add_loss(
         self, run: ForwardContext, logits: Tensor, aside: Tensor | None = None, weight: float = 0.0
     ) -> dict[str, Any]:
         """`aside` are logits of a helper that only training listens to, its loss times `weight`."""
@@ -58,46 +58,46 @@ def pixel_loss(logits: Tensor, labels: Tensor, ignore: int) -> Tensor:
 class LinearSegmentationHead(SegmentationHead):
     """Each patch says its class by itself."""
 
-    def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, n_labels: int, stage: str) -> None:
+        super().__init__(stage)
         self.classes = Linear(d_model, n_labels)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        tokens = run.tokens[self.reads]
-        return self.finish(run, as_image_grid(tokens.replace(self.classes(tokens.x))))
+        tokens = run.tokens[self.stage]
+        return self.add_loss(run, as_image_grid(tokens.replace(self.classes(tokens.x))))
 
 
 class MaskSegmentationHead(SegmentationHead):
     """Patches and class queries have been through a decoder together; a patch is of the class whose query it is
     closest to (Strudel et al. 2021). The stage's last `n_labels` tokens are the queries."""
 
-    def __init__(self, d_model: int, n_labels: int, reads: str) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, n_labels: int, stage: str) -> None:
+        super().__init__(stage)
         self.n_labels = n_labels
         self.patch = Linear(d_model, d_model, bias=False)
         self.query = Linear(d_model, d_model, bias=False)
         self.norm = make_norm(NormConfig(), n_labels)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        tokens = run.tokens[self.reads].pad()
+        tokens = run.tokens[self.stage].pad()
         x, queries = tokens.x[:, : -self.n_labels], tokens.x[:, -self.n_labels :]
         x, queries = F.normalize(self.patch(x), dim=-1), F.normalize(self.query(queries), dim=-1)
-        return self.finish(run, as_image_grid(tokens.replace(self.norm(x @ queries.transpose(1, 2)))))
+        return self.add_loss(run, as_image_grid(tokens.replace(self.norm(x @ queries.transpose(1, 2)))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class UPerConfig(Settings):
     d_model: int
     n_labels: int
-    reads: str
+    stage: str
     layers: tuple[int, ...]  # after how many blocks each of the four grids is read
     pools: tuple[int, ...] = (1, 2, 3, 6)  # cells a side of the poolings of the coarsest grid
     ignore: int = IGNORED_CLASS
-    helper: bool = True  # a second, simpler way to the classes, that only training listens to
-    helper_weight: float = 0.4
-    d_helper: int = 256
-    n_helper: int = 1  # its convolutions
-    helper_keeps: bool = False  # it sees its grid again beside what the convolutions made of it
+    auxiliary: bool = True  # a second, simpler way to the classes, that only training listens to
+    auxiliary_weight: float = 0.4
+    d_auxiliary: int = 256
+    n_auxiliary_convs: int = 1  # its convolutions
+    auxiliary_concat_input: bool = False  # it sees its grid again beside what the convolutions made of it
 
 
 class UPerHead(SegmentationHead):
@@ -105,7 +105,7 @@ class UPerHead(SegmentationHead):
     coarsest, which sees the whole picture through poolings, to the finest."""
 
     def __init__(self, config: UPerConfig) -> None:
-        super().__init__(config.reads, config.ignore)
+        super().__init__(config.stage, config.ignore)
         self.config = config
         width = config.d_model
         self.grids = FeaturePyramid(width)
@@ -115,15 +115,15 @@ class UPerHead(SegmentationHead):
         self.outs = nn.ModuleList(ConvNormReLU(width, width, 3) for _ in range(3))
         self.together = ConvNormReLU(width * 4, width, 3)
         self.classes = SameConv2d(width, config.n_labels, 1)
-        self.helper = FCNHead(config) if config.helper else None
+        self.helper = FCNHead(config) if config.auxiliary else None
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        layers = run.layers[self.reads]
+        layers = run.layers[self.stage]
         grids = self.grids([as_image_grid(layers[i]) for i in self.config.layers])
         logits = self.classes(self._join(grids))
         training = self.helper is not None and run.tensor("labels") is not None
         aside = self.helper(grids[2]) if training and self.helper is not None else None
-        return self.finish(run, logits, aside, self.config.helper_weight)
+        return self.add_loss(run, logits, aside, self.config.auxiliary_weight)
 
     def _join(self, grids: list[Tensor]) -> Tensor:
         top = grids[3]
@@ -159,10 +159,14 @@ class FCNHead(nn.Module):
 
     def __init__(self, config: UPerConfig) -> None:
         super().__init__()
-        widths = [config.d_model, *[config.d_helper] * config.n_helper]
+        widths = [config.d_model, *[config.d_auxiliary] * config.n_auxiliary_convs]
         self.layers = nn.ModuleList(ConvNormReLU(d_in, d_out, 3) for d_in, d_out in pairwise(widths))
-        self.again = ConvNormReLU(config.d_model + config.d_helper, config.d_helper, 3) if config.helper_keeps else None
-        self.classes = SameConv2d(config.d_helper, config.n_labels, 1)
+        self.again = (
+            ConvNormReLU(config.d_model + config.d_auxiliary, config.d_auxiliary, 3)
+            if config.auxiliary_concat_input
+            else None
+        )
+        self.classes = SameConv2d(config.d_auxiliary, config.n_labels, 1)
 
     def forward(self, grid: Tensor) -> Tensor:
         x = grid

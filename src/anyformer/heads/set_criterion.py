@@ -32,7 +32,7 @@ class SetCriterionConfig(Settings):
     class_weight: float = 1.0
     box_weight: float = 5.0
     giou_weight: float = 2.0
-    nothing_weight: float = 0.1  # of "nothing there", which most queries should say
+    no_object_weight: float = 0.1  # of "nothing there", which most queries should say
     focal: bool = False  # one sigmoid a class and no class "nothing there" (Lin et al. 2017; Zhu et al. 2021)
 
     @property
@@ -77,7 +77,7 @@ def class_loss(
     wanted = target_classes(logits, match, targets, nothing)
     if config.focal:
         return focal_loss(logits, wanted).sum(dim=(1, 2, 3)) / count
-    weight = torch.where(wanted == nothing, config.nothing_weight, 1.0)
+    weight = torch.where(wanted == nothing, config.no_object_weight, 1.0)
     surprise = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view_as(weight) * weight
     return surprise.sum(dim=(1, 2)) / weight.sum(dim=(1, 2))
 

@@ -15,13 +15,13 @@ from anyformer.heads.base import Head, padded_token_values
 class SpanHead(Head):
     names = ("start_positions", "end_positions")
 
-    def __init__(self, d_model: int, reads: str, dropout: float = 0.0) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, stage: str, dropout: float = 0.0) -> None:
+        super().__init__(stage)
         self.dropout = dropout
         self.ends = Linear(d_model, 2)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        tokens = run.tokens[self.reads]
+        tokens = run.tokens[self.stage]
         logits = self.ends(F.dropout(tokens.x, self.dropout, self.training))
         shown = padded_token_values(tokens, logits)
         fields = {"start_logits": shown[..., 0], "end_logits": shown[..., 1]}
@@ -36,6 +36,6 @@ class SpanHead(Head):
         ]
         return {"loss": sum(losses) / 2, **fields}
 
-    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
+    def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         """The published loss is a softmax over all places of the row, padded ones among them."""
         return run.tensor("start_positions") is not None

@@ -20,7 +20,7 @@ from anyformer.heads.base import Head, check_labels, labels_at_padding, padded_t
 class TokenClassificationConfig(Settings):
     d_model: int
     n_labels: int
-    reads: str
+    stage: str
     dropout: float = 0.0
 
 
@@ -28,18 +28,18 @@ class TokenClassificationHead(Head):
     names = ("labels",)
 
     def __init__(self, config: TokenClassificationConfig) -> None:
-        super().__init__(config.reads)
+        super().__init__(config.stage)
         self.config = config
         self.classes = Linear(config.d_model, config.n_labels)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        tokens = run.tokens[self.reads]
+        tokens = run.tokens[self.stage]
         logits = self.classes(F.dropout(tokens.x, self.config.dropout, self.training))
         labels = run.tensor("labels")
         result = {} if labels is None else {"loss": token_loss(tokens, logits, labels)}
         return {**result, "logits": padded_token_values(tokens, logits)}
 
-    def asks_padding(self, run: ForwardContext, mask: Tensor) -> bool:
+    def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         return labels_at_padding(run.tensor("labels"), mask)
 
 
@@ -48,8 +48,8 @@ class ReplacedTokenHead(Head):
 
     names = ("labels",)
 
-    def __init__(self, d_model: int, activation: str, reads: str) -> None:
-        super().__init__(reads)
+    def __init__(self, d_model: int, activation: str, stage: str) -> None:
+        super().__init__(stage)
         self.dense = Linear(d_model, d_model)
         self.answer = Linear(d_model, 1)
         self.activation = ACTIVATIONS[activation]
@@ -62,13 +62,13 @@ class ReplacedTokenHead(Head):
 
     def score(self, run: ForwardContext) -> Tensor:
         """[B, T]"""
-        tokens = run.tokens[self.reads]
+        tokens = run.tokens[self.stage]
         return padded_token_values(tokens, self.answer(self.activation(self.dense(tokens.x)))).squeeze(-1)
 
     def loss(self, run: ForwardContext, logits: Tensor, replaced: Tensor) -> Tensor:
         if replaced.shape != logits.shape:
             raise InputError(f"labels has shape {list(replaced.shape)}; it must be {list(logits.shape)}.")
-        mask = run.tokens[self.reads].pad().mask
+        mask = run.tokens[self.stage].pad().mask
         if mask is not None:
             logits, replaced = logits[mask], replaced[mask]
         return F.binary_cross_entropy_with_logits(logits.float(), replaced.float())
@@ -77,8 +77,8 @@ class ReplacedTokenHead(Head):
 class GeneratorDiscriminatorHead(ReplacedTokenHead):
     """ELECTRA's two losses: the generator's masked words, and `weight` times the discriminator's replaced tokens."""
 
-    def __init__(self, d_model: int, activation: str, reads: str, weight: float) -> None:
-        super().__init__(d_model, activation, reads)
+    def __init__(self, d_model: int, activation: str, stage: str, weight: float) -> None:
+        super().__init__(d_model, activation, stage)
         self.weight = weight
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:

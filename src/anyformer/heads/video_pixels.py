@@ -19,15 +19,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class VideoPixelHead(Head):
     """The loss is the squared error of the hidden tubelets' pixels, normalised by tubelet and channel or not."""
 
-    def __init__(self, d_model: int, tubelet: tuple[int, ...], n_channels: int, normalise: bool, reads: str) -> None:
-        super().__init__(reads)
-        self.tubelet, self.n_channels, self.normalise = tubelet, n_channels, normalise
+    def __init__(self, d_model: int, tubelet: tuple[int, ...], n_channels: int, normalize: bool, stage: str) -> None:
+        super().__init__(stage)
+        self.tubelet, self.n_channels, self.normalize = tubelet, n_channels, normalize
         self.pixels = Linear(d_model, tubelet[0] * tubelet[1] * tubelet[2] * n_channels)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         hidden = run.extras["hidden"]
         count = int(hidden[0].sum())
-        logits = self.pixels(run.padded(self.reads)[:, -count:])
+        logits = self.pixels(run.padded(self.stage)[:, -count:])
         pixels = run.tensor("pixel_values")
         assert pixels is not None
         wanted = self.target(pixels.to(logits.dtype))
@@ -35,18 +35,18 @@ class VideoPixelHead(Head):
         return {"loss": (logits - wanted).square().mean(), "logits": logits}
 
     def target(self, pixels: Tensor) -> Tensor:
-        patches = self._patches(self.plain(pixels))
-        if not self.normalise:
+        patches = self._patches(self.denormalize(pixels))
+        if not self.normalize:
             return patches
         each, mean, spread = self._statistics(patches)
         return ((each - mean) / spread).flatten(2)
 
-    def clip(self, logits: Tensor, pixels: Tensor, hidden: Tensor) -> Tensor:
+    def reconstruct(self, logits: Tensor, pixels: Tensor, hidden: Tensor) -> Tensor:
         """[B, T, C, H, W] from 0 to 1: what was predicted where tubelets were hidden, and the clip elsewhere. Where
         pixels are normalised, brightness and contrast of each tubelet are the clip's own: the model never says them."""
-        plain = self.plain(pixels)
+        plain = self.denormalize(pixels)
         patches = self._patches(plain).clone()
-        if self.normalise:
+        if self.normalize:
             _, mean, spread = self._statistics(patches)
             shape = (len(hidden), -1, 1, self.n_channels)
             mean, spread = (one[hidden].view(shape) for one in (mean, spread))
@@ -56,7 +56,7 @@ class VideoPixelHead(Head):
         grid = (-1, plain.shape[3] // height, plain.shape[4] // width)
         return from_tubelets(patches.unflatten(1, grid), self.tubelet, self.n_channels)
 
-    def plain(self, pixels: Tensor) -> Tensor:
+    def denormalize(self, pixels: Tensor) -> Tensor:
         """As they were before they were normalised."""
         if self.n_channels != len(MEAN):
             return pixels

@@ -121,7 +121,7 @@ class BoxRefinement(nn.Module):
         at = box_sinusoids(boxes[-1].detach().sigmoid() if layer else boxes[-1].sigmoid(), self.d_model).to(
             tokens.x.dtype
         )
-        return dataclasses.replace(tokens, code=last(F.relu(first(at))))
+        return dataclasses.replace(tokens, pos_embed=last(F.relu(first(at))))
 
     def _step(self, x: Tensor) -> Tensor:
         for layer in self.boxes[:-1]:

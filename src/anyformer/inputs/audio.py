@@ -58,7 +58,7 @@ class SpectrogramInput(Input):
         self.tokens = nn.ModuleList(LearnedTokens(1, config.d_model) for _ in range(config.n_tokens))
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, values = run.need("input_values")
+        _, values = run.require_one("input_values")
         config = self.config
         check_spectrogram(values, config.n_frames, config.n_mels)
         x = self.patches(self._cut(values.to(self.patches.weight.dtype)))
@@ -121,7 +121,7 @@ class MelConvInput(Input):
         self.positions = LogSpacedSinusoids(config.n_tokens, config.d_model)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, frames = run.need("input_features")
+        _, frames = run.require_one("input_features")
         shape = (self.config.n_mels, self.window)
         if frames.dim() != 3 or tuple(frames.shape[1:]) != shape:
             raise InputError(

@@ -25,17 +25,17 @@ from anyformer.tokens import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig(Settings):
-    kind: Literal["basic", "bottleneck"] = "bottleneck"
+    block: Literal["basic", "bottleneck"] = "bottleneck"
     n_channels: int = 3
     d_stem: int = 64
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     depths: tuple[int, ...] = (3, 4, 6, 3)
     activation: str = "relu"
-    downsample_first: bool = False  # halve the picture in the first stage too
-    stride_early: bool = False  # a bottleneck strides in its first convolution instead of its second
+    downsample_in_first_stage: bool = False  # halve the picture in the first stage too
+    downsample_in_bottleneck: bool = False  # a bottleneck strides in its first convolution instead of its second
     stem: Literal["large", "small"] = "large"  # 7x7 with stride 2 and a pool; or 3x3 alone, for pictures of 32 x 32
     norm: Literal["frozen", "batch"] = "frozen"  # "batch" learns its scale and follows the statistics of the batches
-    dilate_last: bool = False  # DC5: the last stage keeps its resolution and spreads its kernels instead
+    dilation: bool = False  # DC5: the last stage keeps its resolution and spreads its kernels instead
     n_stages: int | None = None  # read the features after this many; 0: the stem's
 
     def check(self) -> None:
@@ -49,8 +49,8 @@ class ResNetConfig(Settings):
     @property
     def reduction(self) -> int:
         """Pixels along a side of a cell."""
-        strides = [2 if self.downsample_first else 1, *[2] * (len(self.depths) - 1)]
-        strides[-1] = 1 if self.dilate_last else strides[-1]
+        strides = [2 if self.downsample_in_first_stage else 1, *[2] * (len(self.depths) - 1)]
+        strides[-1] = 1 if self.dilation else strides[-1]
         return int((4 if self.stem == "large" else 1) * math.prod(strides[: self.used]))
 
     @property
@@ -168,14 +168,14 @@ class ResidualBlock(nn.Module):
         make = partial(ConvNormAct, frozen=config.norm == "frozen")
         self.shortcut = make((d_in, d_out), 1, stride=stride) if d_in != d_out or stride != 1 else None
         first, rest = dilations
-        if config.kind == "basic":
+        if config.block == "basic":
             layers = [
                 make((d_in, d_out), 3, stride=stride, dilation=first, activation="relu"),
                 make((d_out, d_out), 3, dilation=rest),
             ]
         else:
             inner = d_out // 4
-            early, late = (stride, 1) if config.stride_early else (1, stride)
+            early, late = (stride, 1) if config.downsample_in_bottleneck else (1, stride)
             layers = [
                 make((d_in, inner), 1, stride=early, activation="relu"),
                 make((inner, inner), 3, stride=late, dilation=first, activation="relu"),
@@ -186,7 +186,7 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         aside = x if self.shortcut is None else self.shortcut(x)
-        return self.taps.see("output", self.activation(self.layers(x) + aside))
+        return self.taps.record("output", self.activation(self.layers(x) + aside))
 
 
 class ResNetBackbone(nn.Module):
@@ -203,8 +203,8 @@ class ResNetBackbone(nn.Module):
         self.stages = nn.ModuleList()
         d_in = config.d_stem
         for index, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
-            dilate = config.dilate_last and index == len(config.depths) - 1
-            stride = (2 if config.downsample_first else 1) if index == 0 else (1 if dilate else 2)
+            dilate = config.dilation and index == len(config.depths) - 1
+            stride = (2 if config.downsample_in_first_stage else 1) if index == 0 else (1 if dilate else 2)
             later = 2 if dilate else 1
             # The first block of a dilated stage keeps the dilation of the stage before it.
             blocks = [ResidualBlock(config, d_in, width, stride, (1, later))]
@@ -217,9 +217,9 @@ class ResNetBackbone(nn.Module):
             pixels = pixels.contiguous(memory_format=torch.channels_last)
         x = self.stem(pixels)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1) if self.config.stem == "large" else x
-        self.taps.see("features", x)
+        self.taps.record("features", x)
         for stage in self.stages[: self.config.used]:
-            x = self.taps.see("features", stage(x))
+            x = self.taps.record("features", stage(x))
         return x
 
 
@@ -239,7 +239,7 @@ class FeatureInput(Input):
         self.resnet = ResNetBackbone(config)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, pixels = run.need("pixel_values")
+        _, pixels = run.require_one("pixel_values")
         check_images(pixels, self.config.n_channels)
         features = self.resnet(pixels.to(self.resnet.stem.filter.weight.dtype))
         return Tokens(features.flatten(2).transpose(1, 2), grid=(features.shape[2], features.shape[3]))
@@ -275,7 +275,7 @@ class BackboneInput(Input):
         self.positions = positions
 
     def forward(self, run: ForwardContext) -> Tokens:
-        name, value = run.need("pixel_values", "inputs_embeds")
+        name, value = run.require_one("pixel_values", "inputs_embeds")
         pixel_mask = run.tensor("pixel_mask")
         if name == "pixel_values":
             x, grid = self._features(value)
@@ -288,8 +288,8 @@ class BackboneInput(Input):
             small = F.interpolate(pixel_mask[None].float(), size=grid)[0].to(torch.bool).flatten(1)
             mask = None if bool(small.all()) else small
         # Features handed in are taken to fill their grid: their places do not depend on the mask.
-        code = self.positions.code(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
-        return Tokens(F.dropout(x, self.config.dropout, self.training), mask, code=code, grid=grid)
+        code = self.positions.pos_embed(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
+        return Tokens(F.dropout(x, self.config.dropout, self.training), mask, pos_embed=code, grid=grid)
 
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
         check_images(pixels, self.config.channels)

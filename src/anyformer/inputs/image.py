@@ -71,8 +71,8 @@ class ImageInputConfig(Settings):
     dropout: float = 0.0
     mask_ratio: float | None = None  # the share of patches that are dropped (MAE, which also notes their order)
     mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
-    spread: bool = False  # no class token, but the vector of its position, added to every cell (ViTPose)
-    margin: int = 0  # black pixels around the picture, before it is cut (ViTPose)
+    add_class_position: bool = False  # no class token, but the vector of its position, added to every cell (ViTPose)
+    padding: int = 0  # black pixels around the picture, before it is cut (ViTPose)
     any_size: bool = False  # pictures of other sizes without being asked (BEiT)
     alias: str | None = None
 
@@ -101,7 +101,7 @@ def make_positions(config: ImageInputConfig, width: int) -> LearnedGrid | Interp
     if config.positions == "learned-2d":
         return InterpolatedRowColumn(rows, columns, width)
     fixed: dict[ImagePositions, Literal["1d", "2d"]] = {"sine": "1d", "sine-2d": "2d"}
-    extra = int(config.class_token or config.spread) + config.distill_token
+    extra = int(config.class_token or config.add_class_position) + config.distill_token
     return LearnedGrid(rows, columns, width, extra, fixed.get(config.positions))
 
 
@@ -127,13 +127,13 @@ class ImageInput(Input):
         self.names = (*names, *([config.alias] if config.alias else []))
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, pixels = run.need("pixel_values", *([self.config.alias] if self.config.alias else []))
+        _, pixels = run.require_one("pixel_values", *([self.config.alias] if self.config.alias else []))
         config = self.config
         pixels = pixels.flatten(0, 1) if config.frames and pixels.dim() == 5 else pixels
         rows, columns = self._check(pixels, bool(run.batch.get("interpolate_pos_encoding")))
         height, width = config.patch_size
         pixels = pixels.to(self.patches.weight.dtype)
-        pixels = F.pad(pixels, [config.margin] * 4) if config.margin else pixels
+        pixels = F.pad(pixels, [config.padding] * 4) if config.padding else pixels
         pixels = pixels if self.resnet is None else self.resnet(pixels)
         x = self._cover(run, self.patches(patchify(pixels, (height, width))))
         x, first = self._place(x, rows, columns)
@@ -156,7 +156,7 @@ class ImageInput(Input):
         table = self.positions.table(rows, columns)
         table = table if self.project is None else self.project(table)
         extra, cells = table[: self.positions.extra], table[self.positions.extra :]
-        cells = cells + extra if self.config.spread else cells
+        cells = cells + extra if self.config.add_class_position else cells
         add = self.config.combine == "add"
         x = x + cells if add else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
         return x, first if first is None or not len(extra) else first + extra

@@ -28,11 +28,13 @@ class MultimodalInput(Input):
 
     asides = (BIDIRECTIONAL,)
 
-    def __init__(self, text: TextInput, docks: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(self, text: TextInput, projectors: Mapping[str, tuple[int, int]]) -> None:
         super().__init__()
         self.text, self.limit, self.mask_name = text, text.limit, text.mask_name
-        self.places = {name: token for name, (token, _) in docks.items()}
-        self.connect = nn.ModuleDict({name: Linear(width, text.config.d_model) for name, (_, width) in docks.items()})
+        self.places = {name: token for name, (token, _) in projectors.items()}
+        self.connect = nn.ModuleDict(
+            {name: Linear(width, text.config.d_model) for name, (_, width) in projectors.items()}
+        )
         self.names = (*(name for name in text.names if not name.endswith("inputs_embeds")), BIDIRECTIONAL)
 
     @property
@@ -40,7 +42,7 @@ class MultimodalInput(Input):
         return self.text.words
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, ids = run.need("input_ids")
+        _, ids = run.require_one("input_ids")
         check_ids(ids, self.text.config.vocab_size, "input_ids", run.training)
         vectors = self.text.words(ids) * self.text.config.scale
         marks, mask = self._given(run, ids), run.tensor("attention_mask")

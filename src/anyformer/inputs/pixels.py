@@ -24,7 +24,7 @@ class PixelInput(TextInput):
         self.words = Embedding(n_values * self.n_channels + 1, d_model)
 
     def _vectors(self, run: ForwardContext) -> Tensor:
-        _, ids = run.need("input_ids")
+        _, ids = run.require_one("input_ids")
         check_ids(ids, self.config.vocab_size, "input_ids", run.training)
         batch, length = ids.shape
         at = self._places(run, self._real(run, batch, length), length, ids.device)

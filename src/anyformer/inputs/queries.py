@@ -19,7 +19,7 @@ from anyformer.tokens import Tokens
 class LearnedQueriesConfig(Settings):
     n: int
     d_model: int
-    as_code: bool = False  # DETR: the tokens start at zero, the learned vectors are their positions
+    as_pos_embed: bool = False  # DETR: the tokens start at zero, the learned vectors are their positions
     source: str  # the stage that tells the batch size
     prefix: str | None = None  # lets the caller hand in tokens and a mask: "decoder_"
 
@@ -38,7 +38,7 @@ class LearnedQueries(Input):
         source = run.tokens[config.source]
         batch = source.packing.batch if source.packing is not None else source.x.shape[0]
         learned = self.vectors.weight.expand(batch, -1, -1)
-        if not config.as_code:
+        if not config.as_pos_embed:
             return Tokens(learned)
         given = run.tensor(f"{config.prefix}inputs_embeds")
         if given is not None and given.shape != learned.shape:
@@ -46,7 +46,7 @@ class LearnedQueries(Input):
             raise InputError(f"{config.prefix}inputs_embeds has shape {list(given.shape)}; it must be {shape}.")
         given_mask = run.tensor(self.mask_name) if self.mask_name is not None else None
         mask = to_bool_mask(given_mask, (batch, config.n), str(self.mask_name))
-        return Tokens(torch.zeros_like(learned) if given is None else given, mask, code=learned)
+        return Tokens(torch.zeros_like(learned) if given is None else given, mask, pos_embed=learned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,5 +108,5 @@ class AutoregressiveQueries(Input):
         start = self.start.weight.expand(batch, -1, -1)
         if run.state is not None:
             x = told[:, -1:] if wanted else start
-            return Tokens(x, code=self.vectors.weight[wanted : wanted + 1].expand(batch, -1, -1))
-        return Tokens(torch.cat([start, told[:, :-1]], dim=1), code=self.vectors.weight.expand(batch, -1, -1))
+            return Tokens(x, pos_embed=self.vectors.weight[wanted : wanted + 1].expand(batch, -1, -1))
+        return Tokens(torch.cat([start, told[:, :-1]], dim=1), pos_embed=self.vectors.weight.expand(batch, -1, -1))

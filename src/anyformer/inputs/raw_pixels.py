@@ -38,7 +38,7 @@ class RawPixelInput(Input):
         return self.n_channels + 2 + 4 * self.bands
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, pixels = run.need(*self.names)
+        _, pixels = run.require_one(*self.names)
         if pixels.dim() != 4 or pixels.shape[1] != self.n_channels:
             raise InputError(
                 f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {self.n_channels}, height, width]."

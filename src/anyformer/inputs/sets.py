@@ -29,7 +29,7 @@ class SetInput(Input):
         self.project = Linear(d_item, d_model)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, items = run.need("items")
+        _, items = run.require_one("items")
         if items.dim() != 3 or items.shape[2] != self.d_item:
             raise InputError(f"items has shape {list(items.shape)}; it must be [batch, items, {self.d_item}].")
         if not items.shape[1]:
@@ -86,7 +86,7 @@ class TableInput(Input):
         """Each along its column's direction, and whether it is there."""
         if self.scales is None:
             return None
-        _, numbers = run.need("numbers")
+        _, numbers = run.require_one("numbers")
         self._check(numbers, self.config.n_numbers, "numbers")
         numbers = numbers.to(self.scales.weight.dtype)
         real = ~numbers.isnan()
@@ -96,7 +96,7 @@ class TableInput(Input):
         sizes = self.config.categories
         if self.values is None:
             return None
-        _, ids = run.need("categories")
+        _, ids = run.require_one("categories")
         self._check(ids, len(sizes), "categories")
         most = torch.tensor(sizes, device=ids.device)
         if bool((ids >= most).any()):

@@ -45,9 +45,9 @@ class TextInputConfig(Settings):
     types: Literal["none", "own", "shared"] = "none"  # "shared": GPT-2 looks types up among the words
     position_ids: bool = True  # whether the caller may say where tokens stand
     first_position: int = 0  # where counting starts
-    padded_position: int | None = None  # where padded tokens stand; None: at their slots
+    padding_position: int | None = None  # where padded tokens stand; None: at their slots
     scale: float = 1.0
-    scale_given: bool = False  # whether vectors given as inputs_embeds are scaled too
+    scale_inputs_embeds: bool = False  # whether vectors given as inputs_embeds are scaled too
     norm: NormConfig | None = None
     dropout: float = 0.0
     padding: int | None = None
@@ -63,8 +63,8 @@ class TextInput(Input):
         self.words = Embedding(config.vocab_size, config.d_model, config.padding)
         self.types = Embedding(config.n_types, config.d_model) if config.types == "own" else None
         self.positions = positions
-        if positions is not None and positions.limit is not None:
-            self.limit = positions.limit - config.first_position
+        if positions is not None and positions.max_positions is not None:
+            self.limit = positions.max_positions - config.first_position
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
         self.project = Linear(config.d_model, config.d_out) if config.d_out is not None else None
         self.read(config.prefix)
@@ -104,11 +104,11 @@ class TextInput(Input):
     def _vectors(self, run: ForwardContext) -> Tensor:
         prefix, config = self.config.prefix, self.config
         options = [f"{prefix}input_ids"] + ([f"{prefix}inputs_embeds"] if config.embeds else [])
-        name, value = run.need(*options, *([config.alias] if config.alias else []))
+        name, value = run.require_one(*options, *([config.alias] if config.alias else []))
         if name.endswith("inputs_embeds"):
             if value.dim() != 3 or value.shape[2] != config.d_model:
                 raise InputError(f"{name} has shape {list(value.shape)}; it must be [batch, tokens, {config.d_model}].")
-            return value * config.scale if config.scale_given else value
+            return value * config.scale if config.scale_inputs_embeds else value
         check_ids(value, config.vocab_size, name, run.training)
         vectors = self.words(value)
         return vectors if config.scale == 1.0 else vectors * config.scale
@@ -118,8 +118,8 @@ class TextInput(Input):
         given = run.tensor(f"{self.config.prefix}position_ids") if self.config.position_ids else None
         if given is not None:
             return given.view(-1, length) if given.dim() == 1 else given
-        start = run.state.count() - run.state.uncounted if run.state is not None else 0
-        first, aside = self.config.first_position, self.config.padded_position
+        start = run.state.num_tokens() - run.state.uncounted if run.state is not None else 0
+        first, aside = self.config.first_position, self.config.padding_position
         if mask is None and isinstance(start, int):
             start += first
             return torch.arange(start, start + length, device=device).unsqueeze(0) if start else None

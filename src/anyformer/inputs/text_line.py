@@ -84,7 +84,7 @@ class TextLineInput(Input):
         self.positions = Sinusoidal(config.d_model)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, pixels = run.need("pixel_values")
+        _, pixels = run.require_one("pixel_values")
         config = self.config
         if pixels.dim() != 4 or pixels.shape[1] != config.n_channels or pixels.shape[2] != config.height:
             raise InputError(

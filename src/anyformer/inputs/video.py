@@ -93,7 +93,7 @@ class VideoInput(Input):
         self._sines: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def forward(self, run: ForwardContext) -> Tokens:
-        _, pixels = run.need("pixel_values")
+        _, pixels = run.require_one("pixel_values")
         self._check(pixels)
         config = self.config
         x = self.patches(tubelets(pixels.to(self.patches.weight.dtype), config.tubelet))  # [B, t, h, w, d]

@@ -30,29 +30,29 @@ def ngrams(text: Sequence[str]) -> Grams:
     return Counter(tuple(text[i : i + n]) for n in range(1, ORDERS + 1) for i in range(len(text) - n + 1))
 
 
-def caption_scores(said: Sequence[str], wanted: Sequence[Sequence[str]]) -> dict[str, float | str]:
+def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float | str]:
     """bleu1 … bleu4, rougeL, cider and, with sacrebleu, chrf; all but CIDEr, which has no upper end, from 0 to 100."""
-    if len(said) != len(wanted):
-        raise InputError(f"There are {len(said)} captions and references for {len(wanted)}.")
-    if not all(wanted):
+    if len(hypotheses) != len(references):
+        raise InputError(f"There are {len(hypotheses)} captions and references for {len(references)}.")
+    if not all(references):
         raise InputError("A picture has no caption to compare with.")
-    ours = [normalize_words(text) for text in said]
-    theirs = [[normalize_words(text) for text in texts] for texts in wanted]
+    ours = [normalize_words(text) for text in hypotheses]
+    theirs = [[normalize_words(text) for text in texts] for texts in references]
     figures: dict[str, float | str] = {
         **{f"bleu{n}": 100 * value for n, value in enumerate(bleu(ours, theirs), 1)},
         "rougeL": 100 * sum(map(rouge_l, ours, theirs)) / max(len(ours), 1),
         "cider": cider(ours, theirs),
     }
-    if has_sacrebleu() and len({len(texts) for texts in wanted}) == 1:
-        figures["chrf"] = chrf(said, wanted)
+    if has_sacrebleu() and len({len(texts) for texts in references}) == 1:
+        figures["chrf"] = chrf(hypotheses, references)
     return {**figures, "signature": SIGNATURE}
 
 
-def bleu(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]]]) -> list[float]:
+def bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> list[float]:
     """BLEU of orders 1 to 4 over all captions, against the reference whose length is nearest."""
     hits, guesses = [0] * ORDERS, [0] * ORDERS
     length = reference = 0
-    for text, texts in zip(said, wanted, strict=True):
+    for text, texts in zip(hypotheses, references, strict=True):
         most: Grams = Counter()
         for other in texts:
             most |= ngrams(other)
@@ -70,34 +70,36 @@ def bleu(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]]
     return found
 
 
-def rouge_l(said: list[str], wanted: Sequence[list[str]]) -> float:
+def rouge_l(hypotheses: list[str], references: Sequence[list[str]]) -> float:
     """The best precision and the best recall of a longest common subsequence, whichever reference gives them."""
-    shared = [(len(longest_common_subsequence(said, other)), len(other)) for other in wanted]
-    precision = max(hits / max(len(said), 1) for hits, _ in shared)
+    shared = [(len(longest_common_subsequence(hypotheses, other)), len(other)) for other in references]
+    precision = max(hits / max(len(hypotheses), 1) for hits, _ in shared)
     recall = max(hits / max(n, 1) for hits, n in shared)
     if not precision or not recall:
         return 0.0
     return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
 
 
-def cider(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[Sequence[str]]]) -> float:
+def cider(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
     """CIDEr-D: how alike runs of words are, each weighed by how few pictures' references have it."""
-    if not said:
+    if not hypotheses:
         return 0.0
-    ours = [ngrams(text) for text in said]
-    theirs = [[ngrams(text) for text in texts] for texts in wanted]
+    ours = [ngrams(text) for text in hypotheses]
+    theirs = [[ngrams(text) for text in texts] for texts in references]
     pictures = Counter(gram for refs in theirs for gram in set().union(*refs))
-    usual = math.log(len(said)) if len(said) > 1 else 1.0  # of one picture alone, all weights would be nought
+    usual = (
+        math.log(len(hypotheses)) if len(hypotheses) > 1 else 1.0
+    )  # of one picture alone, all weights would be nought
     weights = {gram: usual - math.log(n) for gram, n in pictures.items()}
     total = 0.0
-    for text, refs, mine, other in zip(said, wanted, ours, theirs, strict=True):
+    for text, refs, mine, other in zip(hypotheses, references, ours, theirs, strict=True):
         vector = NgramVector(mine, weights, usual)
         each = [
             vector.like(NgramVector(ref, weights, usual), len(text) - len(r))
             for ref, r in zip(other, refs, strict=True)
         ]
         total += 10 * sum(each) / len(each)
-    return total / len(said)
+    return total / len(hypotheses)
 
 
 class NgramVector:
@@ -121,8 +123,8 @@ class NgramVector:
         return sum(cosines) / ORDERS * math.exp(-(longer**2) / (2 * SIGMA**2))
 
 
-def chrf(said: Sequence[str], wanted: Sequence[Sequence[str]]) -> float:
+def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     from sacrebleu.metrics.chrf import CHRF
 
-    streams = [[" ".join(normalize_words(text)) for text in stream] for stream in zip(*wanted, strict=True)]
-    return float(CHRF().corpus_score([" ".join(normalize_words(text)) for text in said], streams).score)
+    streams = [[" ".join(normalize_words(text)) for text in stream] for stream in zip(*references, strict=True)]
+    return float(CHRF().corpus_score([" ".join(normalize_words(text)) for text in hypotheses], streams).score)

@@ -11,26 +11,30 @@ from numpy.typing import NDArray
 from anyformer.errors import InputError
 
 
-def accuracy(found: Sequence[Any], wanted: Sequence[Any]) -> float:
-    _alike(found, wanted)
-    return float(np.mean([a == b for a, b in zip(found, wanted, strict=True)]))
+def accuracy(predictions: Sequence[Any], targets: Sequence[Any]) -> float:
+    _alike(predictions, targets)
+    return float(np.mean([a == b for a, b in zip(predictions, targets, strict=True)]))
 
 
-def confusion(found: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def confusion(predictions: Sequence[Any], targets: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     """The classes, sorted, and how often each [wanted, found] pair came."""
-    _alike(found, wanted)
-    classes = sorted(set(wanted) | set(found))
+    _alike(predictions, targets)
+    classes = sorted(set(targets) | set(predictions))
     place = {name: i for i, name in enumerate(classes)}
     table = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(table, ([place[name] for name in wanted], [place[name] for name in found]), 1)
+    np.add.at(table, ([place[name] for name in targets], [place[name] for name in predictions]), 1)
     return classes, table
 
 
 def f1(
-    found: Sequence[Any], wanted: Sequence[Any], *, positive: Any = None, average: Literal["macro", "micro"] = "macro"
+    predictions: Sequence[Any],
+    targets: Sequence[Any],
+    *,
+    positive: Any = None,
+    average: Literal["macro", "micro"] = "macro",
 ) -> float:
     """Of one class, `positive`; or the mean over classes (macro), or over all decisions together (micro)."""
-    classes, table = confusion(found, wanted)
+    classes, table = confusion(predictions, targets)
     hits, said, there = table.diagonal(), table.sum(axis=0), table.sum(axis=1)
     if positive is not None:
         if positive not in classes:
@@ -42,19 +46,19 @@ def f1(
     return float(np.mean(2 * hits / np.maximum(said + there, 1)))
 
 
-def matthews_corrcoef(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+def matthews_corrcoef(predictions: Sequence[Any], targets: Sequence[Any]) -> float:
     """Matthews' correlation, for any number of classes (Gorodkin 2004); 0 where one side is always the same."""
-    _, table = confusion(found, wanted)
+    _, table = confusion(predictions, targets)
     said, there = table.sum(axis=0).astype(float), table.sum(axis=1).astype(float)
     n = float(table.sum())
     spread = (n * n - said @ said) * (n * n - there @ there)
     return float((np.trace(table) * n - said @ there) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-def pearson(found: Sequence[float], wanted: Sequence[float]) -> float:
+def pearson(predictions: Sequence[float], targets: Sequence[float]) -> float:
     """The correlation of two lists of numbers; 0 if one side is always the same, NaN if one holds NaN."""
-    _alike(found, wanted)
-    x, y = (np.asarray(side, dtype=np.float64) for side in (found, wanted))
+    _alike(predictions, targets)
+    x, y = (np.asarray(side, dtype=np.float64) for side in (predictions, targets))
     if np.isnan(x).any() or np.isnan(y).any():
         return float("nan")
     x, y = x - x.mean(), y - y.mean()
@@ -62,10 +66,10 @@ def pearson(found: Sequence[float], wanted: Sequence[float]) -> float:
     return float(x @ y / spread) if spread > 0 else 0.0
 
 
-def spearman(found: Sequence[float], wanted: Sequence[float]) -> float:
+def spearman(predictions: Sequence[float], targets: Sequence[float]) -> float:
     """The correlation of the ranks; equal numbers share the mean of theirs. NaN if one side holds NaN."""
-    _alike(found, wanted)
-    return pearson(list(_ranks(found)), list(_ranks(wanted)))
+    _alike(predictions, targets)
+    return pearson(list(_ranks(predictions)), list(_ranks(targets)))
 
 
 def _ranks(values: Sequence[float]) -> NDArray[np.float64]:

@@ -61,13 +61,13 @@ def area(boxes: Floats) -> Floats:
 
 
 def average_precision(
-    found: Sequence[PredictedBoxes], truth: Sequence[GroundTruthBoxes], sizes: bool = True
+    predictions: Sequence[PredictedBoxes], targets: Sequence[GroundTruthBoxes], sizes: bool = True
 ) -> dict[str, float]:
     """ap, ap50, ap75 and, with `sizes`, those of small, medium and large things: aps, apm, apl."""
-    classes = sorted({int(label) for one in truth for label in one.labels})
+    classes = sorted({int(label) for one in targets for label in one.labels})
     figures: dict[str, float] = {}
     for name in AREAS if sizes else ("",):
-        curves = [_curves(found, truth, label, AREAS[name]) for label in classes]
+        curves = [_curves(predictions, targets, label, AREAS[name]) for label in classes]
         known = [curve for curve in curves if curve is not None]
         table = np.stack(known) if known else None  # [classes, thresholds, recalls]
         figures[f"ap{name}"] = NONE if table is None else float(table.mean())
@@ -150,17 +150,20 @@ def overlap(a: Floats, b: Floats, crowd: Flags) -> Floats:
     return shares
 
 
-def coco_metrics(found: Sequence[PredictedBoxes], truth: Sequence[GroundTruthBoxes]) -> dict[str, float | str]:
+def coco_metrics(predictions: Sequence[PredictedBoxes], targets: Sequence[GroundTruthBoxes]) -> dict[str, float | str]:
     """As above by pycocotools, the field's own program, with its signature; by numpy where it is not installed."""
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
     except ImportError:
-        return {**average_precision(found, truth), "signature": "COCO AP|100 answers|numpy (pycocotools is absent)"}
+        return {
+            **average_precision(predictions, targets),
+            "signature": "COCO AP|100 answers|numpy (pycocotools is absent)",
+        }
     with contextlib.redirect_stdout(io.StringIO()):  # it talks
         gold, said = COCO(), COCO()
-        gold.dataset = _dataset(truth)
-        said.dataset = {**gold.dataset, "annotations": list(_answers(found))}
+        gold.dataset = _dataset(targets)
+        said.dataset = {**gold.dataset, "annotations": list(_answers(predictions))}
         gold.createIndex()
         said.createIndex()
         judge = COCOeval(gold, said, "bbox")

@@ -24,9 +24,9 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def entity_scores(found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
+def entity_scores(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """Precision, recall and F1 over all sentences together, 0 to 1."""
-    hits, said, there = _count(found, wanted)
+    hits, said, there = _count(predictions, references)
     right, n_said, n_there = hits.total(), said.total(), there.total()
     return {
         "precision": right / n_said if n_said else 0.0,
@@ -35,9 +35,9 @@ def entity_scores(found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]
     }
 
 
-def f1_by_type(found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
+def f1_by_type(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """F1 of each type of entity by itself."""
-    hits, said, there = _count(found, wanted)
+    hits, said, there = _count(predictions, references)
     return {kind: f_measure(hits[kind], said[kind], there[kind]) for kind in sorted(said | there)}
 
 

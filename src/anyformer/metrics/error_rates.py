@@ -17,19 +17,23 @@ def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
     return row[-1]
 
 
-def error_rate(said: Sequence[Sequence[object]], wanted: Sequence[Sequence[object]]) -> float:
+def error_rate(hypotheses: Sequence[Sequence[object]], references: Sequence[Sequence[object]]) -> float:
     """All changes over all that should have been read; above 1 where much more was said."""
-    if len(said) != len(wanted):
-        raise InputError(f"There are {len(said)} texts and {len(wanted)} references.")
-    total = sum(len(text) for text in wanted)
+    if len(hypotheses) != len(references):
+        raise InputError(f"There are {len(hypotheses)} texts and {len(references)} references.")
+    total = sum(len(text) for text in references)
     if not total:
         raise InputError("The references are empty, so there is nothing that could have been read.")
-    return sum(map(edit_distance, said, wanted)) / total
+    return sum(map(edit_distance, hypotheses, references)) / total
 
 
-def cer_and_wer(said: Sequence[str], wanted: Sequence[str], *, lowercase: bool = False) -> dict[str, float | str]:
+def cer_and_wer(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> dict[str, float | str]:
     """cer and wer, in percent, and `exact`, the share of texts without any mistake; `lowercase`: case aside."""
-    ours, theirs = ([text.strip().lower() if lowercase else text.strip() for text in side] for side in (said, wanted))
+    ours, theirs = (
+        [text.strip().lower() if lowercase else text.strip() for text in side] for side in (hypotheses, references)
+    )
     return {
         "cer": 100 * error_rate(ours, theirs),
         "wer": 100 * error_rate([text.split() for text in ours], [text.split() for text in theirs]),

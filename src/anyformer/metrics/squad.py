@@ -19,21 +19,21 @@ def normalize_answer(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
-def answer_f1(found: str, wanted: str) -> float:
+def answer_f1(prediction: str, reference: str) -> float:
     """The words that both share. An empty answer is right only where nothing was wanted (SQuAD 2)."""
-    ours, theirs = normalize_answer(found).split(), normalize_answer(wanted).split()
+    ours, theirs = normalize_answer(prediction).split(), normalize_answer(reference).split()
     if not ours or not theirs:
         return float(ours == theirs)
     return f_measure((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
 
 
-def squad(found: Sequence[str], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
+def squad(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """{"exact": …, "f1": …}, 0 to 100. `wanted` are the answers that people gave: the nearest counts; none: ""."""
-    if len(found) != len(wanted) or not found:
-        raise InputError(f"There are {len(found)} answers for {len(wanted)} questions.")
+    if len(predictions) != len(references) or not predictions:
+        raise InputError(f"There are {len(predictions)} answers for {len(references)} questions.")
     exact, f1 = 0.0, 0.0
-    for answer, given in zip(found, wanted, strict=True):
+    for answer, given in zip(predictions, references, strict=True):
         right = list(given) or [""]
         exact += max(float(normalize_answer(answer) == normalize_answer(one)) for one in right)
         f1 += max(answer_f1(answer, one) for one in right)
-    return {"exact": 100 * exact / len(found), "f1": 100 * f1 / len(found)}
+    return {"exact": 100 * exact / len(predictions), "f1": 100 * f1 / len(predictions)}

@@ -55,7 +55,7 @@ def build(config: ASTConfig) -> Model:
             PooledConfig(
                 d_model=config.d_model,
                 n_labels=config.n_labels,
-                reads="encoder",
+                stage="encoder",
                 pooling="pair",
                 norm=config.norm,
                 problem=config.problem,

@@ -59,7 +59,7 @@ def build(config: BARTConfig) -> Model:
     heads: dict[str, Head] = {"embed": EmbeddingHead("decoder")}
     if config.head == "language":
         heads = {"language": language(config, target)}
-    return pair("bart", config, source, target, heads, echoes=True)
+    return pair("bart", config, source, target, heads, shifts_inputs=True)
 
 
 def init(config: BARTConfig) -> InitConfig:

@@ -31,23 +31,23 @@ class BEiTConfig(PreNormConfig):
     n_channels: int = 3
     vocab_size: int = 8192  # visual words
     drop_path: float = 0.1  # of the last block; earlier ones less
-    gain: float | None = 0.1  # where the scale of each sublayer's result starts; None: there is none
+    layer_scale: float | None = 0.1  # where the scale of each sublayer's result starts; None: there is none
     positions: Literal["none", "learned"] = "none"  # added to the patches
-    relative: Literal["none", "each", "shared"] = (
+    relative_position_bias: Literal["none", "each", "shared"] = (
         "each"  # numbers for rows and columns apart: in each block, or one set
     )
     mask_token: bool = False
-    average: bool = True  # the patches' mean speaks for the picture, not the class token
+    mean_pooling: bool = True  # the patches' mean speaks for the picture, not the class token
     head: Literal["base", "classify", "words", "segment"] = "classify"
     n_labels: int = 1000
     problem: Problem | None = None
     layers: tuple[int, ...] = (2, 4, 6, 10)  # after how many blocks each of segmentation's grids is read
     pools: tuple[int, ...] = (1, 2, 3, 6)
-    helper: bool = True  # of segmentation's training
-    helper_weight: float = 0.4
-    d_helper: int = 256
-    n_helper: int = 1
-    helper_keeps: bool = False
+    auxiliary: bool = True  # of segmentation's training
+    auxiliary_weight: float = 0.4
+    d_auxiliary: int = 256
+    n_auxiliary_convs: int = 1
+    auxiliary_concat_input: bool = False
     ignore: int = 255  # the class of pixels that do not count
 
     def check(self) -> None:
@@ -63,35 +63,38 @@ class BEiTConfig(PreNormConfig):
 
 def _block(config: BEiTConfig, depth: int) -> BlockConfig:
     block = encoder_block(config, drop_path=config.drop_path * depth / max(config.n_layers - 1, 1))
-    return block.replace(sublayers=tuple(sublayer.replace(gain=config.gain) for sublayer in block.sublayers))
+    return block.replace(
+        sublayers=tuple(sublayer.replace(layer_scale=config.layer_scale) for sublayer in block.sublayers)
+    )
 
 
 def _stack(config: BEiTConfig) -> Stack:
     places: Positions | list[Positions] | None = None
-    if config.relative == "shared":
+    if config.relative_position_bias == "shared":
         places = RelativeGrid(*config.grid, config.n_heads)
-    elif config.relative == "each":
+    elif config.relative_position_bias == "each":
         places = [RelativeGrid(*config.grid, config.n_heads) for _ in range(config.n_layers)]
     blocks = tuple(_block(config, depth) for depth in range(config.n_layers))
-    norm = None if config.average else config.norm
+    norm = None if config.mean_pooling else config.norm
     return Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model, places)
 
 
 def _head(config: BEiTConfig) -> Head:
     norm = config.norm
-    average = norm if config.average else None
+    average = norm if config.mean_pooling else None
     if config.head == "base":
         return PatchEmbeddingHead(config.d_model, average, "encoder")
     if config.head == "words":
         return VisualTokenHead(config.d_model, config.vocab_size, norm, "encoder")
     if config.head == "classify":
         classes = ClassificationConfig(
-            d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem
+            d_model=config.d_model, n_labels=config.n_labels, stage="encoder", problem=config.problem
         )
         return PatchClassificationHead(classes, average)
-    names = ("d_model", "n_labels", "pools", "ignore", "helper", "helper_weight", "d_helper", "n_helper")
-    same = {name: getattr(config, name) for name in (*names, "helper_keeps", "layers")}
-    return UPerHead(UPerConfig(reads="encoder", **same))
+    auxiliary = ("auxiliary", "auxiliary_weight", "d_auxiliary", "n_auxiliary_convs")
+    names = ("d_model", "n_labels", "pools", "ignore", *auxiliary)
+    same = {name: getattr(config, name) for name in (*names, "auxiliary_concat_input", "layers")}
+    return UPerHead(UPerConfig(stage="encoder", **same))
 
 
 def build(config: BEiTConfig) -> Model:
@@ -102,7 +105,7 @@ def build(config: BEiTConfig) -> Model:
 
 
 _BASE = BEiTConfig()
-_LARGE = BEiTConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, gain=1e-5)
+_LARGE = BEiTConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096, layer_scale=1e-5)
 _ADE = {"head": "segment", "image_size": (640, 640), "n_labels": 150}
 
 SIZES = {
@@ -115,11 +118,11 @@ SIZES = {
         patch_size=(8, 8),
         n_labels=10,
         layers=(1, 2, 3, 4),
-        d_helper=32,
+        d_auxiliary=32,
     ),
     "beit-b16": _BASE,
     "beit-l16": _LARGE,
-    "beit-b16-pretrain": BEiTConfig(head="words", mask_token=True, relative="shared", average=False),
+    "beit-b16-pretrain": BEiTConfig(head="words", mask_token=True, relative_position_bias="shared", mean_pooling=False),
     "beit-b16-segment": _BASE.replace(**_ADE),
     "beit-l16-segment": _LARGE.replace(**_ADE, layers=(6, 10, 14, 22)),
 }

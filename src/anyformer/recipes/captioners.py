@@ -3,8 +3,8 @@ that a convolutional network sees the picture and the writer differs.
 
 Show and Tell (Vinyals et al. 2015): an LSTM that knows the picture by its first state alone. Show, Attend and Tell (Xu
 et al. 2015): an LSTM that looks at the feature grid before every word, through a gate, and is asked to look everywhere
-over a caption; `hard` draws one cell a word instead and learns by reward. The third is a transformer decoder whose
-cross-attention sees the cells, after `n_layers` of self-attention among them.
+over a caption; `hard_attention` draws one cell a word instead and learns by reward. The third is a transformer decoder
+whose cross-attention sees the cells, after `n_layers` of self-attention among them.
 
 Published: on Flickr8k, with encoders trained on ImageNet, Show and Tell 63 BLEU-1, Show, Attend and Tell
 67 / 44.8 / 29.9 / 19.5 (soft) and 67 / 45.7 / 31.4 / 21.3 (hard) BLEU-1 to 4 (table 1 of Xu et al.).
@@ -42,7 +42,7 @@ _LOOKS = ("cross_attentions",)
 class CaptionerConfig(Settings):
     """What all three say."""
 
-    net: ResNetConfig = ResNetConfig(norm="batch")
+    backbone: ResNetConfig = ResNetConfig(norm="batch")
     image_size: tuple[int, ...] = (224, 224)
     d_model: int = 512  # of words and, projected, of the grid's cells
     vocab_size: int = 10_000
@@ -53,12 +53,12 @@ class CaptionerConfig(Settings):
 
     @property
     def n_channels(self) -> int:
-        return self.net.n_channels
+        return self.backbone.n_channels
 
     @property
     def grid(self) -> tuple[int, int]:
         """Cells of the feature grid; one that the picture fills in part counts."""
-        rows, columns = (-(-side // self.net.reduction) for side in self.image_size)
+        rows, columns = (-(-side // self.backbone.reduction) for side in self.image_size)
         return rows, columns
 
 
@@ -71,10 +71,10 @@ class ShowTellConfig(CaptionerConfig):
 @dataclass(frozen=True, kw_only=True)
 class ShowAttendTellConfig(CaptionerConfig):
     d_hidden: int = 1000
-    hard: bool = False
-    coverage: float = 1.0  # how much the loss asks that every cell be looked at
+    hard_attention: bool = False
+    coverage_weight: float = 1.0  # how much the loss asks that every cell be looked at
     reward: float = 1.0  # of likely captions, for `hard`
-    entropy: float = 0.002
+    entropy_weight: float = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _recurrent(config: CaptionerConfig, part: PartConfig, name: str, d_out: int)
 
 
 def _language(config: CaptionerConfig, width: int) -> LanguageConfig:
-    return LanguageConfig(d_model=width, vocab_size=config.vocab_size, reads="decoder", bias=True)
+    return LanguageConfig(d_model=width, vocab_size=config.vocab_size, stage="decoder", bias=True)
 
 
 def _model(family: str, config: CaptionerConfig, stages: list[Stage], head: Head, report: OutputSpec) -> Model:
@@ -117,7 +117,7 @@ def build_show_tell(config: ShowTellConfig) -> Model:
         n_layers=config.n_layers,
         dropout=config.dropout,
     )
-    encoder = Stage("encoder", FeatureGridInput(config.net, config.d_hidden, n_states=2 * config.n_layers), None)
+    encoder = Stage("encoder", FeatureGridInput(config.backbone, config.d_hidden, n_states=2 * config.n_layers), None)
     stages = [encoder, _recurrent(config, part, "recurrent", config.d_hidden)]
     head = LanguageHead(_language(config, config.d_hidden))
     return _model("show-tell", config, stages, head, pair_report(0, 1, attentions=()))
@@ -129,20 +129,20 @@ def build_show_attend_tell(config: ShowAttendTellConfig) -> Model:
         d_hidden=config.d_hidden,
         d_context=config.d_model,
         d_out=config.d_model,
-        ask="before",
+        attend="before",
         score="additive",
-        start="mean",
-        deep=True,
+        init_state="mean",
+        deep_output=True,
         gate=True,
-        hard=config.hard,
-        note=True,
+        hard_attention=config.hard_attention,
+        track_attention=True,
         dropout=config.dropout,
     )
-    encoder = Stage("encoder", FeatureGridInput(config.net, config.d_model), None)
+    encoder = Stage("encoder", FeatureGridInput(config.backbone, config.d_model), None)
     look = AttentionLossConfig(
-        coverage=config.coverage,
-        reward=config.reward if config.hard else 0.0,
-        entropy=config.entropy if config.hard else 0.0,
+        coverage=config.coverage_weight,
+        reward=config.reward if config.hard_attention else 0.0,
+        entropy=config.entropy_weight if config.hard_attention else 0.0,
     )
     head = CaptionHead(_language(config, config.d_model), look)
     stages = [encoder, _recurrent(config, part, "cross", config.d_model)]
@@ -160,7 +160,7 @@ def _decoder_block(config: CNNTransformerConfig) -> BlockConfig:
 
 def build_cnn_transformer(config: CNNTransformerConfig) -> Model:
     cells = FeatureGridInput(
-        config.net, config.d_model, LearnedGrid(*config.grid, config.d_model), dropout=config.dropout
+        config.backbone, config.d_model, LearnedGrid(*config.grid, config.d_model), dropout=config.dropout
     )
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
     among = transformer_block(attention, _network(config), dropout=config.dropout)
@@ -181,11 +181,17 @@ def init_transformer(config: CNNTransformerConfig) -> InitConfig:
     return InitConfig(std=0.02, residual_depth=2 * (config.n_layers + config.n_decoder_layers))
 
 
-_TINY_NET = ResNetConfig(kind="basic", d_stem=8, widths=(8, 12), depths=(1, 1), norm="batch")
-_TINY: dict[str, Any] = {"net": _TINY_NET, "image_size": (32, 32), "d_model": 32, "vocab_size": 256, "dropout": 0.1}
+_TINY_NET = ResNetConfig(block="basic", d_stem=8, widths=(8, 12), depths=(1, 1), norm="batch")
+_TINY: dict[str, Any] = {
+    "backbone": _TINY_NET,
+    "image_size": (32, 32),
+    "d_model": 32,
+    "vocab_size": 256,
+    "dropout": 0.1,
+}
 # A few thousand pictures of 160 x 160: a grid of 10 x 10, and encoders that start from nothing.
-_SMALL_NET = ResNetConfig(kind="basic", d_stem=64, widths=(64, 128, 256), depths=(2, 2, 2), norm="batch")
-_SMALL: dict[str, Any] = {"net": _SMALL_NET, "image_size": (160, 160), "d_model": 256, "dropout": 0.3}
+_SMALL_NET = ResNetConfig(block="basic", d_stem=64, widths=(64, 128, 256), depths=(2, 2, 2), norm="batch")
+_SMALL: dict[str, Any] = {"backbone": _SMALL_NET, "image_size": (160, 160), "d_model": 256, "dropout": 0.3}
 
 register(
     Family("show-tell", ShowTellConfig, build_show_tell, init, __doc__ or ""),
@@ -196,7 +202,7 @@ register(
     {
         "show-attend-tell-tiny": ShowAttendTellConfig(**_TINY, d_hidden=48),
         "show-attend-tell-small": ShowAttendTellConfig(**_SMALL, d_hidden=512),
-        "show-attend-tell-hard": ShowAttendTellConfig(**_SMALL, d_hidden=512, hard=True),
+        "show-attend-tell-hard": ShowAttendTellConfig(**_SMALL, d_hidden=512, hard_attention=True),
     },
 )
 register(

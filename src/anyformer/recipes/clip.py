@@ -135,7 +135,7 @@ def init(config: CLIPConfig) -> InitConfig:
     return init_tower(config.text)
 
 
-def _pair(patch: int, width: int, layers: int, text: int, shared: int, picture: int = 224) -> CLIPConfig:
+def _pair(patch: int, width: int, layers: int, text: int, shared: int, image: int = 224) -> CLIPConfig:
     words = CLIPTextConfig(d_model=text, n_heads=text // 64, d_hidden=4 * text, d_shared=shared)
     vision = CLIPVisionConfig(
         n_layers=layers,
@@ -143,7 +143,7 @@ def _pair(patch: int, width: int, layers: int, text: int, shared: int, picture: 
         n_heads=width // 64,
         d_hidden=4 * width,
         patch_size=(patch, patch),
-        image_size=(picture, picture),
+        image_size=(image, image),
         d_shared=shared,
     )
     return CLIPConfig(text=words, vision=vision, d_shared=shared)

@@ -114,7 +114,7 @@ def _layers(n: int, normed: bool) -> tuple[int, ...]:
 def next_token_head(config: Any, inputs: TextInput, bias: bool = False) -> LanguageHead:
     """Over a decoder, with the table of `inputs` where the settings tie them."""
     settings = LanguageConfig(
-        d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", shift=True, keep=True, bias=bias
+        d_model=config.d_model, vocab_size=config.vocab_size, stage="decoder", shift=True, keep=True, bias=bias
     )
     return LanguageHead(settings, inputs.words if config.tied else None)
 
@@ -146,6 +146,6 @@ def encoder_decoder_model(
     family: str, config: Any, stages: list[Stage], report: OutputSpec, width: int, n_words: int
 ) -> Model:
     """A model whose last stage, the decoder, writes what it makes of the others."""
-    head = LanguageHead(LanguageConfig(d_model=width, vocab_size=n_words, reads="decoder", bias=True))
+    head = LanguageHead(LanguageConfig(d_model=width, vocab_size=n_words, stage="decoder", bias=True))
     start, padding = config.decoder_start, config.padding
     return Model(family, config, stages, {"language": head}, report, decoder_start=start, padding=padding)

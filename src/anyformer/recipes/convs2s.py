@@ -49,7 +49,7 @@ class EmbeddingAsPositionsInput(TextInput):
 
     def forward(self, run: ForwardContext) -> Tokens:
         tokens = super().forward(run)
-        return dataclasses.replace(tokens, code=tokens.x)
+        return dataclasses.replace(tokens, pos_embed=tokens.x)
 
 
 def _block(config: ConvS2SConfig, decodes: bool) -> BlockConfig:

@@ -47,9 +47,9 @@ class DalleConfig(GPT2Config):
 NO_DROPOUT = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
 
 
-def sized(text: tuple[int, int], picture: tuple[int, int, int], **more: int | float) -> DalleConfig:
+def sized(text: tuple[int, int], image: tuple[int, int, int], **more: int | float) -> DalleConfig:
     """`text`: how many words there are, and how long it is; `picture`: how many codes, rows, columns."""
-    (n_words, length), (n_codes, rows, columns) = text, picture
+    (n_words, length), (n_codes, rows, columns) = text, image
     return DalleConfig(
         n_words=n_words,
         text_length=length,

@@ -36,7 +36,7 @@ def _size(n_layers: int, d_model: int, n_heads: int) -> DeiTConfig:
     return DeiTConfig(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=4 * d_model)
 
 
-_SMALL = {name: getattr(LITE, name) for name in LITE.names() if name not in ("head", "class_token", "pooling")}
+_SMALL = {name: getattr(LITE, name) for name in LITE.field_names() if name not in ("head", "class_token", "pooling")}
 
 SIZES = {
     "deit-tiny": DeiTConfig(**TINY, image_size=(32, 32), patch_size=(8, 8), n_labels=10),

@@ -57,13 +57,13 @@ class DETRConfig(Settings):
     n_patch_layers: int = 4
     anchors: bool = False  # queries are boxes that every layer moves (DAB-DETR); else learned vectors
     groups: int = 1  # sets of anchors in training, each matched by itself (Group DETR)
-    every_layer: bool = False  # the decoder's norm after every layer, and a result and a loss of each
+    auxiliary_loss: bool = False  # the decoder's norm after every layer, and a result and a loss of each
     class_cost: float = 1.0  # what counts when queries and objects are put together
     box_cost: float = 5.0
     giou_cost: float = 2.0
     box_weight: float = 5.0  # of the losses of those pairs, beside the class's 1
     giou_weight: float = 2.0
-    nothing_weight: float = 0.1  # of the class "nothing there"
+    no_object_weight: float = 0.1  # of the class "nothing there"
 
     def check(self) -> None:
         for heads in (self.n_heads, self.n_decoder_heads):
@@ -74,7 +74,7 @@ class DETRConfig(Settings):
         )
         self.require(self.stem is None or self.patch_size is None, "take a stem or patches, not both.")
         self.require(self.anchors or self.groups == 1, "groups are sets of anchors: they need anchors=true.")
-        self.require(self.every_layer or not self.anchors, "anchors are moved by every layer: every_layer=true.")
+        self.require(self.auxiliary_loss or not self.anchors, "anchors are moved by every layer: auxiliary_loss=true.")
 
 
 def _block(config: DETRConfig, n_heads: int, d_hidden: int, cross: bool) -> BlockConfig:
@@ -114,12 +114,12 @@ def _decoder(config: DETRConfig) -> Stage:
     stack = StackConfig(
         blocks=(_block(config, config.n_decoder_heads, config.d_decoder_hidden, cross=True),) * config.n_decoder_layers,
         final_norm=NormConfig(),
-        norm_between=config.every_layer,
+        norm_every_layer=config.auxiliary_loss,
     )
     width, n = config.d_model, config.n_queries
     if not config.anchors:
         queries = LearnedQueries(
-            LearnedQueriesConfig(n=n, d_model=width, as_code=True, source="encoder", prefix="decoder_")
+            LearnedQueriesConfig(n=n, d_model=width, as_pos_embed=True, source="encoder", prefix="decoder_")
         )
         return Stage("decoder", queries, Stack(stack, width), attends="encoder")
     anchors = AnchorQueries(AnchorQueriesConfig(n=n, d_model=width, source="encoder", groups=config.groups))
@@ -130,9 +130,11 @@ def _decoder(config: DETRConfig) -> Stage:
 
 def build(config: DETRConfig) -> Model:
     stages = [*_pictures(config), _decoder(config)]
-    names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "nothing_weight")
+    names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "no_object_weight")
     loss = SetCriterionConfig(**{name: getattr(config, name) for name in names})
-    head = BoxHead(config.d_model, config.n_labels, "decoder", config.every_layer, loss, config.anchors, config.groups)
+    head = BoxHead(
+        config.d_model, config.n_labels, "decoder", config.auxiliary_loss, loss, config.anchors, config.groups
+    )
     report = pair_report(config.n_layers, config.n_decoder_layers, normed=(False, True))
     return Model("detr", config, stages, {"boxes": head}, report)
 
@@ -145,7 +147,7 @@ _R101 = ResNetConfig(depths=(3, 4, 23, 3))
 
 SIZES = {
     "detr-tiny": DETRConfig(
-        backbone=ResNetConfig(kind="basic", d_stem=8, widths=(8, 16, 24, 32), depths=(1, 1, 1, 1)),
+        backbone=ResNetConfig(block="basic", d_stem=8, widths=(8, 16, 24, 32), depths=(1, 1, 1, 1)),
         n_layers=1,
         n_decoder_layers=2,
         d_model=32,
@@ -162,7 +164,7 @@ SIZES = {
         image_size=(288, 512),
         stem=ConvStemConfig(),
         anchors=True,
-        every_layer=True,
+        auxiliary_loss=True,
         n_layers=3,
         n_decoder_layers=3,
         d_hidden=1024,
@@ -173,16 +175,16 @@ SIZES = {
         patch_size=16,
         n_patch_layers=6,
         anchors=True,
-        every_layer=True,
+        auxiliary_loss=True,
         n_layers=1,
         n_decoder_layers=3,
         d_hidden=1024,
         d_decoder_hidden=1024,
     ),
     "detr-r50": DETRConfig(),
-    "detr-r50-dc5": DETRConfig(backbone=ResNetConfig(dilate_last=True)),
+    "detr-r50-dc5": DETRConfig(backbone=ResNetConfig(dilation=True)),
     "detr-r101": DETRConfig(backbone=_R101),
-    "detr-r101-dc5": DETRConfig(backbone=_R101.replace(dilate_last=True)),
+    "detr-r101-dc5": DETRConfig(backbone=_R101.replace(dilation=True)),
 }
 
 register(Family("detr", DETRConfig, build, init, __doc__ or ""), SIZES)

@@ -26,11 +26,11 @@ from anyformer.registry import Family, register
 @dataclass(frozen=True, kw_only=True)
 class ELECTRAConfig(BERTConfig):
     d_embedding: int | None = None  # of word, position and type vectors; None: d_model
-    head: HeadName = "discriminate"
+    head: HeadName = "replaced_tokens"
     choice_activation: str = "gelu"
     choice_dropout: float = 0.1
 
-    uses: ClassVar[tuple[HeadName, ...]] = ("discriminate", *TextEncoderConfig.uses)
+    uses: ClassVar[tuple[HeadName, ...]] = ("replaced_tokens", *TextEncoderConfig.uses)
 
     @property
     def width(self) -> int:
@@ -43,7 +43,7 @@ def text_input(config: ELECTRAConfig) -> TextInput:
 
 
 def heads(config: ELECTRAConfig, inputs: TextInput) -> dict[str, Head]:
-    if config.head == "discriminate":
+    if config.head == "replaced_tokens":
         return {"replaced": ReplacedTokenHead(config.d_model, config.activation, "encoder")}
     style = HeadStyle(
         pools={"classify": "gelu", "choice": config.choice_activation},

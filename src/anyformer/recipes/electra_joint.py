@@ -89,7 +89,7 @@ def build(config: JointELECTRAConfig) -> Model:
         d_model=generator.d_model,
         d_words=generator.width,
         vocab_size=generator.vocab_size,
-        reads="generator",
+        stage="generator",
         bias=True,
         transform="gelu",
         norm=NormConfig(eps=generator.norm_eps),

@@ -27,7 +27,7 @@ from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import check_heads_divide, stack_report, transformer_block
 
-HeadName = Literal["base", "pretraining", "masked", "discriminate", "classify", "tag", "span", "choice"]
+HeadName = Literal["base", "pretraining", "masked", "replaced_tokens", "classify", "tag", "span", "choice"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def text_input(
         position_ids=positions is not None,
         first_position=first_position,
         # Tables that leave room for padding keep the row before the first for it.
-        padded_position=first_position - 1 if first_position else None,
+        padding_position=first_position - 1 if first_position else None,
         norm=NormConfig(eps=config.norm_eps),
         dropout=config.dropout,
         padding=config.padding,
@@ -111,7 +111,7 @@ def word_head(config: TextEncoderConfig, style: HeadStyle, inputs: TextInput, fi
         d_model=config.d_model,
         d_words=style.d_words,
         vocab_size=config.vocab_size,
-        reads="encoder",
+        stage="encoder",
         bias=True,
         transform=style.words if style.words is not None else config.activation,
         norm=NormConfig(eps=config.norm_eps),
@@ -125,7 +125,7 @@ def pair_head(config: TextEncoderConfig, pool: PoolerConfig | None) -> Classific
     settings = ClassificationConfig(
         d_model=config.d_model,
         n_labels=2,
-        reads="encoder",
+        stage="encoder",
         pool=pool,
         problem="single_label_classification",
         field="seq_relationship_logits",
@@ -150,16 +150,16 @@ def heads(config: TextEncoderConfig, style: HeadStyle, inputs: TextInput) -> dic
     if use == "tag":
         return {
             "tag": TokenClassificationHead(
-                TokenClassificationConfig(d_model=width, n_labels=config.n_labels, reads="encoder", dropout=dropout)
+                TokenClassificationConfig(d_model=width, n_labels=config.n_labels, stage="encoder", dropout=dropout)
             )
         }
     classify = ClassificationConfig(
         d_model=width,
         n_labels=config.n_labels,
-        reads="encoder",
-        gather=config.pooling,
+        stage="encoder",
+        pooling=config.pooling,
         pool=pool,
-        first_dropout=dropout if style.drops_first else 0.0,
+        input_dropout=dropout if style.drops_first else 0.0,
         dropout=dropout,
         problem=config.problem,
     )
@@ -168,7 +168,7 @@ def heads(config: TextEncoderConfig, style: HeadStyle, inputs: TextInput) -> dic
     if use != "choice":
         raise ConfigError(f'head "{use}" is not one of those that all encoders have; the family builds it itself.')
     last = style.choice_dropout if style.choice_dropout is not None else dropout
-    return {"choice": MultipleChoiceHead(classify.replace(n_labels=1, first_dropout=0.0, dropout=last))}
+    return {"choice": MultipleChoiceHead(classify.replace(n_labels=1, input_dropout=0.0, dropout=last))}
 
 
 def model(

@@ -73,11 +73,11 @@ def _decoder(given: Mapping[str, Any], attends: str) -> tuple[Stage, LanguageHea
         raise ConfigError("the decoder must read text, have cross-attention and a language head.")
     inputs.read("decoder_")
     stage = Stage("decoder", inputs, stack, attends=attends)
-    if not stage.remembers:
+    if not stage.has_cache:
         raise ConfigError("the decoder must be causal.")
     head = heads[0]
-    head.reads = "decoder"
-    head.config = head.config.replace(reads="decoder", shift=False, field="logits")
+    head.stage = "decoder"
+    head.config = head.config.replace(stage="decoder", shift=False, field="logits")
     return stage, head, model
 
 

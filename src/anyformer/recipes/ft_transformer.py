@@ -68,7 +68,7 @@ def build(config: FTTransformerConfig) -> Model:
     head = PooledConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
-        reads="encoder",
+        stage="encoder",
         pooling="first",
         norm=NormConfig(),
         activation="relu",

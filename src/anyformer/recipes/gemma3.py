@@ -18,7 +18,7 @@ def build(config: LlamaConfig) -> Model:
     return llama.build(config, "gemma3")
 
 
-_ROPES = (RopeConfig(base=1_000_000.0), RopeConfig(base=10_000.0))
+_ROPES = (RopeConfig(theta=1_000_000.0), RopeConfig(theta=10_000.0))
 _GEMMA3 = LlamaConfig(
     vocab_size=262144,
     max_length=32768,

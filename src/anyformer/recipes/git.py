@@ -84,7 +84,7 @@ def build(config: GITConfig) -> Model:
     settings = LanguageConfig(
         d_model=config.d_model,
         vocab_size=config.vocab_size,
-        reads="decoder",
+        stage="decoder",
         shift=True,
         bias=True,
         keep=True,

@@ -101,7 +101,7 @@ SIZES = {
 }
 
 # A million letters or so, such as tinyshakespeare: the sizes and lengths of nanoGPT's two examples.
-_LETTERS: dict[str, Any] = {"tokenizer.kind": "char", "data.held_out": 0.1, "train.eval_every": 250}
+_LETTERS: dict[str, Any] = {"tokenizer.kind": "char", "data.validation_split": 0.1, "train.eval_every": 250}
 TRAINING: dict[str, dict[str, Any]] = {
     "gpt2-char-cpu": {**_LETTERS, "train.batch_size": 12, "train.steps": 2000, "train.lr": 2e-3},
     "gpt2-char": {**_LETTERS, "train.batch_size": 64, "train.steps": 5000},

@@ -21,22 +21,22 @@ from anyformer.registry import Family, register
 @dataclass(frozen=True, kw_only=True)
 class GPT3Config(GPT2Config):
     max_length: int = 2048
-    band: int = 256  # tokens that a query of the second, fourth, … layer sees, itself among them
+    local_window: int = 256  # tokens that a query of the second, fourth, … layer sees, itself among them
 
     def check(self) -> None:
         super().check()
-        self.require(self.band > 0, f"band is {self.band}; it must be 1 or more.")
+        self.require(self.local_window > 0, f"local_window is {self.local_window}; it must be 1 or more.")
 
 
 def build(config: GPT3Config) -> Model:
     def mask(layer: int) -> Mask:
-        return Causal() & Window(config.band - 1) if layer % 2 else Causal()
+        return Causal() & Window(config.local_window - 1) if layer % 2 else Causal()
 
     return gpt2.build(config, "gpt3", masks=mask)
 
 
 SIZES = {
-    "gpt3-tiny": GPT3Config(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128, band=6),
+    "gpt3-tiny": GPT3Config(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128, local_window=6),
     #                         layers        width          heads
     "gpt3-small": GPT3Config(n_layers=12, d_model=768, n_heads=12),
     "gpt3-medium": GPT3Config(n_layers=24, d_model=1024, n_heads=16),

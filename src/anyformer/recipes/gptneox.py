@@ -37,7 +37,7 @@ class GPTNeoXConfig(Settings):
     norm_eps: float = 1e-5
     parallel: bool = True
     bias: bool = True  # of the attention's projections
-    rope: RopeConfig = RopeConfig(share=0.25)
+    rope: RopeConfig = RopeConfig(partial_rotary_factor=0.25)
     dropout: float = 0.0
     attention_dropout: float = 0.0
     tied: bool = False

@@ -17,7 +17,7 @@ from anyformer.registry import Family, register
 
 # Its last stage is left out and its blocks go to the one before, so that a cell is 16 pixels wide.
 _R50 = ResNetConfig(depths=(3, 4, 9), widths=(256, 512, 1024), norm="batch")
-_SMALL = ResNetConfig(kind="basic", d_stem=64, widths=(64, 128), depths=(1, 1), stem="small", norm="batch")
+_SMALL = ResNetConfig(block="basic", d_stem=64, widths=(64, 128), depths=(1, 1), stem="small", norm="batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def build(config: HybridViTConfig) -> Model:
 
 def _small(n_layers: int, backbone: ResNetConfig) -> HybridViTConfig:
     """As the ViT for pictures of 32 x 32."""
-    fields = {name: getattr(LITE, name) for name in LITE.names()}
+    fields = {name: getattr(LITE, name) for name in LITE.field_names()}
     return HybridViTConfig(**{**fields, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
 
 

@@ -84,7 +84,7 @@ def build(config: ImageTransformerConfig) -> Model:
     inputs = PixelInput(config.n_values, config.d_model, cells, config.dropout)
     stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
     head = LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.n_values, reads="decoder", shift=True, keep=True)
+        LanguageConfig(d_model=config.d_model, vocab_size=config.n_values, stage="decoder", shift=True, keep=True)
     )
     report = stack_report("decoder", config.n_layers, normed=True)
     return Model("image-transformer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)

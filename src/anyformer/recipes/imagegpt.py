@@ -51,7 +51,7 @@ def _head(config: ImageGPTConfig) -> Head:
     if config.head == "classify":
         return MeanClassificationHead("decoder", config.d_model, config.n_labels, config.problem)
     return LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size - 1, reads="decoder", shift=True, keep=True)
+        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size - 1, stage="decoder", shift=True, keep=True)
     )
 
 

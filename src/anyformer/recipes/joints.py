@@ -36,7 +36,7 @@ from anyformer.registry import Family, register
 class KeypointDecoderConfig(Settings):
     image_size: tuple[int, ...] = (128, 128)
     n_channels: int = 3
-    n_joints: int = 14
+    n_keypoints: int = 14
     backbone: ResNetConfig | None = None  # None: patches, as ViT has them
     patch_size: tuple[int, ...] = (8, 8)
     n_layers: int = 3
@@ -48,16 +48,16 @@ class KeypointDecoderConfig(Settings):
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
-    in_turn: bool = False  # one joint after another, each told where the one before is; else all at once
+    autoregressive: bool = False  # one joint after another, each told where the one before is; else all at once
 
     def check(self) -> None:
         check_heads_divide(self)
-        self.require(self.n_joints > 0, f"n_joints is {self.n_joints}; it must be 1 or more.")
+        self.require(self.n_keypoints > 0, f"n_keypoints is {self.n_keypoints}; it must be 1 or more.")
         self.require(self.n_decoder_layers > 0, "n_decoder_layers must be 1 or more.")
 
 
 def _stack(config: KeypointDecoderConfig, n_layers: int, cross: bool) -> Stack:
-    mask = Causal() if cross and config.in_turn else NO_MASK
+    mask = Causal() if cross and config.autoregressive else NO_MASK
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask
     )
@@ -77,13 +77,13 @@ def _pictures(config: KeypointDecoderConfig) -> Input:
 
 
 def _queries(config: KeypointDecoderConfig) -> Input:
-    if config.in_turn:
+    if config.autoregressive:
         return AutoregressiveQueries(
-            AutoregressiveQueriesConfig(n=config.n_joints, d_model=config.d_model, source="encoder")
+            AutoregressiveQueriesConfig(n=config.n_keypoints, d_model=config.d_model, source="encoder")
         )
     return LearnedQueries(
         LearnedQueriesConfig(
-            n=config.n_joints, d_model=config.d_model, as_code=True, source="encoder", prefix="decoder_"
+            n=config.n_keypoints, d_model=config.d_model, as_pos_embed=True, source="encoder", prefix="decoder_"
         )
     )
 
@@ -95,7 +95,7 @@ def build(config: KeypointDecoderConfig) -> Model:
     ]
     report = pair_report(config.n_layers, config.n_decoder_layers)
     head = KeypointHead(config.d_model, "decoder", "encoder", NormConfig())
-    return Model("joints", config, stages, {"pose": head}, report)
+    return Model("keypoint-detr", config, stages, {"pose": head}, report)
 
 
 def init(config: KeypointDecoderConfig) -> InitConfig:
@@ -103,22 +103,22 @@ def init(config: KeypointDecoderConfig) -> InitConfig:
 
 
 # Strides of 8: a stem of 4, and 2 in the second stage.
-_NET = ResNetConfig(kind="basic", d_stem=48, widths=(48, 96), depths=(2, 2), norm="batch")
+_NET = ResNetConfig(block="basic", d_stem=48, widths=(48, 96), depths=(2, 2), norm="batch")
 
 SIZES = {
-    "joints-tiny": KeypointDecoderConfig(
+    "keypoint-detr-tiny": KeypointDecoderConfig(
         image_size=(32, 32),
-        n_joints=5,
-        backbone=ResNetConfig(kind="basic", d_stem=8, widths=(8, 16), depths=(1, 1), norm="batch"),
+        n_keypoints=5,
+        backbone=ResNetConfig(block="basic", d_stem=8, widths=(8, 16), depths=(1, 1), norm="batch"),
         n_layers=1,
         n_decoder_layers=2,
         d_model=32,
         n_heads=4,
         d_hidden=64,
     ),
-    "joints-96": KeypointDecoderConfig(image_size=(96, 96), n_joints=68, n_channels=1, backbone=_NET),
-    "joints-128": KeypointDecoderConfig(image_size=(128, 128), n_joints=14, backbone=_NET),
-    "joints-vit-128": KeypointDecoderConfig(image_size=(128, 128), n_joints=14, n_layers=6),
+    "keypoint-detr-96": KeypointDecoderConfig(image_size=(96, 96), n_keypoints=68, n_channels=1, backbone=_NET),
+    "keypoint-detr-128": KeypointDecoderConfig(image_size=(128, 128), n_keypoints=14, backbone=_NET),
+    "keypoint-detr-vit-128": KeypointDecoderConfig(image_size=(128, 128), n_keypoints=14, n_layers=6),
 }
 
-register(Family("joints", KeypointDecoderConfig, build, init, __doc__ or ""), SIZES)
+register(Family("keypoint-detr", KeypointDecoderConfig, build, init, __doc__ or ""), SIZES)

@@ -41,7 +41,7 @@ class LineReaderConfig(Settings):
     vocab_size: int = 128
     activation: str = "gelu"
     dropout: float = 0.1
-    spelling: float = 0.5  # how much the columns' own reading counts while it learns; 0: there is none
+    ctc_weight: float = 0.5  # how much the columns' own reading counts while it learns; 0: there is none
     padding: int = 0
     decoder_start: int = 0
     end: int = 1
@@ -88,11 +88,11 @@ def _decoder(config: LineReaderConfig) -> Stage:
 
 
 def build(config: LineReaderConfig) -> Model:
-    language = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder", bias=True)
+    language = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, stage="decoder", bias=True)
     heads: dict[str, Head] = {"language": LanguageHead(language)}
-    if config.spelling:
+    if config.ctc_weight:
         heads["spelling"] = CTCHead(
-            config.d_model, config.vocab_size, "encoder", config.padding, config.end, config.spelling
+            config.d_model, config.vocab_size, "encoder", config.padding, config.end, config.ctc_weight
         )
     report = pair_report(config.n_layers, config.n_decoder_layers)
     start, padding = config.decoder_start, config.padding

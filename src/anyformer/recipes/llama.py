@@ -136,10 +136,10 @@ TINY = LlamaConfig(
 )
 
 _LLAMA3 = LlamaConfig(
-    n_kv_heads=8, d_hidden=14336, vocab_size=128256, max_length=8192, ropes=(RopeConfig(base=500_000.0),), end=128001
+    n_kv_heads=8, d_hidden=14336, vocab_size=128256, max_length=8192, ropes=(RopeConfig(theta=500_000.0),), end=128001
 )
-_STRETCHED = RopeConfig(base=500_000.0, kind="blend", factor=32.0, trained=8192)
-_SMOL = LlamaConfig(vocab_size=49152, max_length=8192, ropes=(RopeConfig(base=100_000.0),), tied=True, end=0)
+_STRETCHED = RopeConfig(theta=500_000.0, rope_type="llama3", factor=32.0, original_max_length=8192)
+_SMOL = LlamaConfig(vocab_size=49152, max_length=8192, ropes=(RopeConfig(theta=100_000.0),), tied=True, end=0)
 
 SIZES = {
     "llama-tiny": TINY,
@@ -151,7 +151,7 @@ SIZES = {
     "smollm2-135m": _SMOL.replace(n_layers=30, d_model=576, n_heads=9, n_kv_heads=3, d_hidden=1536),
     "smollm2-360m": _SMOL.replace(n_layers=32, d_model=960, n_heads=15, n_kv_heads=5, d_hidden=2560),
     "smollm2-1.7b": _SMOL.replace(
-        n_layers=24, d_model=2048, n_heads=32, d_hidden=8192, ropes=(RopeConfig(base=130_000.0),)
+        n_layers=24, d_model=2048, n_heads=32, d_hidden=8192, ropes=(RopeConfig(theta=130_000.0),)
     ),
 }
 

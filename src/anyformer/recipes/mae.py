@@ -30,7 +30,7 @@ class AutoencoderConfig(PreNormConfig):
     d_decoder_hidden: int = 2048
     n_channels: int = 3
     mask_ratio: float = 0.75
-    normalise_pixels: bool = False
+    norm_pix_loss: bool = False
 
     def check(self) -> None:
         for width, heads in ((self.d_model, self.n_heads), (self.d_decoder, self.n_decoder_heads)):
@@ -75,7 +75,7 @@ def build(config: MAEConfig) -> Model:
         Stage("encoder", ImageInput(images), _stack(config)),
         Stage("decoder", RestoreInput(restore), _stack(config.decoder)),
     ]
-    head = PixelHead(config.d_decoder, patch, config.n_channels, config.normalise_pixels, "decoder", "encoder")
+    head = PixelHead(config.d_decoder, patch, config.n_channels, config.norm_pix_loss, "decoder", "encoder")
     report = stack_report("encoder", config.n_layers)
     return Model("mae", config, stages, {"pixels": head}, report)
 
@@ -87,8 +87,8 @@ def encoder(model: Model) -> Model:
     config = ViTConfig(
         **{
             name: getattr(old, name)
-            for name in ViTConfig.names()
-            if name in MAEConfig.names() and not name.endswith("_size")
+            for name in ViTConfig.field_names()
+            if name in MAEConfig.field_names() and not name.endswith("_size")
         },
         image_size=(old.image_size, old.image_size),
         patch_size=(old.patch_size, old.patch_size),
@@ -121,7 +121,7 @@ SIZES = {
         image_size=32,
         patch_size=4,
         norm_eps=1e-6,
-        normalise_pixels=True,
+        norm_pix_loss=True,
     ),
     "mae-b16": MAEConfig(),
     "mae-l16": MAEConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
@@ -129,7 +129,7 @@ SIZES = {
 }
 
 register(
-    Family("mae", MAEConfig, build, xavier_init, __doc__ or "", single=encoder),
+    Family("mae", MAEConfig, build, xavier_init, __doc__ or "", finetune_model=encoder),
     SIZES,
     training={"mae-cifar": {"train.lr": 2e-3}},
 )

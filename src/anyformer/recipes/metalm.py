@@ -32,14 +32,15 @@ class MetaLMConfig(Settings):
     decoder: dict[str, Any] = field(default_factory=dict, hash=False)  # {"family": "gpt2", "n_layers": 12, …}
     # What is docked, by name: the id that keeps a place for one of its vectors, and the settings of its family.
     # {"picture": {"token": 3, "encoder": {"family": "vit", …}}}
-    docks: dict[str, Any] = field(default_factory=dict, hash=False)
+    encoders: dict[str, Any] = field(default_factory=dict, hash=False)
     padding: int | None = 0
     end: int | None = 1
 
     def check(self) -> None:
         self.require("family" in self.decoder, 'the decoder does not say its "family".')
-        self.require(bool(self.docks) and "decoder" not in self.docks, 'docks need a name other than "decoder".')
-        for name, dock in self.docks.items():
+        good = bool(self.encoders) and "decoder" not in self.encoders
+        self.require(good, 'encoders need a name other than "decoder".')
+        for name, dock in self.encoders.items():
             good = isinstance(dock.get("token"), int) and "family" in dock.get("encoder", {})
             self.require(good, f'the dock of the {name} must say its "token" and its "encoder" with a "family".')
 
@@ -55,12 +56,12 @@ def _dock(name: str, encoder: Mapping[str, Any]) -> tuple[Stage, int]:
 def build(config: MetaLMConfig) -> Model:
     text, stack, model = build_side(config.decoder, "decoder")
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
-    if not isinstance(text, TextInput) or not heads or heads[0].reads != "decoder":
+    if not isinstance(text, TextInput) or not heads or heads[0].stage != "decoder":
         raise ConfigError("the decoder must read text and have a language head of its own, as GPT-2 has.")
-    docked = {name: _dock(name, dock["encoder"]) for name, dock in config.docks.items()}
-    widths = {name: (dock["token"], docked[name][1]) for name, dock in config.docks.items()}
+    docked = {name: _dock(name, dock["encoder"]) for name, dock in config.encoders.items()}
+    widths = {name: (dock["token"], docked[name][1]) for name, dock in config.encoders.items()}
     stage = Stage("decoder", MultimodalInput(text, widths), stack)
-    if not stage.remembers:
+    if not stage.has_cache:
         raise ConfigError("the decoder must be causal.")
     report = OutputSpec(hidden=model.report.hidden, attentions={"attentions": ("decoder.blocks.*.self.weights",)})
     stages = [*(stage for stage, _ in docked.values()), stage]
@@ -75,7 +76,7 @@ def init(config: MetaLMConfig) -> InitConfig:
 def _one(encoder: ViTConfig, decoder: GPT2Config) -> MetaLMConfig:
     """The last id of the vocabulary keeps the places."""
     picture = {"token": decoder.vocab_size - 1, "encoder": {"family": "vit", **encoder.replace(head="base").to_json()}}
-    return MetaLMConfig(decoder={"family": "gpt2", **decoder.to_json()}, docks={"picture": picture})
+    return MetaLMConfig(decoder={"family": "gpt2", **decoder.to_json()}, encoders={"picture": picture})
 
 
 SIZES = {

@@ -42,14 +42,14 @@ class PerceiverConfig(Settings):
     d_latents: int = 1280
     d_model: int = 768  # width of the words
     n_layers: int = 26  # self-attentions of a round
-    n_rounds: int = 1  # how often they are applied
+    n_repeats: int = 1  # how often they are applied
     n_heads: int = 8
     n_cross_heads: int = 8
     d_qk: int | None = None
     d_value: int | None = None
     cross_width: Literal["kv", "q"] = "kv"  # whose width query and key of the cross-attention take, d_qk not given
-    widen: int = 1
-    cross_widen: int = 1
+    widening_factor: int = 1
+    cross_widening_factor: int = 1
     activation: str = "gelu"
     attention_dropout: float = 0.1
     query_residual: bool = True
@@ -63,7 +63,7 @@ class PerceiverConfig(Settings):
     resolution: int = 224  # pixels a side that the highest frequency can show
     n_mels: int = 64  # of sounds
     n_frames: int = 128
-    sound_patch: tuple[int, ...] = (4, 4)  # mels, frames of an input; it and its place are d_model wide each
+    audio_patch_size: tuple[int, ...] = (4, 4)  # mels, frames of an input; it and its place are d_model wide each
     d_item: int = 3  # numbers that describe an item of a set
     n_labels: int = 1000
     problem: Problem | None = None
@@ -123,9 +123,9 @@ def _encoder(config: PerceiverConfig) -> StackConfig:
         d_value=config.d_value,
         dropout=config.attention_dropout,
     )
-    reads = _block(config, "cross", cross, config.cross_widen, config.query_residual)
-    thinks = _block(config, "self", attention, config.widen)
-    order = (0, *(1 + layer for _ in range(config.n_rounds) for layer in range(config.n_layers)))
+    reads = _block(config, "cross", cross, config.cross_widening_factor, config.query_residual)
+    thinks = _block(config, "self", attention, config.widening_factor)
+    order = (0, *(1 + layer for _ in range(config.n_repeats) for layer in range(config.n_layers)))
     return StackConfig(blocks=(reads, *(thinks,) * config.n_layers), order=order)
 
 
@@ -176,8 +176,8 @@ def _sound(config: PerceiverConfig) -> SpectrogramInput:
         SpectrogramInputConfig(
             n_frames=config.n_frames,
             n_mels=config.n_mels,
-            patch_size=config.sound_patch,
-            stride=config.sound_patch,
+            patch_size=config.audio_patch_size,
+            stride=config.audio_patch_size,
             d_model=config.d_model,
             n_tokens=0,
             combine="concat",
@@ -190,13 +190,13 @@ def build(config: PerceiverConfig) -> Model:
     head: Head
     if config.head == "masked":
         text, queries, cross, residual = _words(config)
-        language = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="outputs", bias=True)
+        language = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, stage="outputs", bias=True)
         inputs, head = text, LanguageHead(language, text.words)
     else:
         inputs, queries, cross, residual = _things(config)
         head = ClassificationHead(
             ClassificationConfig(
-                d_model=config.d_latents, n_labels=config.n_labels, reads="outputs", problem=config.problem
+                d_model=config.d_latents, n_labels=config.n_labels, stage="outputs", problem=config.problem
             )
         )
     latents = LearnedQueries(LearnedQueriesConfig(n=config.n_latents, d_model=config.d_latents, source="inputs"))
@@ -207,7 +207,7 @@ def build(config: PerceiverConfig) -> Model:
         Stage("outputs", queries, Stack(answer, cross.d_query), attends="latents"),
     ]
     n = config.n_layers
-    rounds = [range(1 + turn * n, 2 + turn * n + n) for turn in range(config.n_rounds)]
+    rounds = [range(1 + turn * n, 2 + turn * n + n) for turn in range(config.n_repeats)]
     report = OutputSpec(
         hidden={"hidden_states": ("latents", tuple(index for turn in rounds for index in turn))},
         attentions={
@@ -224,11 +224,11 @@ def init(config: PerceiverConfig) -> InitConfig:
 
 
 _IMAGE = PerceiverConfig(
-    head="classify-image", n_latents=512, d_latents=1024, n_layers=6, n_rounds=8, n_heads=8, n_cross_heads=1
+    head="classify-image", n_latents=512, d_latents=1024, n_layers=6, n_repeats=8, n_heads=8, n_cross_heads=1
 )
 
 _SMALL = PerceiverConfig(
-    n_latents=32, d_latents=192, d_model=64, n_layers=4, n_heads=4, n_cross_heads=4, widen=2, n_labels=10
+    n_latents=32, d_latents=192, d_model=64, n_layers=4, n_heads=4, n_cross_heads=4, widening_factor=2, n_labels=10
 )
 
 SIZES = {
@@ -242,8 +242,8 @@ SIZES = {
         n_latents=128,
         d_latents=256,
         n_layers=8,
-        n_rounds=1,
-        widen=2,
+        n_repeats=1,
+        widening_factor=2,
         image_size=32,
         positions="fourier",
         bands=32,
@@ -260,10 +260,10 @@ TRAINING: dict[str, dict[str, Any]] = {
         "train.batch_size": 256,
         "train.steps": 6000,
         "train.lr": 1e-3,
-        "train.warmup": 500,
+        "train.warmup_steps": 500,
         "train.eval_every": 1500,
-        "task.augment.operations": 0,
-        "task.augment.erase": 0.0,
+        "task.augment.randaugment_ops": 0,
+        "task.augment.random_erasing": 0.0,
         "task.augment.mixup": 0.0,
         "task.augment.cutmix": 0.0,
     }

@@ -22,7 +22,7 @@ _QWEN2 = LlamaConfig(
     max_length=131072,
     norm_eps=1e-6,
     qkv_bias=True,
-    ropes=(RopeConfig(base=1_000_000.0),),
+    ropes=(RopeConfig(theta=1_000_000.0),),
     end=151643,
 )
 

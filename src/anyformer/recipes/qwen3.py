@@ -24,7 +24,7 @@ _QWEN3 = LlamaConfig(
     qk_norm=True,
     d_head=128,
     n_kv_heads=8,
-    ropes=(RopeConfig(base=1_000_000.0),),
+    ropes=(RopeConfig(theta=1_000_000.0),),
     end=151643,
 )
 

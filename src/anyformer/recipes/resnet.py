@@ -20,7 +20,7 @@ from anyformer.registry import Family, register
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetClassifierConfig(Settings):
-    net: ResNetConfig = ResNetConfig(norm="batch")
+    backbone: ResNetConfig = ResNetConfig(norm="batch")
     image_size: tuple[int, ...] = (224, 224)  # of the pictures that it is trained on; it takes any
     head: Literal["classify"] = "classify"
     n_labels: int = 1000
@@ -28,17 +28,21 @@ class ResNetClassifierConfig(Settings):
 
     @property
     def n_channels(self) -> int:
-        return self.net.n_channels
+        return self.backbone.n_channels
 
 
 def build(config: ResNetClassifierConfig) -> Model:
     head = ClassificationHead(
         ClassificationConfig(
-            d_model=config.net.d_out, n_labels=config.n_labels, reads="encoder", gather="mean", problem=config.problem
+            d_model=config.backbone.d_out,
+            n_labels=config.n_labels,
+            stage="encoder",
+            pooling="mean",
+            problem=config.problem,
         )
     )
     report = OutputSpec(features={"hidden_states": ("encoder.inputs.resnet.features",)})
-    return Model("resnet", config, [Stage("encoder", FeatureInput(config.net), None)], {"classify": head}, report)
+    return Model("resnet", config, [Stage("encoder", FeatureInput(config.backbone), None)], {"classify": head}, report)
 
 
 def init(config: ResNetClassifierConfig) -> InitConfig:
@@ -47,13 +51,13 @@ def init(config: ResNetClassifierConfig) -> InitConfig:
 
 def _size(depths: tuple[int, ...], kind: Literal["basic", "bottleneck"] = "bottleneck") -> ResNetClassifierConfig:
     widths = (64, 128, 256, 512) if kind == "basic" else (256, 512, 1024, 2048)
-    return ResNetClassifierConfig(net=ResNetConfig(kind=kind, widths=widths, depths=depths, norm="batch"))
+    return ResNetClassifierConfig(backbone=ResNetConfig(block=kind, widths=widths, depths=depths, norm="batch"))
 
 
 def _small(d_stem: int, widths: tuple[int, ...], depths: tuple[int, ...]) -> ResNetClassifierConfig:
     """For pictures of 32 x 32, as in the paper's section 4.2."""
-    net = ResNetConfig(kind="basic", d_stem=d_stem, widths=widths, depths=depths, stem="small", norm="batch")
-    return ResNetClassifierConfig(net=net, image_size=(32, 32), n_labels=10)
+    backbone = ResNetConfig(block="basic", d_stem=d_stem, widths=widths, depths=depths, stem="small", norm="batch")
+    return ResNetClassifierConfig(backbone=backbone, image_size=(32, 32), n_labels=10)
 
 
 SIZES = {

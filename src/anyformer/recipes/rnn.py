@@ -2,7 +2,8 @@
 that everything between the words is recurrent.
 
 Sutskever et al. 2014: an LSTM reads the source, from its end, and its last states are the first ones of the LSTM that
-writes; `show_context` gives the writer that last state with every word too, as the lectures (and Cho et al. 2014) do.
+writes; `context_every_step` gives the writer that last state with every word too, as the lectures (and Cho et al. 2014)
+do.
 Bahdanau et al. 2015: a GRU reads the source both ways, and the writer looks it up before every step by an additive
 score. Luong et al. 2015: LSTMs in several layers, the source looked up after the step by a dot, general or concat
 score, and the result fed to the next step.
@@ -54,7 +55,7 @@ class SutskeverConfig(RNNTranslatorConfig):
     n_layers: int = 4
     cell: Literal["lstm", "gru"] = "lstm"
     reverse: bool = True  # read the source from its end, so that its beginning stands near the target's
-    show_context: bool = False  # the source's last state with every target word, and not only as the start
+    context_every_step: bool = False  # the source's last state with every target word, and not only as the start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class BahdanauConfig(RNNTranslatorConfig):
 class LuongConfig(RNNTranslatorConfig):
     n_layers: int = 4
     score: Literal["dot", "general", "concat"] = "general"
-    feed: bool = True  # what a step made goes into the next one, with its word
+    input_feeding: bool = True  # what a step made goes into the next one, with its word
     reverse: bool = True
 
 
@@ -105,23 +106,23 @@ def build_sutskever(config: SutskeverConfig) -> Model:
         d_context=config.d_hidden,
         cell=config.cell,
         n_layers=config.n_layers,
-        show_last=config.show_context,
+        context_every_step=config.context_every_step,
         dropout=config.dropout,
     )
     return _model("sutskever", config, encoder, decoder, config.d_hidden)
 
 
 def build_bahdanau(config: BahdanauConfig) -> Model:
-    encoder = RNNEncoderConfig(d_model=config.d_model, d_hidden=config.d_hidden, cell="gru", both_ways=True)
+    encoder = RNNEncoderConfig(d_model=config.d_model, d_hidden=config.d_hidden, cell="gru", bidirectional=True)
     decoder = AttentionRNNDecoderConfig(
         d_model=config.d_model,
         d_hidden=config.d_hidden,
         d_context=2 * config.d_hidden,
         d_out=config.d_out,
         cell="gru",
-        ask="before",
+        attend="before",
         score="additive",
-        start="first",
+        init_state="first",
         dropout=config.dropout,
     )
     return _model("bahdanau", config, encoder, decoder, config.d_out)
@@ -142,7 +143,7 @@ def build_luong(config: LuongConfig) -> Model:
         d_out=config.d_hidden,
         n_layers=config.n_layers,
         score="additive" if config.score == "concat" else config.score,
-        feed=config.feed,
+        input_feeding=config.input_feeding,
         dropout=config.dropout,
     )
     return _model("luong", config, encoder, decoder, config.d_hidden)

@@ -23,7 +23,7 @@ class RoFormerConfig(BERTConfig):
     vocab_size: int = 50000
     max_length: int = 1536
     d_embedding: int | None = None  # None: d_model
-    turn_values: bool = False
+    rotary_value: bool = False
     head: HeadName = "masked"
 
     uses: ClassVar[tuple[HeadName, ...]] = ("base", "masked", "classify", "tag", "span")
@@ -32,7 +32,7 @@ class RoFormerConfig(BERTConfig):
 def build(config: RoFormerConfig) -> Model:
     inputs = encoder.text_input(config, n_types=config.n_types, d_embedding=config.d_embedding)
     style = HeadStyle(pools={"classify": config.activation}, drops_first=True, d_words=config.d_embedding)
-    turn = RotaryWithValues if config.turn_values else Rotary
+    turn = RotaryWithValues if config.rotary_value else Rotary
     return encoder.model(
         "roformer",
         config,

@@ -64,7 +64,7 @@ def build(config: SetTransformerConfig) -> Model:
         Stage("pool", seed, pool, attends="encoder"),
     ]
     head = ClassificationHead(
-        ClassificationConfig(d_model=config.d_model, n_labels=config.n_labels, reads="pool", problem=config.problem)
+        ClassificationConfig(d_model=config.d_model, n_labels=config.n_labels, stage="pool", problem=config.problem)
     )
     report = OutputSpec(
         hidden={"hidden_states": ("encoder", tuple(range(config.n_layers + 1)))},

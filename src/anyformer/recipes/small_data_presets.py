@@ -9,7 +9,7 @@ SMALL_PARALLEL_DATA: dict[str, Any] = {
     "train.steps": 6000,
     "train.lr": 1e-3,
     "train.schedule": "cosine",
-    "train.warmup": 200,
+    "train.warmup_steps": 200,
     "train.eval_every": 2000,
 }
 

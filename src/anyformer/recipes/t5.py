@@ -78,7 +78,7 @@ def _stack(config: T5Config, decodes: bool) -> Stack:
     memory = config.d_model if decodes else None
     block = transformer_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
     blocks = (block,) * (config.decoder_layers if decodes else config.n_layers)
-    positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, both_ways=not decodes)
+    positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, bidirectional=not decodes)
     settings = StackConfig(blocks=blocks, final_norm=norm, final_dropout=config.dropout)
     return Stack(settings, config.d_model, positions)
 
@@ -101,7 +101,7 @@ def build(config: T5Config) -> Model:
     head = LanguageConfig(
         d_model=config.d_model,
         vocab_size=config.vocab_size,
-        reads="decoder",
+        stage="decoder",
         scale=config.d_model**-0.5 if config.scales else 1.0,
     )
     stages = [

@@ -32,7 +32,7 @@ class TimeSformerConfig(PreNormConfig):
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
-    attends: Attends = "divided"  # "space": each frame by itself, and a row of the answer for each
+    attention_type: Attends = "divided"  # "space": each frame by itself, and a row of the answer for each
     norm_eps: float = 1e-6
     drop_path: float = 0.0
     qkv_bias: bool = True
@@ -49,7 +49,7 @@ class TimeSformerConfig(PreNormConfig):
             d_model=self.d_model,
             n_channels=self.n_channels,
             class_token=True,
-            positions="learned-space" if self.attends == "space" else "learned",
+            positions="learned-space" if self.attention_type == "space" else "learned",
             dropout=self.dropout,
         )
 
@@ -64,12 +64,10 @@ def _blocks(config: TimeSformerConfig) -> tuple[BlockConfig, ...]:
     norm = config.norm
     last = SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=config.dropout)
     looks = [SublayerConfig(name="self", part=attention, norm=norm, dropout=config.dropout)]
-    if config.attends == "divided":
+    if config.attention_type == "divided":
         looks = [
-            SublayerConfig(
-                name="time", part=attention, norm=norm, dropout=config.dropout, grouping="time", project=True
-            ),
-            SublayerConfig(name="space", part=attention, norm=norm, dropout=config.dropout, grouping="space"),
+            SublayerConfig(name="time", part=attention, norm=norm, dropout=config.dropout, axis="time", project=True),
+            SublayerConfig(name="space", part=attention, norm=norm, dropout=config.dropout, axis="space"),
         ]
     n = max(config.n_layers - 1, 1)
     rates = [config.drop_path * i / n for i in range(config.n_layers)]  # more and more towards the top
@@ -82,10 +80,10 @@ def build(config: TimeSformerConfig) -> Model:
     if config.head == "classify":
         head = ClassificationHead(
             ClassificationConfig(
-                d_model=config.d_model, n_labels=config.n_labels, reads="encoder", problem=config.problem
+                d_model=config.d_model, n_labels=config.n_labels, stage="encoder", problem=config.problem
             )
         )
-    looks = "space" if config.attends == "divided" else "self"
+    looks = "space" if config.attention_type == "divided" else "self"
     report = stack_report("encoder", config.n_layers, looks=looks)
     stages = [Stage("encoder", VideoInput(config.inputs), stack)]
     return Model("timesformer", config, stages, {config.head: head}, report)
@@ -94,7 +92,7 @@ def build(config: TimeSformerConfig) -> Model:
 SIZES = {
     "timesformer-tiny": TimeSformerConfig(**TINY, n_frames=4, image_size=(32, 32), patch_size=(8, 8), n_labels=10),
     "timesformer-base": TimeSformerConfig(),
-    "timesformer-base-joint": TimeSformerConfig(attends="joint"),
+    "timesformer-base-joint": TimeSformerConfig(attention_type="joint"),
     "timesformer-high-resolution": TimeSformerConfig(n_frames=16, image_size=(448, 448)),
 }
 

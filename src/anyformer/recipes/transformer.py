@@ -93,7 +93,7 @@ def _inputs(config: TransformerConfig, prefix: str, vocab_size: int) -> TextInpu
             prefix=prefix,
             position_ids=False,
             scale=config.d_model**0.5 if config.scale_embedding else 1.0,
-            scale_given=prefix == "decoder_",  # as the published code does
+            scale_inputs_embeds=prefix == "decoder_",  # as the published code does
             dropout=config.dropout,
             padding=config.padding,
         ),
@@ -107,7 +107,7 @@ def share(config: TransformerConfig, source: TextInput, target: TextInput) -> No
 
 
 def language(config: TransformerConfig, target: TextInput) -> LanguageHead:
-    settings = LanguageConfig(d_model=config.d_model, vocab_size=config.target_words, reads="decoder", fixed_bias=True)
+    settings = LanguageConfig(d_model=config.d_model, vocab_size=config.target_words, stage="decoder", fixed_bias=True)
     return LanguageHead(settings, target.words if config.tied else None)
 
 
@@ -117,7 +117,7 @@ def pair(
     source: TextInput,
     target: TextInput,
     heads: dict[str, Head],
-    echoes: bool = False,
+    shifts_inputs: bool = False,
 ) -> Model:
     """An encoder and a decoder that attends to it, around the inputs and heads of a family."""
     reads = _block(config, config.n_heads, config.d_hidden, decodes=False)
@@ -137,7 +137,7 @@ def pair(
         report,
         decoder_start=config.decoder_start,
         padding=config.padding,
-        echoes=echoes,
+        shifts_inputs=shifts_inputs,
     )
 
 
@@ -167,7 +167,7 @@ SIZES = {
 }
 
 # Some ten thousands of sentences, such as Multi30k: a large rate, much dropout, the mean of the last checkpoints.
-_FEW_PAIRS = {"train.steps": 8000, "train.lr": 2e-3, "train.eval_every": 2000, "train.average": 5}
+_FEW_PAIRS = {"train.steps": 8000, "train.lr": 2e-3, "train.eval_every": 2000, "train.average_checkpoints": 5}
 
 register(
     Family("transformer", TransformerConfig, build, init, __doc__ or ""),

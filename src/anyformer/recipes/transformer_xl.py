@@ -36,7 +36,7 @@ class TransformerXLConfig(Settings):
     d_hidden: int = 2048
     vocab_size: int = 204
     mem_len: int = 512  # tokens of the past that every layer remembers
-    order: Literal["pre", "post"] = "post"  # the paper's models are post-norm, its code has both
+    norm_order: Literal["pre", "post"] = "post"  # the paper's models are post-norm, its code has both
     dropout: float = 0.1
     attention_dropout: float = 0.0
     tied: bool = True
@@ -54,13 +54,13 @@ def _block(config: TransformerXLConfig) -> BlockConfig:
         bias=False,
         out_bias=False,
         dropout=config.attention_dropout,
-        recall=config.mem_len,
+        memory_length=config.mem_len,
         mask=Causal(),
     )
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation="relu", dropout=config.dropout
     )
-    return transformer_block(attention, feedforward, order=config.order, dropout=config.dropout)
+    return transformer_block(attention, feedforward, order=config.norm_order, dropout=config.dropout)
 
 
 def _positions(config: TransformerXLConfig) -> list[RelativeXL]:

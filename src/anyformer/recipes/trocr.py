@@ -86,7 +86,7 @@ def build(config: TrOCRConfig) -> Model:
     blocks = StackConfig(blocks=(_block(config),) * config.n_layers, layer_drop=config.layer_drop)
     stage = Stage("decoder", inputs, Stack(blocks, config.d_model), memory="encoder_hidden_states")
     words = inputs.words if config.tied else None
-    head = LanguageHead(LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder"), words)
+    head = LanguageHead(LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, stage="decoder"), words)
     report = stack_report("decoder", config.n_layers, crosses=True)
     return Model("trocr", config, [stage], {"language": head}, report, padding=config.padding)
 

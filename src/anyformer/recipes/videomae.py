@@ -38,7 +38,7 @@ class VideoMAEConfig(AutoencoderConfig):
     qv_bias: bool = True
     mean_pooling: bool = True
     mask_ratio: float = 0.9
-    normalise_pixels: bool = True
+    norm_pix_loss: bool = True
     head: Literal["classify", "pixels", "base"] = "classify"
     n_labels: int = 400
     problem: Problem | None = None
@@ -63,14 +63,14 @@ def _stack(config: VideoMAEConfig, norm: NormConfig | None) -> Stack:
 def _head(config: VideoMAEConfig) -> Head:
     if config.head == "pixels":
         tubelet = config.inputs.tubelet
-        return VideoPixelHead(config.d_decoder, tubelet, config.n_channels, config.normalise_pixels, "decoder")
+        return VideoPixelHead(config.d_decoder, tubelet, config.n_channels, config.norm_pix_loss, "decoder")
     if config.head == "base":
         return EmbeddingHead("encoder")
     return PooledClassificationHead(
         PooledConfig(
             d_model=config.d_model,
             n_labels=config.n_labels,
-            reads="encoder",
+            stage="encoder",
             pooling="mean" if config.mean_pooling else "first",
             norm=NormConfig() if config.mean_pooling else None,
             problem=config.problem,

@@ -126,8 +126,8 @@ def head(config: ViTConfig) -> Head:
         ClassificationConfig(
             d_model=config.d_model,
             n_labels=config.n_labels,
-            reads="encoder",
-            gather="first" if config.pooling == "class" else config.pooling,
+            stage="encoder",
+            pooling="first" if config.pooling == "class" else config.pooling,
             skip=int(config.class_token),
             problem=config.problem,
         )

@@ -34,11 +34,11 @@ class ViTPoseConfig(Settings):
     n_layers: int = 12
     d_model: int = 768
     n_heads: int = 12
-    hidden_ratio: int = 4  # how much wider than d_model the feed-forward layers are
+    mlp_ratio: int = 4  # how much wider than d_model the feed-forward layers are
     image_size: tuple[int, ...] = (256, 192)
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
-    n_joints: int = 17
+    n_keypoints: int = 17
     decoder: Literal["simple", "classic"] = "simple"
     scale: int = 4  # how much larger than the grid of patches the simple decoder's maps are
     layer: int | None = None  # the head reads the tokens after so many layers; None: after all
@@ -48,7 +48,7 @@ class ViTPoseConfig(Settings):
     attention_dropout: float = 0.0
     drop_path: float = 0.0
     qkv_bias: bool = True
-    spread: float = 2.0  # of the bells that are learned, in cells of the maps
+    heatmap_sigma: float = 2.0  # of the bells that are learned, in cells of the maps
 
     def check(self) -> None:
         check_heads_divide(self)
@@ -58,22 +58,22 @@ class ViTPoseConfig(Settings):
 
 
 def build(config: ViTPoseConfig) -> Model:
-    inputs = image_input_config(config).replace(class_token=False, spread=True, margin=MARGIN)
+    inputs = image_input_config(config).replace(class_token=False, add_class_position=True, padding=MARGIN)
     width, norm = config.d_model, NormConfig(eps=config.norm_eps)
     attention = AttentionConfig(
         d_query=width, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
-    network = FeedForwardConfig(d_model=width, d_hidden=width * config.hidden_ratio, activation=config.activation)
+    network = FeedForwardConfig(d_model=width, d_hidden=width * config.mlp_ratio, activation=config.activation)
     block = transformer_block(attention, network, norm=norm, dropout=config.dropout).replace(drop_path=config.drop_path)
     head = HeatmapConfig(
         d_model=config.d_model,
-        n_joints=config.n_joints,
-        reads="encoder",
+        n_keypoints=config.n_keypoints,
+        stage="encoder",
         decoder=config.decoder,
         scale=config.scale,
         layer=config.n_layers if config.layer is None else config.layer,
         norm=norm,
-        spread=config.spread,
+        sigma=config.heatmap_sigma,
     )
     stage = Stage("encoder", ImageInput(inputs), Stack(StackConfig.repeat(block, config.n_layers), config.d_model))
     report = stack_report("encoder", config.n_layers)
@@ -81,9 +81,9 @@ def build(config: ViTPoseConfig) -> Model:
 
 
 SIZES = {
-    "vitpose-tiny": ViTPoseConfig(n_layers=2, d_model=64, n_heads=4, image_size=(64, 64), n_joints=5),
+    "vitpose-tiny": ViTPoseConfig(n_layers=2, d_model=64, n_heads=4, image_size=(64, 64), n_keypoints=5),
     "vitpose-mini": ViTPoseConfig(
-        n_layers=6, d_model=192, n_heads=6, image_size=(128, 128), patch_size=(8, 8), n_joints=14, drop_path=0.1
+        n_layers=6, d_model=192, n_heads=6, image_size=(128, 128), patch_size=(8, 8), n_keypoints=14, drop_path=0.1
     ),
     #                  layers       width         heads
     "vitpose-s": ViTPoseConfig(n_layers=12, d_model=384, n_heads=12),

@@ -103,7 +103,7 @@ def _classifier(config: WhisperConfig) -> Model:
     head = PooledConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
-        reads="encoder",
+        stage="encoder",
         d_pool=config.d_pool,
         problem="single_label_classification",
     )
@@ -117,7 +117,7 @@ def build(config: WhisperConfig) -> Model:
     decoder, words = _decoder(config)
     heads: dict[str, Head] = {"embed": EmbeddingHead("decoder")}
     if config.head == "language":
-        settings = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, reads="decoder")
+        settings = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, stage="decoder")
         heads = {"language": LanguageHead(settings, words.words if config.tied else None)}
     report = pair_report(config.n_layers, config.n_decoder_layers, normed=(True, True))
     stages = [_encoder(config), decoder]

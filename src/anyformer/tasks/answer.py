@@ -57,7 +57,7 @@ class ExtractedAnswer:
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions(Options):
     stride: int = 128  # tokens by which the windows of a long context overlap
-    max_answer: int = 30  # tokens of an answer
+    max_answer_length: int = 30  # tokens of an answer
     unanswerable: bool = False  # whether a question may have no answer in its context (SQuAD 2)
 
 
@@ -155,7 +155,7 @@ class AnswerTask(TextTask):
         nothing: dict[int, float] = {}
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
-                found = best_spans(*self.scores(batch), batch["inside"].bool(), self.settings.max_answer)
+                found = best_spans(*self.scores(batch), batch["inside"].bool(), self.settings.max_answer_length)
                 for number, score, none, chance, first, last in zip(numbers.tolist(), *found, strict=True):
                     row, example = examples.row(number), examples[number]
                     nothing[row] = min(nothing.get(row, float("inf")), none)
@@ -231,10 +231,10 @@ def _first_answer(row: Row) -> Span | None:
     return start, start + len(text)
 
 
-def _row(thing: Any) -> Row:
-    if isinstance(thing, Mapping):
-        return {"question": thing["question"], "context": thing["context"]}
-    parts = thing.split("\t", 1) if isinstance(thing, str) else list(thing)
+def _row(inputs: Any) -> Row:
+    if isinstance(inputs, Mapping):
+        return {"question": inputs["question"], "context": inputs["context"]}
+    parts = inputs.split("\t", 1) if isinstance(inputs, str) else list(inputs)
     if len(parts) != 2:
         raise InputError("answer takes a question and a context: two texts, or one line with a tab between them.")
     return {"question": parts[0], "context": parts[1]}

@@ -41,7 +41,7 @@ PLACE = "<picture>"  # the token that keeps a place for one vector of a picture
 @dataclass(frozen=True, kw_only=True)
 class AskOptions(ImageTextOptions):
     question: str = "what is in the picture?"  # where the data or the caller has none
-    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, jitter=0.3)
+    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, color_jitter=0.3)
 
 
 class AskImage(PictureTextTask):
@@ -101,7 +101,7 @@ class AskImage(PictureTextTask):
         token = tokenizer.engine.token_to_id(PLACE)
         if token is None:
             raise InputError(f"The tokenizer has no {PLACE}, which keeps the places of pictures.")
-        return filled.replace(docks={name: {**dock, "token": token} for name, dock in filled.docks.items()})
+        return filled.replace(encoders={name: {**one, "token": token} for name, one in filled.encoders.items()})
 
     # Rows to loss: places, question, answer.
 
@@ -206,17 +206,17 @@ class AskImage(PictureTextTask):
 
 def image_encoder_of(config: Settings) -> dict[str, Any]:
     """What is docked to a language model and reads pictures; empty where nothing does."""
-    docks: Mapping[str, Any] = getattr(config, "docks", {})
-    return next((dock for dock in docks.values() if "image_size" in dock["encoder"]), {})
+    projectors: Mapping[str, Any] = getattr(config, "encoders", {})
+    return next((one for one in projectors.values() if "image_size" in one["encoder"]), {})
 
 
-def split(thing: Any, question: str | None) -> tuple[ImageFile, str | None]:
+def split(inputs: Any, question: str | None) -> tuple[ImageFile, str | None]:
     """ "beach.jpg|who is there?" -> the picture and the question"""
-    if isinstance(thing, Mapping) and "image" in thing:
-        return ImageFile.of(thing["image"]), thing.get("question", question)
-    if isinstance(thing, tuple) and len(thing) == 2:
-        return ImageFile.of(thing[0]), str(thing[1])
-    if isinstance(thing, str) and "|" in thing:
-        name, _, asked = thing.partition("|")
+    if isinstance(inputs, Mapping) and "image" in inputs:
+        return ImageFile.of(inputs["image"]), inputs.get("question", question)
+    if isinstance(inputs, tuple) and len(inputs) == 2:
+        return ImageFile.of(inputs[0]), str(inputs[1])
+    if isinstance(inputs, str) and "|" in inputs:
+        name, _, asked = inputs.partition("|")
         return ImageFile.of(name), asked.strip() or question
-    return ImageFile.of(thing), question
+    return ImageFile.of(inputs), question

@@ -31,6 +31,7 @@ from anyformer.data.settings import DataSettings, TokenizerSettings, parse_pairs
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError, nearest
 from anyformer.model import Model
+from anyformer.upgrades import upgrade
 
 Batch = dict[str, Tensor]
 Metrics = dict[str, float | str]
@@ -85,7 +86,7 @@ class BatchPlan(Protocol):
     @property
     def padding(self) -> float: ...
 
-    def whole(self, n: int) -> Sequence[Index]: ...
+    def global_batches(self, n: int) -> Sequence[Index]: ...
 
 
 class Task:
@@ -133,7 +134,7 @@ class Task:
         for name in options:
             if cls.writes or name in cls.takes:
                 continue
-            if name in cls.options_class.names():
+            if name in cls.options_class.field_names():
                 raise InputError(
                     f'{cls.name} takes no "{name}" in a call; give it when the task is made: af.task("{cls.name}",'
                     f" {name}=…)."
@@ -188,7 +189,8 @@ class Task:
         another task wrote it."""
         from anyformer.checkpoints.folder import TASK
 
-        names = cls.options_class.names()
+        said = upgrade(cls.options_class, said)
+        names = cls.options_class.field_names()
         unknown = [name for name in said if name not in names and name not in TASK]
         if unknown and said.get("name") == cls.name:
             raise ConfigError(
@@ -348,7 +350,7 @@ class Task:
         it: for evaluation."""
         settings = (settings or self.batch).replace(shuffle=False)
         chance = torch.Generator().manual_seed(0)
-        batches = self.plan(examples, settings).whole(0)
+        batches = self.plan(examples, settings).global_batches(0)
         for done, numbers in enumerate(batches):
             if some := self.gather(examples, numbers):
                 batch = self.collate(some, chance)
@@ -437,7 +439,7 @@ def pooling_of(model: Model) -> str | None:
     settings = model.config.to_json()
     if not str(settings.get("head", "")).startswith("classify"):
         return None
-    means = [settings[name] for name in ("mean_pooling", "average") if isinstance(settings.get(name), bool)]
+    means = [settings[name] for name in ("mean_pooling",) if isinstance(settings.get(name), bool)]
     mode = settings.get("pooling", ("mean" if means[0] else "class") if means else None)
     return None if mode is None else POOLING.get(mode, str(mode))
 

@@ -82,17 +82,17 @@ def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:
     pad = tokenizer.pad_id
     start = pad if pad is not None else tokenizer.end_id
     ids = {"vocab_size": len(tokenizer), "padding": pad, "decoder_start": start, "end": tokenizer.end_id}
-    changes: dict[str, Any] = {name: value for name, value in ids.items() if name in config.names()}
+    changes: dict[str, Any] = {name: value for name, value in ids.items() if name in config.field_names()}
     changes = {name: value for name, value in changes.items() if value is not None or name == "padding"}
-    if "target_vocab_size" in config.names():
+    if "target_vocab_size" in config.field_names():
         changes["target_vocab_size"] = None
-    for name in config.names():
+    for name in config.field_names():
         value = getattr(config, name)
-        if isinstance(value, Settings) and "vocab_size" in value.names():
+        if isinstance(value, Settings) and "vocab_size" in value.field_names():
             changes[name] = with_vocabulary(value, tokenizer)
         elif isinstance(value, dict) and "vocab_size" in value:  # the sides of an encoder-decoder
             changes[name] = {**value, "vocab_size": len(tokenizer), **({"padding": pad} if "padding" in value else {})}
-    if any(isinstance(value, dict) for value in changes.values()) and "decoder_start" in config.names():
+    if any(isinstance(value, dict) for value in changes.values()) and "decoder_start" in config.field_names():
         # Its decoder is framed as BERT's texts are: it starts from [CLS] and ends in [SEP].
         changes["decoder_start"] = tokenizer.start_id if tokenizer.start_id is not None else start
     return config.replace(**changes)
@@ -145,7 +145,7 @@ def check_words(tokenizer: Tokenizer, config: Settings) -> None:
 
 def name_ids(model: Model, tokenizer: Tokenizer) -> None:
     """So that a folder for transformers says how a text begins and ends, where no setting of the family does."""
-    if "end" not in model.config.names() and "language" in model.heads:
+    if "end" not in model.config.field_names() and "language" in model.heads:
         start = tokenizer.start_id if tokenizer.start_id is not None else tokenizer.end_id
         model.origin.hf_config |= {"bos_token_id": start, "eos_token_id": tokenizer.end_id}
 
@@ -173,7 +173,7 @@ def with_config(model: Model, config: Settings) -> Model:
     odd = next((name for name in {**has, **wants} if has.get(name) != wants.get(name)), None)
     if odd is None:
         return fresh
-    changed = [f"model.{name}" for name in config.names() if getattr(config, name) != getattr(model.config, name)]
+    changed = [f"model.{name}" for name in config.field_names() if getattr(config, name) != getattr(model.config, name)]
     raise ConfigError(
         f"{' and '.join(changed)} cannot be changed in a model that is taken further: {odd} would be"
         f" {wants.get(odd, 'left over')} and is {has.get(odd, 'not there')}; only what changes no weight can be."
@@ -223,7 +223,7 @@ def finetune_model(model: Model, fits: Fits) -> Model:
 
 def unwrap_pretrained(model: Model) -> Model:
     """What is taken further of a model that was pre-trained as two; others are themselves."""
-    take = registry.family(model.family).single
+    take = registry.family(model.family).finetune_model
     return model if take is None else take(model)
 
 

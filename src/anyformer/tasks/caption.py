@@ -28,8 +28,8 @@ from anyformer.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionOptions(ImageTextOptions):
-    plain: bool = True  # small letters without punctuation, as captions are compared
-    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, jitter=0.3)
+    normalize_text: bool = True  # small letters without punctuation, as captions are compared
+    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, color_jitter=0.3)
 
 
 class Caption(PictureTextTask):
@@ -56,7 +56,7 @@ class Caption(PictureTextTask):
 
     @classmethod
     def spell(cls, text: str, options: CaptionOptions) -> str:
-        return " ".join(normalize_words(text)) if options.plain else text.strip()
+        return " ".join(normalize_words(text)) if options.normalize_text else text.strip()
 
     @classmethod
     def learn_tokenizer(cls, rows: Rows, chosen: TokenizerSettings, options: CaptionOptions) -> Tokenizer:
@@ -104,6 +104,6 @@ def is_captioner(config: Settings) -> bool:
     """Families that read a picture and write: the captioners, GIT, and an encoder-decoder whose encoder sees."""
     encoder = getattr(config, "encoder", None)
     if isinstance(encoder, Mapping):
-        return "image_size" in registry.family(encoder["family"]).config.names()
-    speaks = "decoder_start" in config.names() or "begin" in config.names()
-    return speaks and "vocab_size" in config.names() and hasattr(config, "image_size")
+        return "image_size" in registry.family(encoder["family"]).config.field_names()
+    speaks = "decoder_start" in config.field_names() or "begin" in config.field_names()
+    return speaks and "vocab_size" in config.field_names() and hasattr(config, "image_size")

@@ -30,7 +30,7 @@ class Chat:
         self.read: list[int] = []  # the tokens that the state has seen
         self.question: CacheMark | None = None  # in the state, before the last token of the last question
 
-    def say(self, text: str, **options: Any) -> GeneratedText:
+    def send(self, text: str, **options: Any) -> GeneratedText:
         turn = self._turn(text, options)
         while True:
             try:
@@ -49,9 +49,9 @@ class Chat:
         ids = self.task.tokenizer.encode(request.prompts[0], special=False)
         state, mark = self._prepare(ids)
         row = torch.tensor([ids], device=self.task.model.device)
-        return self._listen(self.task.pieces(request, row, state), messages, ids, state, mark)
+        return self._receive(self.task.pieces(request, row, state), messages, ids, state, mark)
 
-    def _listen(
+    def _receive(
         self,
         pieces: Generator[str, None, GeneratedText],
         messages: list[dict[str, str]],

@@ -63,13 +63,13 @@ class ClassifyAudio(LabelledTask):
 
     @classmethod
     def reads_such(cls, config: Settings) -> bool:
-        return "n_mels" in config.names()
+        return "n_mels" in config.field_names()
 
     @classmethod
     def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         names = [name for column in cls.columns for name in (column.name, *column.also)]
         chosen = parse_pairs(data.columns, "data.columns")
-        rows = read_audio(paths, format=data.format, header=data.header, names=names, sound=chosen.pop("sound", None))
+        rows = read_audio(paths, format=data.format, header=data.header, names=names, audio=chosen.pop("sound", None))
         return cls.fit(rows, chosen)
 
     @classmethod
@@ -95,13 +95,13 @@ class ClassifyAudio(LabelledTask):
         )
 
 
-def extract_features(extractor: AudioFeatureExtractor, sound: Any) -> Tensor:
+def extract_features(extractor: AudioFeatureExtractor, audio: Any) -> Tensor:
     """Features of one sound; whatever is wrong with it names it."""
     try:
-        return extractor([sound.open(extractor.rate)])[0]
+        return extractor([audio.open(extractor.sampling_rate)])[0]
     except Error as error:
         said = str(error)
-        raise type(error)(said if sound.name in said else f"{sound.name}: {said}") from None
+        raise type(error)(said if audio.name in said else f"{audio.name}: {said}") from None
 
 
 def spec_augment(x: Tensor, how: SpecAugmentSettings, generator: Generator) -> Tensor:
@@ -124,7 +124,7 @@ def find_extractor(model: Model, rows: Rows | None) -> AudioFeatureExtractor:
     extractor = AudioFeatureExtractor(n_mels=settings["n_mels"], n_frames=settings["n_frames"])
     if rows is None:
         return extractor
-    plain = extractor.replace(normalise=False)
+    plain = extractor.replace(do_normalize=False)
     step = max(len(rows) // MEASURED, 1)
     heard = torch.stack([extract_features(plain, rows[i]["sound"]) for i in range(0, len(rows), step)])
     real = heard[heard.abs().sum(dim=2) > 0]  # frames of sound, without what rows are filled up with

@@ -54,7 +54,7 @@ class ImageLabel:
 class ClassifyImageOptions(DistillOptions):
     # Half as strong as DeiT's: small models in some hundred rounds learn less from more (docs/LOG.md).
     augment: Augmentation = Augmentation(
-        pad=0.125, flip=0.5, operations=2, magnitude=0.5, mixup=0.8, cutmix=1.0, mixed=0.5
+        pad=0.125, flip=0.5, randaugment_ops=2, magnitude=0.5, mixup=0.8, cutmix=1.0, mix_prob=0.5
     )
 
 
@@ -187,7 +187,7 @@ class ClassifyImage(PictureTask):
         advice = schedule_for(
             rows, epochs, size=size, lr=lr, evals=40, saves=10, weight_decay=0.05, label_smoothing=0.1
         )
-        return {**advice, "ema": 0.999 if advice["steps"] > 5000 else 0.0}
+        return {**advice, "ema_decay": 0.999 if advice["steps"] > 5000 else 0.0}
 
 
 def mixed_loss(logits: Tensor, labels: Tensor, share: Tensor, smoothing: float) -> Tensor:

@@ -70,7 +70,7 @@ class Choice:
 class PairOptions(ClassifyOptions):
     # Whether the relation is the same both ways (paraphrase, similarity): while the model learns, the texts of half of
     # the pairs, drawn anew each time, change places; its answers are the mean of both ways, at twice the time.
-    either_way: bool = False
+    symmetric: bool = False
 
 
 class ClassifyPair(ClassifyText):
@@ -80,8 +80,8 @@ class ClassifyPair(ClassifyText):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        if self.settings.either_way and (self.chooses or not self.takes_types):
-            raise InputError("task.either_way is for pairs of texts that a model tells apart by token types, as BERT.")
+        if self.settings.symmetric and (self.chooses or not self.takes_types):
+            raise InputError("task.symmetric is for pairs of texts that a model tells apart by token types, as BERT.")
 
     about = "a class or a number for two texts together, or the best of several choices"
     columns = (FIRST, SECOND, LABEL)
@@ -93,7 +93,7 @@ class ClassifyPair(ClassifyText):
         """With a column of choices, or several that are numbered, those instead of the second text."""
         numbered = [column for column in rows.columns if NUMBERED.fullmatch(column.lower())]
         if len(numbered) > 1 and not chosen.keys() & {"second", "choices"}:
-            rows = rows.together(CHOICES.name, numbered)
+            rows = rows.merge_columns(CHOICES.name, numbered)
         names = {column.lower() for column in rows.columns}
         if "choices" in chosen or names & {CHOICES.name, *CHOICES.also}:
             return rows, (FIRST, CHOICES, LABEL)
@@ -157,7 +157,7 @@ class ClassifyPair(ClassifyText):
         return {"labels": place}
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
-        if generator is None or not self.settings.either_way:
+        if generator is None or not self.settings.symmetric:
             return batch
         swapped = torch.rand(len(batch["labels"]), generator=generator, device=batch["labels"].device) < 0.5
         return swap_pair(batch, swapped)
@@ -188,7 +188,7 @@ class ClassifyPair(ClassifyText):
         """[rows, choices], of choices that a row does not have -inf. Of pairs that are read either way, the logarithms
         of the mean chances."""
         if not self.chooses:
-            return self._both_ways(batch) if self.settings.either_way else super().scores(batch)
+            return self._both_ways(batch) if self.settings.symmetric else super().scores(batch)
         given = {name: value for name, value in batch.items() if name not in ("labels", "choices")}
         logits = self.model(**given).logits[:, 0].float()
         counts = batch["choices"]

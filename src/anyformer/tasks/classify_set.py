@@ -66,7 +66,7 @@ class TableReader(Settings):
         columns: dict[str, list[Any]] = {}
         for i, row in enumerate(rows):
             if not isinstance(row["set"], Mapping):
-                raise DataError(f"{rows.where(i)}, is no row of a table, and this recipe reads tables.")
+                raise DataError(f"{rows.location(i)}, is no row of a table, and this recipe reads tables.")
             for name, value in row["set"].items():
                 columns.setdefault(name, []).append(value)
         numeric = {name: column for name, values in columns.items() if (column := _numbers(values)) is not None}
@@ -164,7 +164,7 @@ class ClassifySet(LabelledTask):
 
     @classmethod
     def reads_such(cls, config: Settings) -> bool:
-        return reads_tables(config) or "d_item" in config.names()
+        return reads_tables(config) or "d_item" in config.field_names()
 
     @classmethod
     def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
@@ -233,7 +233,7 @@ def pad_sets(sets: Sequence[Any]) -> tuple[Tensor, Tensor]:
 
 
 def reads_tables(config: Settings) -> bool:
-    return "n_numbers" in config.names()
+    return "n_numbers" in config.field_names()
 
 
 def _table(path: Path, data: DataSettings) -> Rows:
@@ -251,7 +251,7 @@ def _table(path: Path, data: DataSettings) -> Rows:
 
 def _label_column(rows: Rows, chosen: Mapping[str, str]) -> str | None:
     if "label" in chosen:
-        rows.need(chosen["label"])
+        rows.require_column(chosen["label"])
         return chosen["label"]
     lower = {name.lower(): name for name in rows.columns}
     return next((lower[name] for name in ("label", *LABELS) if name in lower), None)

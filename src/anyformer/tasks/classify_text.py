@@ -81,16 +81,16 @@ class RegressionValue:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyOptions(Options):
-    problem: Literal["auto", "classes", "number", "choices"] = "auto"  # "auto": from the labels
+    problem: Literal["auto", "classification", "regression", "choices"] = "auto"  # "auto": from the labels
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"
     # Which tokens the class is told from; "auto": as a sentence encoder was trained, else as the model has it.
     pooling: Literal["auto", "first", "mean"] = "auto"
     # Each row goes through the model twice, and what the two dropouts make of it must agree: the weight of their
     # divergence in the loss (R-Drop, Liang et al. 2021). It helps where rows are few, at twice the time. 0: once.
-    agree: float = 0.0
+    r_drop: float = 0.0
 
     def check(self) -> None:
-        self.require(self.agree >= 0, f"agree is {self.agree}; it must be 0 or more.")
+        self.require(self.r_drop >= 0, f"r_drop is {self.r_drop}; it must be 0 or more.")
 
 
 class ClassifyText(TextTask):
@@ -109,9 +109,9 @@ class ClassifyText(TextTask):
         super().__init__(*given, **more)
         if self.settings.problem == "auto":
             self.settings = self.settings.replace(problem=problem_of(self.model))
-        self.number = self.settings.problem == "number"
-        if self.settings.agree and self.settings.problem != "classes":
-            raise InputError("task.agree compares the chances of classes; this model has none.")
+        self.number = self.settings.problem == "regression"
+        if self.settings.r_drop and self.settings.problem != "classification":
+            raise InputError("task.r_drop compares the chances of classes; this model has none.")
         self.index = {label: i for i, label in enumerate(self.labels)}
         auto = "spearman" if self.number else "accuracy"
         self.metric = auto if self.settings.metric == "auto" else self.settings.metric
@@ -152,14 +152,14 @@ class ClassifyText(TextTask):
         for row in rows:
             value = row["label"]
             if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not _is_number(value):
-                return "classes"
+                return "classification"
             fraction = fraction or (math.isfinite(float(value)) and not float(value).is_integer())
-        return "number" if fraction else "classes"
+        return "regression" if fraction else "classification"
 
     @classmethod
     def find_labels(cls, rows: Rows, options: Any, setup: TaskSetup) -> tuple[str, ...]:
         """The distinct labels, in order: by number where they are numbers, else by the alphabet."""
-        if options.problem != "classes":
+        if options.problem != "classification":
             return ()
         found: set[str] = set()
         for i, row in enumerate(rows):
@@ -178,7 +178,7 @@ class ClassifyText(TextTask):
     @classmethod
     def row_classes(cls, rows: Rows, options: Any) -> list[str] | None:
         problem = cls.find_problem(rows) if options.problem == "auto" else options.problem
-        return [class_name(row["label"]) for row in rows] if problem == "classes" else None
+        return [class_name(row["label"]) for row in rows] if problem == "classification" else None
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -188,7 +188,7 @@ class ClassifyText(TextTask):
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
         if options.pooling != "auto":
             config = config.replace(pooling=options.pooling)
-        if options.problem == "number":
+        if options.problem == "regression":
             return config.replace(head="classify", n_labels=1, problem="regression")
         return config.replace(head="classify", n_labels=len(labels), problem=None)
 
@@ -199,7 +199,7 @@ class ClassifyText(TextTask):
         same = set(known) == set(labels)
         config = cls.shape(model.config, labels, options)
         changes = {name: getattr(config, name) for name in ("head", "n_labels", "problem", "pooling")}
-        return build.with_head(model, same or options.problem == "number", **changes), known if same else labels
+        return build.with_head(model, same or options.problem == "regression", **changes), known if same else labels
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
@@ -212,7 +212,7 @@ class ClassifyText(TextTask):
         return task
 
     def inferred(self) -> dict[str, str]:
-        label = {"number": "a number (regression)", "choices": "the right one of the choices"}.get(
+        label = {"regression": "a number (regression)", "choices": "the right one of the choices"}.get(
             self.settings.problem
         )
         return {**({} if label is None else {"label": label}), **super().inferred()}
@@ -252,11 +252,11 @@ class ClassifyText(TextTask):
             total = (logits.float().squeeze(-1) - batch["labels"]).square().sum()
             return Loss(total, torch.full((), len(logits), device=logits.device))
         total, count = token_loss(logits, batch["labels"], self.smoothing)
-        if self.settings.agree == 0 or not self.model.training:
+        if self.settings.r_drop == 0 or not self.model.training:
             return Loss(total, count)
         again = self.scores(batch)
         both = (total + token_loss(again, batch["labels"], self.smoothing)[0]) / 2
-        return Loss(both + self.settings.agree * divergence(logits, again), count)
+        return Loss(both + self.settings.r_drop * divergence(logits, again), count)
 
     def scores(self, batch: Batch) -> Tensor:
         logits: Tensor = self.model(**{name: value for name, value in batch.items() if name != "labels"}).logits
@@ -323,7 +323,7 @@ class ClassifyText(TextTask):
             "steps": steps,
             "lr": rate,
             "schedule": "linear",
-            "warmup": tenth,
+            "warmup_steps": tenth,
             "eval_every": min(tenth, 500),
         }
 
@@ -331,7 +331,7 @@ class ClassifyText(TextTask):
 def is_sentence_encoder(source: Source) -> bool:
     """Whether a folder of sentence-transformers says that its vectors are means: its first token was never trained."""
     folder = Path(source)
-    return (folder / "modules.json").exists() and read_sentence_transformer_config(folder).pools == ("mean",)
+    return (folder / "modules.json").exists() and read_sentence_transformer_config(folder).poolings == ("mean",)
 
 
 def problem_of(model: Model) -> str:
@@ -339,7 +339,8 @@ def problem_of(model: Model) -> str:
     settings = model.config.to_json()
     if settings.get("head") == "choice":
         return "choices"
-    return "number" if settings.get("problem") == "regression" or settings.get("n_labels") == 1 else "classes"
+    numeric = settings.get("problem") == "regression" or settings.get("n_labels") == 1
+    return "regression" if numeric else "classification"
 
 
 def _is_number(value: Any) -> bool:
@@ -358,5 +359,5 @@ def _order(label: str) -> tuple[int, float, str]:
 
 def _label(value: Any, rows: Rows, i: int) -> str:
     if not isinstance(value, (str, int, float)) or value == "" or value != value:  # the last: NaN
-        raise DataError(f"{rows.where(i)}, has {value!r} as its label, which names no class.")
+        raise DataError(f"{rows.location(i)}, has {value!r} as its label, which names no class.")
     return class_name(value)

@@ -33,7 +33,7 @@ class ClipAugmentation(Settings):
     shift: float = 0.1  # largest translation, as a fraction of the frame
 
     def check(self) -> None:
-        for name in self.names():
+        for name in self.field_names():
             value = getattr(self, name)
             self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
 
@@ -54,12 +54,12 @@ class ClipReader:
 
     def frames(self, clip: Clip) -> Tensor:
         """[frames, channels, rows, columns] of 8 bits."""
-        placed = [self.processor.place(frame)[0] for frame in clip.take(self.n_frames)]
+        placed = [self.processor.resize(frame)[0] for frame in clip.take(self.n_frames)]
         return torch.stack([torch.as_tensor(one) for one in placed])
 
-    def normalise(self, frames: Tensor) -> Tensor:
+    def normalize(self, frames: Tensor) -> Tensor:
         """[B, frames, …] of 8 bits -> as the model takes them."""
-        flat = self.processor.normalise(frames.flatten(0, 1), None)["pixel_values"]
+        flat = self.processor.normalize(frames.flatten(0, 1), None)["pixel_values"]
         return flat.unflatten(0, frames.shape[:2])
 
     def write(self) -> dict[str, bytes]:
@@ -85,8 +85,8 @@ class ClassifyVideo(LabelledTask):
 
     @classmethod
     def reads_such(cls, config: Settings) -> bool:
-        clips = {"n_frames", "image_size"} <= set(config.names()) and "n_mels" not in config.names()
-        return clips and getattr(config, "attends", None) != "space"  # which answers frame by frame
+        clips = {"n_frames", "image_size"} <= set(config.field_names()) and "n_mels" not in config.field_names()
+        return clips and getattr(config, "attention_type", None) != "space"  # which answers frame by frame
 
     @classmethod
     def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
@@ -114,7 +114,7 @@ class ClassifyVideo(LabelledTask):
         if generator is not None:
             clips = augment_clips(clips, self.settings.augment, generator)
         left = {name: value for name, value in batch.items() if name != "clips"}
-        return {"pixel_values": self.reader.normalise(clips), **left}
+        return {"pixel_values": self.reader.normalize(clips), **left}
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:

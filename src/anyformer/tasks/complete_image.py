@@ -1,8 +1,8 @@
 """The rest of a picture of which the upper part is given, written pixel by pixel.
 
 complete = af.task("complete-image", "folder")
-answer = complete("cat.png", samples=4, temperature=0.9)
-answer.pictures                         # 8-bit arrays [rows, columns, channels]
+answer = complete("cat.png", num_samples=4, temperature=0.9)
+answer.images                         # 8-bit arrays [rows, columns, channels]
 answer.draw().save("completions.png")   # what was given, the completions, the picture itself
 complete("a frog")                      # where the model reads a text first: pictures of it
 complete(("a frog", "frog.png"))        # and completions by text and picture
@@ -62,23 +62,23 @@ class Completion:
     takes the model on average; `rows` how many rows were given, of how many."""
 
     name: str
-    pictures: tuple[Pixels, ...] = field(repr=False)
+    images: tuple[Pixels, ...] = field(repr=False)
     given: Pixels = field(repr=False)
     original: Pixels = field(repr=False)
     rows: tuple[int, int]
     bits: float | None  # None: there was no picture, only a text
-    figure: str
+    metric_name: str
 
     def __str__(self) -> str:
-        n = len(self.pictures)
+        n = len(self.images)
         if self.bits is None:
             return f"{self.name}: {n} picture{'s' * (n > 1)}"
         said = f"{n} completion{'s' * (n > 1)}, {self.rows[0]} of {self.rows[1]} rows given"
-        return f"{self.name}: {said}; the rest as it was takes {self.bits:.2f} {self.figure.replace('_', ' ')}"
+        return f"{self.name}: {said}; the rest as it was takes {self.bits:.2f} {self.metric_name.replace('_', ' ')}"
 
     def draw(self) -> Any:
         """Side by side: what was given, the completions, the original."""
-        shown = {str(i + 1): picture for i, picture in enumerate(self.pictures)}
+        shown = {str(i + 1): picture for i, picture in enumerate(self.images)}
         if self.bits is not None:
             shown = {"given": self.given, **shown, "original": self.original}
         return draw.side_by_side([_image(one) for one in shown.values()], list(shown))
@@ -87,16 +87,18 @@ class Completion:
 @dataclass(frozen=True, kw_only=True)
 class CompleteImageOptions(ImageOptions):
     augment: Augmentation = Augmentation(flip=0.5)
-    given: float = 0.5  # the share of a picture's rows that is given
-    samples: int = 4  # completions of each picture
+    prompt_fraction: float = 0.5  # the share of a picture's rows that is given
+    num_samples: int = 4  # completions of each picture
     temperature: float = 1.0
     top_k: int = 0  # 0: among all
     top_p: float = 1.0
     seed: int = 0
 
     def check(self) -> None:
-        self.require(0 <= self.given < 1, f"given is {self.given}; it must be from 0 to below 1.")
-        self.require(self.samples > 0, f"samples is {self.samples}; it must be 1 or more.")
+        self.require(
+            0 <= self.prompt_fraction < 1, f"prompt_fraction is {self.prompt_fraction}; it must be from 0 to below 1."
+        )
+        self.require(self.num_samples > 0, f"num_samples is {self.num_samples}; it must be 1 or more.")
 
 
 class CompleteImage(PictureTask):
@@ -116,7 +118,7 @@ class CompleteImage(PictureTask):
         self.codes = codes_of(model)
         if isinstance(self.codes, ColorPalette) and {*(processor.mean or ()), *(processor.std or ())} != {0.5}:
             raise ConfigError(f"{FILE}: colours are compared from -1 to 1; image_mean and image_std must be 0.5.")
-        self.metric = self.codes.figure
+        self.metric = self.codes.metric_name
         config = model.config
         self.words, self.text_length = (
             (config.n_words, config.text_length) if isinstance(config, DalleConfig) else (0, 0)
@@ -222,14 +224,14 @@ class CompleteImage(PictureTask):
         if picture is not None:
             return self.answer([picture], texts=[text], **options)[0]
         blank = ImageFile.of(np.zeros((*self.codes.size, 3), dtype=np.uint8), text)
-        return replace(self.answer([blank], texts=[text], **{**options, "given": 0.0})[0], bits=None)
+        return replace(self.answer([blank], texts=[text], **{**options, "prompt_fraction": 0.0})[0], bits=None)
 
     def answer(self, pictures: Sequence[ImageFile], texts: Sequence[str] = (), **options: Any) -> list[Completion]:
         chosen: CompleteImageOptions = self.settings.replace(**options)
-        placed = [self.processor.place(picture.open(self.processor.mode))[0] for picture in pictures]
+        placed = [self.processor.resize(picture.open(self.processor.mode))[0] for picture in pictures]
         tokens = self.codes.encode(self.processor.stack(placed)["pixels"].to(self.model.device))
         text = torch.from_numpy(np.stack([self.spell(one) for one in texts])).to(tokens) if self.text_length else None
-        batch, n = self.sequences(tokens, text), self.codes.given(chosen.given)
+        batch, n = self.sequences(tokens, text), self.codes.prefix_length(chosen.prompt_fraction)
         with answering(self.model):
             bits = self._bits(batch, n)
         written = self._write(batch, n, chosen)
@@ -246,7 +248,7 @@ class CompleteImage(PictureTask):
 
     def _write(self, batch: Batch, n: int, chosen: CompleteImageOptions) -> Tensor:
         """[pictures, samples, length]. Each row draws from dice of its own, so that neighbours do not change it."""
-        many, before = chosen.samples, self.text_length or 1
+        many, before = chosen.num_samples, self.text_length or 1
         made = self.model.generate(
             input_ids=batch["ids"][:, : before + n].repeat_interleave(many, dim=0),
             max_new_tokens=self.codes.length - n,
@@ -265,7 +267,9 @@ class CompleteImage(PictureTask):
         rows = n * self.codes.size[0] // self.codes.length
         given = shown[0].copy()
         given[rows:] = GREY
-        return Completion(name, tuple(shown[1:]), given, shown[0], (rows, self.codes.size[0]), bits, self.codes.figure)
+        return Completion(
+            name, tuple(shown[1:]), given, shown[0], (rows, self.codes.size[0]), bits, self.codes.metric_name
+        )
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
@@ -277,7 +281,7 @@ class CompleteImage(PictureTask):
             "steps": steps,
             "lr": 1e-3 if fresh else 1e-4,
             "min_lr": 1e-5,
-            "warmup": min(200, steps // 10),
+            "warmup_steps": min(200, steps // 10),
             "weight_decay": 0.01,
             "betas": (0.9, 0.95),
             "eval_every": max(steps // 2, 1),
@@ -305,13 +309,13 @@ def n_colors(config: Settings) -> int:
     return config.vocab_size - 1
 
 
-def _text_and_picture(thing: Any) -> tuple[str, ImageFile | None]:
+def _text_and_picture(inputs: Any) -> tuple[str, ImageFile | None]:
     """What is handed in: a text, the name of a picture's file, or both."""
-    if isinstance(thing, tuple) and len(thing) == 2:
-        return str(thing[0]), ImageFile.of(thing[1])
-    if isinstance(thing, str) and not (is_image(thing) or Path(thing).is_file()):
-        return thing, None
-    return "", ImageFile.of(thing)
+    if isinstance(inputs, tuple) and len(inputs) == 2:
+        return str(inputs[0]), ImageFile.of(inputs[1])
+    if isinstance(inputs, str) and not (is_image(inputs) or Path(inputs).is_file()):
+        return inputs, None
+    return "", ImageFile.of(inputs)
 
 
 def codes_of(model: Model) -> ImageTokenizer:
@@ -332,7 +336,7 @@ def _some_pixels(rows: Rows, processor: ImageProcessor) -> Tensor:
     placed = []
     for i in range(0, len(rows), every):
         with suppress(ImageError):  # training skips it and says so
-            placed.append(processor.place(rows[i]["image"].open(processor.mode))[0])
+            placed.append(processor.resize(rows[i]["image"].open(processor.mode))[0])
     if not placed:
         raise ImageError(f"None of the pictures of {rows.path} that were tried can be opened.")
     pixels = torch.from_numpy(np.stack(placed)).permute(0, 2, 3, 1).reshape(-1, 3)

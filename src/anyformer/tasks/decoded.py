@@ -47,4 +47,4 @@ class DecodedTask(Task):
 
     def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
         """Whole batches only, where there is more than one: a model compiled for a size stays with it."""
-        return super().plan(examples, settings.replace(whole=settings.shuffle), seed)
+        return super().plan(examples, settings.replace(drop_last=settings.shuffle), seed)

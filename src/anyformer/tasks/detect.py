@@ -51,7 +51,7 @@ class Detection:
     label: str
     score: float
     box: tuple[float, float, float, float]
-    slot: int
+    query: int
 
     def __str__(self) -> str:
         return f"{self.label} {self.score:.2f} at {', '.join(f'{side:.0f}' for side in self.box)}"
@@ -61,22 +61,22 @@ class Detection:
 class Detections(Sequence[Detection]):
     """What is in a picture, the surest first; `draw` gives the picture with the boxes on it."""
 
-    found: tuple[Detection, ...]
+    items: tuple[Detection, ...]
     draw: Callable[[], Any] = field(repr=False, compare=False)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.items)
 
     def __getitem__(self, i: Any) -> Any:
-        return self.found[i]
+        return self.items[i]
 
     def __str__(self) -> str:
-        return "\n".join(str(thing) for thing in self.found) or "nothing"
+        return "\n".join(str(thing) for thing in self.items) or "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectOptions(ImageOptions):
-    augment: Augmentation = Augmentation(crop=(0.35, 1.2), flip=0.5, jitter=0.2)
+    augment: Augmentation = Augmentation(crop=(0.35, 1.2), flip=0.5, color_jitter=0.2)
     threshold: float = 0.5  # answers are as sure as this at least; figures count all of them
     # Of two boxes of one class whose IoU is above this, the less sure is left out; 1 keeps all. None: 0.7 for detectors
     # whose queries are anchors (detr-small), 1 for others, which learn to leave duplicates out.
@@ -122,12 +122,12 @@ class Detect(PictureTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return {"n_queries", "giou_weight"} <= set(config.names())
+        return {"n_queries", "giou_weight"} <= set(config.field_names())
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: DetectOptions) -> Settings:
         """Fresh decoders learn from the loss of every layer."""
-        return config.replace(n_labels=len(labels), every_layer=True)
+        return config.replace(n_labels=len(labels), auxiliary_loss=True)
 
     @classmethod
     def take_further(
@@ -149,14 +149,16 @@ class Detect(PictureTask):
         shortest, longest = model.config.to_json()["image_size"]
         if data.image_size is not None:
             shortest, longest = data.image_size, max(round(data.image_size * longest / shortest), data.image_size)
-        return ImageProcessor(shortest=shortest, longest=longest, pad=True, mean=IMAGENET["mean"], std=IMAGENET["std"])
+        return ImageProcessor(
+            shortest_edge=shortest, longest_edge=longest, pad=True, mean=IMAGENET["mean"], std=IMAGENET["std"]
+        )
 
     # Rows to loss.
 
     def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
-        found: dict[str, Any] = {"before": np.array(placement.before)}
+        found: dict[str, Any] = {"before": np.array(placement.original_size)}
         if row.get("boxes") is not None:
-            boxes, keep = self._check(row, placement.before)
+            boxes, keep = self._check(row, placement.original_size)
             classes = [self.number_of(label) for label in row["classes"]]
             if row.get("crowds") is not None:
                 keep &= ~np.asarray(row["crowds"], dtype=bool)  # too many to tell apart: nothing to learn from
@@ -279,8 +281,8 @@ class Detect(PictureTask):
         assert chosen.nms is not None  # as in the settings
         with answering(self.model):
             batch, placed = self.look_at(pictures)
-            sizes = [placement.before for placement in placed]
-            answers = self.model.find(**self._pixels(batch), target_sizes=sizes, threshold=chosen.threshold)
+            sizes = [placement.original_size for placement in placed]
+            answers = self.model.detect(**self._pixels(batch), target_sizes=sizes, threshold=chosen.threshold)
         return [
             self._things(picture, tidy(found, size, chosen.nms))
             for picture, found, size in zip(pictures, answers, sizes, strict=True)
@@ -301,7 +303,7 @@ class Detect(PictureTask):
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         epochs = 20 if not fresh else 400 if rows < 1000 else 150
         advice = schedule_for(rows, epochs, size=16, lr=4e-4 if fresh else 2e-5, evals=20, saves=10, weight_decay=1e-4)
-        return {**advice, "ema": 0.998 if advice["steps"] > 2000 else 0.0}
+        return {**advice, "ema_decay": 0.998 if advice["steps"] > 2000 else 0.0}
 
 
 def usual_nms(model: Model) -> float:

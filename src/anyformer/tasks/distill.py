@@ -30,11 +30,11 @@ WEIGHTS = {"hard": 0.5, "soft": 0.1}  # the teacher's part of the loss, as DeiT 
 class DistillOptions(ImageOptions):
     teacher: str = ""  # the folder of a trained classifier to learn from; none: labels alone
     distill: Literal["hard", "soft"] = "hard"  # its best class, or all of its chances
-    teacher_weight: float | None = None  # the teacher's part of the loss; None: 0.5 for hard, 0.1 for soft
+    distill_weight: float | None = None  # the teacher's part of the loss; None: 0.5 for hard, 0.1 for soft
     temperature: float = 3.0  # of soft: how much the chances are evened out
 
     def check(self) -> None:
-        share = self.teacher_weight
+        share = self.distill_weight
         self.require(share is None or 0 <= share <= 1, f"teacher_weight is {share}; it must be from 0 to 1.")
         self.require(self.temperature > 0, f"temperature is {self.temperature}; it must be above 0.")
 
@@ -44,7 +44,7 @@ class Teacher:
 
     def __init__(self, options: DistillOptions, processor: ImageProcessor, labels: Sequence[str]) -> None:
         self.options = options
-        self.weight = options.teacher_weight if options.teacher_weight is not None else WEIGHTS[options.distill]
+        self.weight = options.distill_weight if options.distill_weight is not None else WEIGHTS[options.distill]
         self.model = load(options.teacher).requires_grad_(False)
         self.order = torch.tensor(known_order(self.model, labels, options.teacher))
         content = self.model.origin.files.get(FILE)

@@ -53,7 +53,7 @@ class Electra(FillMask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return {"discriminator", "generator"} <= set(config.names())
+        return {"discriminator", "generator"} <= set(config.field_names())
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: ElectraOptions) -> Settings:
@@ -78,7 +78,7 @@ class Electra(FillMask):
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
-        if not cls.fits(model.config) and model.config.to_json().get("head") != "discriminate":
+        if not cls.fits(model.config) and model.config.to_json().get("head") != "replaced_tokens":
             raise FolderError(f"{path} holds a {model.family} model, which does not tell replaced words.")
 
     @property
@@ -95,7 +95,7 @@ class Electra(FillMask):
         tokens = batch["input_ids"].numel()
         gaps = (batch["labels"] >= 0).sum()
         weight = self.model.config.weight  # type: ignore[attr-defined]
-        words = out["generator_loss"] * gaps / self.settings.rate
+        words = out["generator_loss"] * gaps / self.settings.mask_prob
         found = out["discriminator_loss"] * tokens
         parts = {"words": words.detach(), "replaced": found.detach()}
         return Loss(words + weight * found, torch.full((), tokens, device=words.device), parts)
@@ -135,5 +135,5 @@ class Electra(FillMask):
         framing = self.framing
         inner = [i for i, token in enumerate(ids) if token not in framing]
         return ReplacedTokens(
-            tuple(self.tokenizer.pieces([ids[i] for i in inner])), tuple(logits[inner].float().sigmoid().tolist())
+            tuple(self.tokenizer.tokens([ids[i] for i in inner])), tuple(logits[inner].float().sigmoid().tolist())
         )

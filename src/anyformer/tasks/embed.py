@@ -54,6 +54,7 @@ from anyformer.tasks.schedule_presets import schedule_for
 from anyformer.tasks.text import TextTask, texts_of
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
+from anyformer.upgrades import upgrade
 
 TOKENS = 1024  # a batch: long enough for full speed, short enough for the caches of a CPU
 
@@ -73,8 +74,8 @@ class SentenceTransformerConfig:
     """What a sentence-transformers folder says: where the encoder lies, how its tokens become one vector."""
 
     encoder: Path
-    pools: tuple[str, ...] = ("mean",)
-    normalise: bool = False
+    poolings: tuple[str, ...] = ("mean",)
+    normalize: bool = False
     max_length: int | None = None
     lower: bool = False
 
@@ -101,12 +102,12 @@ def read_sentence_transformer_config(folder: Path) -> SentenceTransformerConfig:
 
 def write_plan(plan: SentenceTransformerConfig, width: int, max_length: int) -> dict[str, bytes]:
     """The files of a sentence-transformers folder that say so."""
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", **({"Normalize": "2_Normalize"} if plan.normalise else {})}
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", **({"Normalize": "2_Normalize"} if plan.normalize else {})}
     modules = [
         {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
         for i, (kind, place) in enumerate(kinds.items())
     ]
-    flags = {flag: mode in plan.pools for flag, mode in _FLAGS.items()}
+    flags = {flag: mode in plan.poolings for flag, mode in _FLAGS.items()}
     said = {
         "modules.json": modules,
         "1_Pooling/config.json": {"word_embedding_dimension": width, **flags},
@@ -139,10 +140,10 @@ def read_pools(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(Options):
-    pool: Literal["auto", "mean", "cls", "max"] = "auto"  # "auto": as a sentence encoder was trained, else the mean
-    normalise: bool = True
+    pooling: Literal["auto", "mean", "cls", "max"] = "auto"  # "auto": as a sentence encoder was trained, else the mean
+    normalize: bool = True
     scale: float = 20.0  # of cosines, before they compete
-    highest: float | None = None  # the score that means "the same"; None: the largest that the rows have
+    max_score: float | None = None  # the score that means "the same"; None: the largest that the rows have
 
 
 FIRST = Column("first", ("sentence1", "anchor", "query", "question", "text1", "premise", "#1 string"))
@@ -181,14 +182,14 @@ class Embed(TextTask):
         super().__init__(model, tokenizer, options, **more)
         if len(model.stages) != 1:
             raise FolderError(f"This {model.family} model is not one encoder, so it gives no vector for a text.")
-        pool = "mean" if self.settings.pool == "auto" else self.settings.pool
-        self.recipe = plan or SentenceTransformerConfig(Path(), (pool,), self.settings.normalise)
+        pool = "mean" if self.settings.pooling == "auto" else self.settings.pooling
+        self.recipe = plan or SentenceTransformerConfig(Path(), (pool,), self.settings.normalize)
         self.tokens, self.cuts = tokens, True
         (self.stage,) = model.stages
         # Tokens are pooled where they are, packed or not.
-        model.heads["sentence"] = SentenceEmbeddingHead(self.stage, self.recipe.pools, self.recipe.normalise)
-        self.metric = "spearman" if self.settings.highest is not None else "recall_at_1"
-        self.contrastive = self.settings.highest is None
+        model.heads["sentence"] = SentenceEmbeddingHead(self.stage, self.recipe.poolings, self.recipe.normalize)
+        self.metric = "spearman" if self.settings.max_score is not None else "recall_at_1"
+        self.contrastive = self.settings.max_score is None
 
     @classmethod
     def load(
@@ -207,8 +208,8 @@ class Embed(TextTask):
         tokenizer = Tokenizer.load(plan.encoder)
         build.check_words(tokenizer, model.config)
         said, chosen = cls.chosen(model, options)
-        if chosen.pool != "auto":
-            plan = SentenceTransformerConfig(plan.encoder, (chosen.pool,), chosen.normalise)
+        if chosen.pooling != "auto":
+            plan = SentenceTransformerConfig(plan.encoder, (chosen.pooling,), chosen.normalize)
         limit = plan.max_length or said.get("max_length") or build.max_positions(model) or 512
         task = cls(model, tokenizer, chosen, plan=plan, tokens=tokens, max_length=limit)
         model.heads = nn.ModuleDict({"sentence": model.heads["sentence"]})
@@ -227,10 +228,10 @@ class Embed(TextTask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
-        if "score" in rows.columns and options.highest is None:
-            options = options.replace(highest=max(map_rows(rows, _score)))
-        if options.pool == "auto":
-            options = options.replace(pool=_trained_pool(source))
+        if "score" in rows.columns and options.max_score is None:
+            options = options.replace(max_score=max(map_rows(rows, _score)))
+        if options.pooling == "auto":
+            options = options.replace(pooling=_trained_pool(source))
         return super().begin(source, rows, valid, replace(setup, task=options))
 
     @classmethod
@@ -248,9 +249,9 @@ class Embed(TextTask):
         return config.replace(head="base")
 
     def inferred(self) -> dict[str, str]:
-        highest = self.settings.highest
-        scores = {} if highest is None else {"score": f"{highest:g} means the same (task.highest)"}
-        return {**super().inferred(), **scores, "pooling": ", ".join(POOLING[one] for one in self.recipe.pools)}
+        highest = self.settings.max_score
+        scores = {} if highest is None else {"score": f"{highest:g} means the same (task.max_score)"}
+        return {**super().inferred(), **scores, "pooling": ", ".join(POOLING[one] for one in self.recipe.poolings)}
 
     def examples(self, rows: list[Row]) -> Sequence[Example]:
         names = {"input_ids": "first", "second_ids": "second", "negative_ids": "negative"}
@@ -262,7 +263,7 @@ class Embed(TextTask):
         made: list[dict[str, Any]] = [dict(zip(sides, ids, strict=True)) for ids in zip(*sides.values(), strict=True)]
         if "score" in rows[0]:
             for example, row in zip(made, rows, strict=True):
-                example["score"] = _score(row) / float(self.settings.highest or 1.0)
+                example["score"] = _score(row) / float(self.settings.max_score or 1.0)
         return made
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
@@ -353,13 +354,10 @@ def _trained_pool(source: Source) -> str:
     """The pooling that a folder was trained with, here or by sentence-transformers; else the mean."""
     config = Path(source) / "config.json"
     said = read_json(config).get("task") if config.is_file() else None
-    pools = (
-        (said["pool"],)
-        if isinstance(said, dict) and "pool" in said
-        else read_sentence_transformer_config(Path(source)).pools
-    )
+    saved = upgrade(EmbedOptions, said) if isinstance(said, dict) and said.get("name") == Embed.name else {}
+    pools = (saved["pooling"],) if "pooling" in saved else read_sentence_transformer_config(Path(source)).poolings
     if len(pools) > 1:
-        raise FolderError(f"{source} pools by {' and '.join(pools)}; embed trains one of them: give task.pool.")
+        raise FolderError(f"{source} pools by {' and '.join(pools)}; embed trains one of them: give task.pooling.")
     return str(pools[0])
 
 

@@ -25,13 +25,13 @@ class EvalResult:
     path: str
     rows: int
     metric: str
-    figures: Metrics
-    slots: Any = None
+    metrics: Metrics
+    query_boxes: Any = None
     by: str = ""
 
     @property
     def skipped(self) -> int:
-        return int(self.figures.get("skipped", 0))
+        return int(self.metrics.get("skipped", 0))
 
     def check(self) -> None:
         """An error if some rows could not be used, once everything else is printed."""
@@ -78,11 +78,11 @@ def evaluate_task(
 
 def show(found: EvalResult) -> str:
     """The figure that counts first, then the others, then the signature."""
-    numbers = {name: value for name, value in found.figures.items() if name not in ("signature", "skipped")}
+    numbers = {name: value for name, value in found.metrics.items() if name not in ("signature", "skipped")}
     ordered = sorted(numbers, key=lambda name: name != found.metric)
     width = max((len(name) for name in ordered), default=0)
     lines = [f"{name:<{width}}  {_number(numbers[name])}" for name in ordered]
-    signature = [f"signature: {found.figures['signature']}"] if "signature" in found.figures else []
+    signature = [f"signature: {found.metrics['signature']}"] if "signature" in found.metrics else []
     by = f", by {found.by}" if found.by else ""
     count = f"{found.rows - found.skipped:,} of {found.rows:,}" if found.skipped else f"{found.rows:,}"
     return "\n".join([*lines, *signature, f"{count} rows of {found.path}{by}"])

@@ -46,11 +46,11 @@ class FilledText:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskOptions(Options):
-    rate: float = 0.15  # the share of tokens that the model must say
+    mask_prob: float = 0.15  # the share of tokens that the model must say
     next_sentence: bool = False  # whether it must also say if the second half of a text follows the first (BERT)
 
     def check(self) -> None:
-        self.require(0 < self.rate < 1, f"rate is {self.rate}; it must be between 0 and 1.")
+        self.require(0 < self.mask_prob < 1, f"mask_prob is {self.mask_prob}; it must be between 0 and 1.")
 
 
 class FillMask(StreamTask):
@@ -70,7 +70,7 @@ class FillMask(StreamTask):
         tok = self.tokenizer
         if tok.mask_id is None:
             raise InputError("The tokenizer has no token for a gap ([MASK]), so there is nothing to fill.")
-        self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.rate)
+        self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.mask_prob)
         if self.settings.next_sentence:  # pairs are of uneven lengths
             self.steady, self.fills = False, MappingProxyType({**TEXT_PAD_VALUES, "labels": IGNORED})
         self._cut: tuple[Examples, DocumentChunks] | None = None
@@ -199,7 +199,7 @@ class FillMask(StreamTask):
             logits = self.words(self.model(input_ids=torch.tensor([ids], device=self.model.device)))[0]
         best = softmax_scores(logits[gaps]).topk(min(top, logits.shape[-1]))
         choices = tuple(
-            tuple((self.tokenizer.pieces([i])[0].strip(), score) for i, score in zip(row, scores, strict=True))
+            tuple((self.tokenizer.tokens([i])[0].strip(), score) for i, score in zip(row, scores, strict=True))
             for row, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         )
         mark = self.tokenizer.names["mask_token"]
@@ -209,5 +209,5 @@ class FillMask(StreamTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        more = {"schedule": "linear", "warmup": 1000, "weight_decay": 0.01}
+        more = {"schedule": "linear", "warmup_steps": 1000, "weight_decay": 0.01}
         return {"batch_size": 32, "lr": 5e-4 if fresh else 5e-5, **more}

@@ -23,5 +23,5 @@ def group_by_image(rows: Rows, column: str) -> Rows:
         return {**every[0], column: texts}
 
     return ImageRows(
-        rows.path, len(groups), make, lambda i: rows.where(groups[i][0]), rows.fingerprint + column, rows.about
+        rows.path, len(groups), make, lambda i: rows.location(groups[i][0]), rows.fingerprint + column, rows.metadata
     )

@@ -70,7 +70,7 @@ class Job:
 
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
         """The rows of every batch, those of all devices together."""
-        return self.plan.whole(epoch)  # type: ignore[return-value]  # arrays, which are sequences in all but name
+        return self.plan.global_batches(epoch)  # type: ignore[return-value]  # arrays, which are sequences in all but name
 
     def collate(self, rows: Sequence[int], generator: torch.Generator) -> Batch:
         return self.task.collate(self.task.gather(self.examples, rows), generator)
@@ -88,4 +88,4 @@ class Job:
         self.task.save(Path(folder))
 
     def where(self, row: int) -> str:
-        return self.rows.where(self.task.row_of(self.examples, row))
+        return self.rows.location(self.task.row_of(self.examples, row))

@@ -94,7 +94,7 @@ class LabelledTask(DecodedTask):
             known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
             labels, same = (known, True) if set(known) == set(labels) else (labels, False)
             config = cls.shape(model.config, labels)
-            model = build.with_head(model, same, **{name: getattr(config, name) for name in config.names()})
+            model = build.with_head(model, same, **{name: getattr(config, name) for name in config.field_names()})
         else:
             config = build.recipe_settings(str(source), setup.model, cls.fits, cls.wanted)
             model = build.build(str(source), cls.shape(cls.fit_rows(config, rows), labels))
@@ -112,11 +112,11 @@ class LabelledTask(DecodedTask):
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str]) -> Settings:
         changes: dict[str, Any] = {"head": head_for(config, *cls.heads), "n_labels": len(labels), "problem": None}
-        return config.replace(**{name: value for name, value in changes.items() if name in config.names()})
+        return config.replace(**{name: value for name, value in changes.items() if name in config.field_names()})
 
     @classmethod
     def find_labels(cls, rows: Rows, setup: TaskSetup) -> tuple[str, ...]:
-        known = rows.about.get("labels")
+        known = rows.metadata.get("labels")
         ordered = [str(one) for one in known] if known else distinct(rows, "label")
         labels = rename_labels(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
@@ -165,7 +165,7 @@ class LabelledTask(DecodedTask):
     # Figures and answers.
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
-        rows.need("label")
+        rows.require_column("label")
         said: list[int] = []
         right: list[int] = []
         total = 0.0

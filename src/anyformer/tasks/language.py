@@ -32,11 +32,13 @@ class LanguageOptions(Options):
     # Tokens before each window that are read, without gradients, into the model's memory (Transformer-XL, Mamba).
     memory: int = 0
     # Instead: each row of a batch goes on where the batch before ended, and the memory with it (Transformer-XL).
-    carry: bool = False
+    carry_memory: bool = False
 
     def check(self) -> None:
         self.require(self.memory >= 0, f"memory is {self.memory}; it must be 0 or more.")
-        self.require(not (self.memory and self.carry), "memory is read again or carried along; give one of the two.")
+        self.require(
+            not (self.memory and self.carry_memory), "memory is read again or carried along; give one of the two."
+        )
 
 
 UNKNOWN = 2**20  # tokens that are looked at for unknown ones
@@ -69,7 +71,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     @classmethod
     def fits(cls, config: Settings) -> bool:
         """One stack of words that decodes: it has a vocabulary, and neither a second side nor a choice of heads."""
-        names = config.names()
+        names = config.field_names()
         return "vocab_size" in names and not {"decoder_start", "head", "discriminator", "image_size", "uses"} & set(
             names
         )
@@ -78,7 +80,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:
         said = dict(model.origin.settings.get("task", {}))
         kept = cls.saved_options(said)
-        ours = {name: value for name, value in options.items() if name in cls.options_class.names()}
+        ours = {name: value for name, value in options.items() if name in cls.options_class.field_names()}
         more = {name: value for name, value in options.items() if name not in ours}
         chosen = cls.options_class.from_json({**kept, **ours})
         task = cls(model, tokenizer, chosen, max_length=said.get("max_length"), **more)
@@ -90,7 +92,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
         return int(self.settings.memory)
 
     def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
-        if not self.settings.carry:
+        if not self.settings.carry_memory:
             return super().plan(examples, settings, seed)
         memory_layers(self.model)
         return MemoryStreams(len(self.flat(examples)) - self.ahead, self.window, settings, seed)
@@ -148,7 +150,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     @contextmanager
     def _apart(self, examples: Examples) -> Iterator[BatchConfig | None]:
         """Another text is read, with a memory of its own, in a few streams; None: in windows, each by itself."""
-        if not self.settings.carry:
+        if not self.settings.carry_memory:
             yield None
             return
         settings = BatchConfig(rows=STREAMS, shuffle=False)
@@ -162,5 +164,5 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         # Few tokens a step want a longer memory of the gradient's square than large batches do.
-        more = {"schedule": "cosine", "warmup": 100, "weight_decay": 0.1, "betas": (0.9, 0.99)}
+        more = {"schedule": "cosine", "warmup_steps": 100, "weight_decay": 0.1, "betas": (0.9, 0.99)}
         return {"batch_size": 12, "lr": 1e-3 if fresh else 1e-4, "min_lr": 1e-4 if fresh else 1e-5, **more}

@@ -54,8 +54,8 @@ class TextMatch:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchOptions(ImageOptions):
-    augment: Augmentation = Augmentation(crop=(0.5, 1.0), flip=0.5, jitter=0.4)
-    max_target: int = 64  # tokens of a text
+    augment: Augmentation = Augmentation(crop=(0.5, 1.0), flip=0.5, color_jitter=0.4)
+    max_target_length: int = 64  # tokens of a text
     texts: tuple[str, ...] = ()  # what a picture is compared with, where the caller does not say
     template: str = "{}"  # how each of them is written: "a photo of a {}."
 
@@ -77,7 +77,7 @@ class Match(PictureTextTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return "log_scale" in config.names()
+        return "log_scale" in config.field_names()
 
     @classmethod
     def read(cls, paths: Any, data: Any = DEFAULT_SETUP.data) -> Rows:
@@ -85,7 +85,7 @@ class Match(PictureTextTask):
 
     @property
     def longest(self) -> int:
-        return min(int(self.settings.max_target), text_room(self.model))
+        return min(int(self.settings.max_target_length), text_room(self.model))
 
     def encode(self, text: str) -> list[int]:
         """A text is cut before its end, and has it all the same."""
@@ -194,17 +194,17 @@ def text_room(model: Model) -> int:
     return int(config.text.max_length)
 
 
-def recalls(pictures: Tensor, texts: Tensor, owners: Tensor) -> Metrics:
+def recalls(images: Tensor, texts: Tensor, owners: Tensor) -> Metrics:
     """`owners` [texts] is the picture of each text. In percent, both ways, and their mean at 10 as `recall10`."""
-    likeness = texts @ pictures.T
-    own = owners[:, None] == torch.arange(len(pictures))
+    likeness = texts @ images.T
+    own = owners[:, None] == torch.arange(len(images))
     by_text = ranks(likeness, likeness.gather(1, owners[:, None])[:, 0], ~own)
     best = likeness.masked_fill(~own, float("-inf")).amax(dim=0)
     by_picture = ranks(likeness.T, best, ~own.T)
-    warn_of_nan(pictures, texts)
+    warn_of_nan(images, texts)
     figures: Metrics = {}
     for n in RANKS:
         figures[f"image_recall{n}"] = 100 * float((by_text <= n).double().mean())  # a picture found by a text
         figures[f"text_recall{n}"] = 100 * float((by_picture <= n).double().mean())
     mean = (float(figures["image_recall10"]) + float(figures["text_recall10"])) / 2
-    return {"recall10": mean, **figures, "chance10": 100 * min(10 / len(pictures), 1.0)}
+    return {"recall10": mean, **figures, "chance10": 100 * min(10 / len(images), 1.0)}

@@ -123,7 +123,7 @@ class PictureTask(DecodedTask):
         known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
         same = set(known) == set(labels)
         config = cls.shape(model.config, labels, options)
-        changes = {name: getattr(config, name) for name in config.names()}
+        changes = {name: getattr(config, name) for name in config.field_names()}
         return build.with_head(model, same, **changes), known if same else labels
 
     @classmethod
@@ -132,7 +132,7 @@ class PictureTask(DecodedTask):
         if FILE in model.origin.files:
             found = ImageProcessor.read(model.origin.files[FILE], FILE)
             side = other_size(model.config, data)
-            whole = {"shortest": None, "longest": None, "within": None, "crop": None}
+            whole = {"shortest_edge": None, "longest_edge": None, "max_size": None, "crop": None}
             return found if side is None else found.replace(size=(side, side), **whole)
         return cls.make_processor(model, rows, data)
 
@@ -151,7 +151,7 @@ class PictureTask(DecodedTask):
         """In the order that the files give; else by number where they are numbers, else by the alphabet."""
         if cls.label_column not in rows.columns:
             return ()
-        known = rows.about.get("labels")
+        known = rows.metadata.get("labels")
         ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
         return rename_labels(ordered, setup.data.labels, rows.path)
 
@@ -166,7 +166,7 @@ class PictureTask(DecodedTask):
         cls.check(model, path)
         said, chosen = cls.chosen(model, options)
         labels = said.get("labels") or labels_of(model)
-        model.optimise()
+        model.optimize()
         task = cls(model, cls.find_processor(model, None, DataSettings()), chosen, labels=labels)
         task.meaning = said.get("meaning", {})
         task.recall(said)
@@ -217,7 +217,7 @@ class PictureTask(DecodedTask):
 
     def example(self, row: Row) -> Example:
         image = row["image"].open(self.processor.mode, self.processor.fixed if self.lenient else None)
-        pixels, placement = self.processor.place(image)
+        pixels, placement = self.processor.resize(image)
         return {"image": pixels, **self.targets(row, placement)}
 
     def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class PictureTask(DecodedTask):
             fixed = batch["pixels"].device.type == "cuda" and "sizes" not in batch  # other sizes would compile again
             batch = augment(batch, self.augmentation, generator, self.swaps, compiled=self.compiled and fixed)
         left = {name: value for name, value in batch.items() if name not in ("pixels", "sizes")}
-        return {**self.processor.normalise(batch["pixels"], batch.get("sizes")), **left}
+        return {**self.processor.normalize(batch["pixels"], batch.get("sizes")), **left}
 
     @property
     def augmentation(self) -> Augmentation:
@@ -261,7 +261,7 @@ class PictureTask(DecodedTask):
 
     def look_at(self, pictures: Sequence[ImageFile]) -> tuple[Batch, list[ResizeTransform]]:
         """Pictures as the model takes them, on its device, and where their pixels went."""
-        placed = [self.processor.place(picture.open(self.processor.mode)) for picture in pictures]
+        placed = [self.processor.resize(picture.open(self.processor.mode)) for picture in pictures]
         stacked = self.processor.stack([pixels for pixels, _ in placed])
         batch = {name: value.to(self.model.device) for name, value in stacked.items()}
         return self.ready(batch, None), [placement for _, placement in placed]
@@ -284,21 +284,21 @@ def first_size(rows: Rows) -> tuple[int, int]:
 
 def takes_images(config: Settings) -> bool:
     """One at a time: neither clips nor sounds, which have frames; what has mels beside pictures takes either."""
-    names = config.names()
+    names = config.field_names()
     return "image_size" in names and ("n_frames" not in names or "n_mels" in names)
 
 
 def head_for(config: Settings, *heads: str) -> str | None:
     """The first of these heads that a family has."""
-    if "head" not in config.names():
+    if "head" not in config.field_names():
         return None
-    has = typing.get_args(config.hint("head"))
+    has = typing.get_args(config.field_type("head"))
     return next((head for head in heads if head in has), None)
 
 
 def other_size(config: Settings, data: DataSettings) -> int | None:
     """The side that the user wants pictures of, of a model that is made for one size."""
-    return data.image_size if "image_size" in config.names() else None
+    return data.image_size if "image_size" in config.field_names() else None
 
 
 def model_size(config: Settings) -> Any:
@@ -307,13 +307,13 @@ def model_size(config: Settings) -> Any:
 
 
 def distinct(rows: Rows, column: str) -> list[str]:
-    rows.need(column)
+    rows.require_column(column)
     found: set[str] = set()
     for i, row in enumerate(rows):
         value = row[column]
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if not isinstance(one, (str, int, float)) or one == "" or one != one:  # the last: NaN
-                raise DataError(f"{rows.where(i)}, has {one!r} as its label, which names no class.")
+                raise DataError(f"{rows.location(i)}, has {one!r} as its label, which names no class.")
             found.add(class_name(one))
         if len(found) > MOST:
             raise DataError(f"{rows.path} has more than {MOST:,} different labels, so they are no classes.")

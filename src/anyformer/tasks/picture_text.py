@@ -58,11 +58,13 @@ class ImageText:
 class ImageTextOptions(ImageOptions):
     num_beams: int = 3
     length_penalty: float = 1.0
-    max_target: int = 48  # tokens of what is written
+    max_target_length: int = 48  # tokens of what is written
 
     def check(self) -> None:
         self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
-        self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
+        self.require(
+            self.max_target_length > 1, f"max_target_length is {self.max_target_length}; it must be 2 or more."
+        )
 
 
 class PictureTextTask(PictureTask):
@@ -89,7 +91,7 @@ class PictureTextTask(PictureTask):
 
     @property
     def longest(self) -> int | None:
-        return int(self.settings.max_target)
+        return int(self.settings.max_target_length)
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
@@ -113,7 +115,7 @@ class PictureTextTask(PictureTask):
     def fill(cls, config: Settings, tokenizer: Tokenizer) -> Settings:
         """The settings for a tokenizer's words; a text without an encoder begins with the padding."""
         config = build.with_vocabulary(config, tokenizer)
-        return config.replace(begin=tokenizer.pad_id) if "begin" in config.names() else config
+        return config.replace(begin=tokenizer.pad_id) if "begin" in config.field_names() else config
 
     @classmethod
     def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
@@ -167,7 +169,7 @@ class PictureTextTask(PictureTask):
     def encode(self, text: str) -> list[int]:
         """Ids with their end, unless they are cut: a text that goes on must not teach the model to stop."""
         ids = self.tokenizer.encode(self.spell(text, self.settings), special=False)
-        return shorten([*ids, *([] if self.end is None else [self.end])], self.settings.max_target, text)
+        return shorten([*ids, *([] if self.end is None else [self.end])], self.settings.max_target_length, text)
 
     def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         return {"texts": [self.encode(text) for text in texts_of(row, self.column)]} if self.column in row else {}
@@ -220,7 +222,7 @@ class PictureTextTask(PictureTask):
         return self.model.decoder_start is not None
 
     def inferred(self) -> dict[str, str]:
-        cut = f"texts are cut at {self.longest or self.settings.max_target:,} tokens"
+        cut = f"texts are cut at {self.longest or self.settings.max_target_length:,} tokens"
         return {**super().inferred(), "tokenizer": f"{len(self.tokenizer):,} tokens", "length": cut}
 
     def describe(self) -> dict[str, Any]:
@@ -260,7 +262,7 @@ class PictureTextTask(PictureTask):
             **({"eos_token_id": self.end} if self.model.config.to_json().get("end") is None else {}),
             "num_beams": self.settings.num_beams,
             "length_penalty": self.settings.length_penalty,
-            "max_new_tokens": self.settings.max_target,
+            "max_new_tokens": self.settings.max_target_length,
             **({} if unknown is None else {"suppress_tokens": [unknown]}),
         }
 
@@ -316,8 +318,8 @@ class PictureTextTask(PictureTask):
 def image_encoder_config(model: Model) -> dict[str, Any]:
     """The settings of what reads the pictures: the model's own, or those of the side that does."""
     whole = model.config.to_json()
-    docks = [dock["encoder"] for dock in whole.get("docks", {}).values()]
-    sides = [value for value in (*docks, *whole.values()) if isinstance(value, dict) and "image_size" in value]
+    projectors = [one["encoder"] for one in whole.get("encoders", {}).values()]
+    sides = [value for value in (*projectors, *whole.values()) if isinstance(value, dict) and "image_size" in value]
     return sides[0] if sides else whole
 
 

@@ -55,23 +55,23 @@ OUTER_EYES = (36, 45)  # of the usual face
 class Pose:
     """`people` [n, joints, 3]: x and y in pixels of the picture, and a score."""
 
-    people: Any = field(repr=False)
+    persons: Any = field(repr=False)
     names: tuple[str, ...]
     draw: Callable[[], Any] = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return "\n".join(
             " · ".join(f"{name} {x:.0f},{y:.0f}" for name, (x, y, _) in zip(self.names, person, strict=True))
-            for person in self.people
+            for person in self.persons
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoseOptions(ImageOptions):
-    augment: Augmentation = Augmentation(crop=(0.7, 1.25), pad=0.05, flip=0.5, turn=30.0, jitter=0.3)
+    augment: Augmentation = Augmentation(crop=(0.7, 1.25), pad=0.05, flip=0.5, rotate=30.0, color_jitter=0.3)
     # What the model sees: the whole picture, or one person, cut out by a box. "auto": whole, unless the files have
     # several people in some pictures or the folder's own processor cuts them out.
-    see: Literal["auto", "whole", "box"] = "auto"
+    region: Literal["auto", "whole", "box"] = "auto"
 
 
 class PoseTask(PictureTask):
@@ -88,19 +88,19 @@ class PoseTask(PictureTask):
     objects = True
     label_column = "keypoints"
     steady = True
-    wanted = "a model that places joints, such as joints-128 or vitpose-s"
+    wanted = "a model that places joints, such as keypoint-detr-128 or vitpose-s"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.set_skeleton(Skeleton.of({}, len(self.labels)) if not self.labels else Skeleton(self.labels))
         self.mean_pose: Tensor | None = None  # [joints, 2], shares of what the model sees
-        if self.settings.see == "auto":
+        if self.settings.region == "auto":
             kind = parse_object(self.model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
-            self.settings = self.settings.replace(see="box" if str(kind).startswith("VitPose") else "whole")
+            self.settings = self.settings.replace(region="box" if str(kind).startswith("VitPose") else "whole")
 
     def set_skeleton(self, skeleton: Skeleton) -> None:
         self.skeleton = skeleton
-        self.swaps = None if skeleton.swaps is None else torch.tensor(skeleton.swaps)
+        self.swaps = None if skeleton.flip_indices is None else torch.tensor(skeleton.flip_indices)
         self.is_face = len(skeleton.names) == FACE
         self.metric, self.larger_is_better = ("nme", False) if self.is_face else ("pck", True)
 
@@ -109,10 +109,10 @@ class PoseTask(PictureTask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
-        if options.see == "auto" and _several(rows):
-            options = options.replace(see="box")
+        if options.region == "auto" and _several(rows):
+            options = options.replace(region="box")
         task = super().begin(source, rows, valid, replace(setup, task=options))
-        task.set_skeleton(Skeleton.of(rows.about, len(task.labels)))
+        task.set_skeleton(Skeleton.of(rows.metadata, len(task.labels)))
         task.name_processor()
         task.mean_pose = task.find_mean(rows)
         return task
@@ -121,20 +121,20 @@ class PoseTask(PictureTask):
     def find_labels(cls, rows: Rows, options: Options, setup: TaskSetup) -> tuple[str, ...]:
         points = rows[0].get("keypoints")
         if not isinstance(points, np.ndarray) or points.ndim != 2:
-            raise DataError(f"{rows.where(0)}, has no keypoints: a list of [x, y] or [x, y, seen] in pixels.")
-        return Skeleton.of(rows.about, len(points)).names
+            raise DataError(f"{rows.location(0)}, has no keypoints: a list of [x, y] or [x, y, seen] in pixels.")
+        return Skeleton.of(rows.metadata, len(points)).names
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return "n_joints" in config.names()
+        return "n_keypoints" in config.field_names()
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: PoseOptions) -> Settings:
-        return config.replace(n_joints=len(labels))
+        return config.replace(n_keypoints=len(labels))
 
     def name_processor(self) -> None:
         """So that transformers, too, cuts people out of pictures for it."""
-        if self.settings.see == "box":
+        if self.settings.region == "box":
             said = parse_object(self.model.origin.files[FILE], FILE)
             said |= {"image_processor_type": "VitPoseImageProcessor", "do_affine_transform": True}
             self.model.origin.files[FILE] = (json.dumps(said, indent=2) + "\n").encode()
@@ -172,7 +172,7 @@ class PoseTask(PictureTask):
     # Rows to loss.
 
     def example(self, row: Row) -> Example:
-        if self.settings.see == "whole":
+        if self.settings.region == "whole":
             return super().example(row)
         image = row["image"].open(self.processor.mode)
         pixels, placement = crop_person(image, _box(row.get("box"), image), self.seen)
@@ -188,7 +188,7 @@ class PoseTask(PictureTask):
         n = len(self.labels)
         if points.shape != (n, 3):
             raise InputError(f"it has {len(points)} keypoints; there are {n} of them elsewhere.")
-        height, width = placement.before
+        height, width = placement.original_size
         known = (points[:, 2] > 0) & np.isfinite(points[:, :2]).all(axis=1)
         inside = known & (points[:, :2] >= 0).all(axis=1) & (points[:, 0] <= width) & (points[:, 1] <= height)
         if known.any() and not inside.any():
@@ -221,12 +221,12 @@ class PoseTask(PictureTask):
         """Places among the pixels that the model sees, as shares of them. Of a person cut out, the middles of the first
         and the last pixel are the edges."""
         edge = torch.tensor(self.seen[::-1], device=pixels.device, dtype=pixels.dtype)
-        return pixels / edge if self.settings.see == "whole" else (pixels - 0.5) / (edge - 1)
+        return pixels / edge if self.settings.region == "whole" else (pixels - 0.5) / (edge - 1)
 
     def back(self, shares: Tensor, place: Tensor) -> Tensor:
         """[B, joints, 2] shares -> pixels of the pictures."""
         edge = torch.tensor(self.seen[::-1], device=shares.device, dtype=shares.dtype)
-        pixels = shares * edge if self.settings.see == "whole" else shares * (edge - 1) + 0.5
+        pixels = shares * edge if self.settings.region == "whole" else shares * (edge - 1) + 0.5
         return (pixels + place[:, None, 2:]) / place[:, None, :2]
 
     def loss(self, batch: Batch) -> Loss:
@@ -246,8 +246,8 @@ class PoseTask(PictureTask):
                 n = float(batch["labels"][..., 2].sum())
                 total, count = total + float(out.loss) * n, count + n
                 place = batch["place"].cpu()
-                said = predict_keypoints(self.model, batch["pixel_values"]) if self.in_turn else out
-                found.append(self.back(self.head.places(said)[..., :2].cpu(), place))
+                said = predict_keypoints(self.model, batch["pixel_values"]) if self.autoregressive else out
+                found.append(self.back(self.head.keypoints(said)[..., :2].cpu(), place))
                 right.append(batch["truth"].cpu())
                 if self.mean_pose is not None:
                     still.append(self.back(self.mean_pose.expand(len(place), -1, -1), place))
@@ -291,8 +291,8 @@ class PoseTask(PictureTask):
         return np.nan_to_num((high - low).max(axis=1), neginf=0.0), "the longer side of the box around the joints"
 
     @property
-    def in_turn(self) -> bool:
-        return bool(getattr(self.model.config, "in_turn", False))
+    def autoregressive(self) -> bool:
+        return bool(getattr(self.model.config, "autoregressive", False))
 
     @property
     def head(self) -> PoseHead:
@@ -310,15 +310,15 @@ class PoseTask(PictureTask):
     def _pose(self, picture: ImageFile, boxes: Any) -> Pose:
         image = picture.open(self.processor.mode)
         whole = boxes is None or not len(boxes)
-        if self.settings.see == "whole":
+        if self.settings.region == "whole":
             if not whole:
                 raise InputError("This model sees whole pictures, so it takes no boxes; cut the people out yourself.")
-            placed = [self.processor.place(image)]
+            placed = [self.processor.resize(image)]
         else:
             placed = [crop_person(image, box, self.seen) for box in ([_box(None, image)] if whole else boxes)]
         with answering(self.model):
             pixels = torch.from_numpy(np.stack([one for one, _ in placed])).to(self.model.device)
-            found = self.head.places(predict_keypoints(self.model, **self.processor.normalise(pixels))).cpu()
+            found = self.head.keypoints(predict_keypoints(self.model, **self.processor.normalize(pixels))).cpu()
         place = torch.tensor([[*where.scale[::-1], *where.offset[::-1]] for _, where in placed])
         people = torch.cat([self.back(found[..., :2], place), found[..., 2:]], dim=-1).numpy()
         return Pose(people, self.skeleton.names, lambda: draw.keypoints(picture.open(), people, self.skeleton.bones))
@@ -329,7 +329,7 @@ class PoseTask(PictureTask):
         advice = schedule_for(
             rows, 200 if fresh else 20, size=size, least=300, most=100_000, lr=lr, evals=20, saves=5, weight_decay=0.05
         )
-        return {**advice, "ema": 0.999 if advice["steps"] > 2000 else 0.0}
+        return {**advice, "ema_decay": 0.999 if advice["steps"] > 2000 else 0.0}
 
 
 def _several(rows: Rows) -> bool:

@@ -57,13 +57,13 @@ def prose(paths: str) -> list[str]:
 @dataclass(frozen=True, kw_only=True)
 class OcrOptions(ImageTextOptions):
     num_beams: int = 1
-    max_target: int = 96
+    max_target_length: int = 96
     synthetic: float = 0.0  # lines drawn by fonts for each line of the data, while the model learns
     # Files of text that those lines spell, with large and small letters as they stand there; empty: the data's own.
     texts: str = ""
     lowercase: bool = False  # whether errors of case count
-    wide: Literal["squeeze", "cut", "refuse"] = "squeeze"  # what happens to a line wider than the model's limit
-    augment: Augmentation = Augmentation(pad=0.03, jitter=0.4, operations=1, magnitude=0.4)
+    overflow: Literal["squeeze", "cut", "refuse"] = "squeeze"  # what happens to a line wider than the model's limit
+    augment: Augmentation = Augmentation(pad=0.03, color_jitter=0.4, randaugment_ops=1, magnitude=0.4)
 
 
 class Read(PictureTextTask):
@@ -95,11 +95,11 @@ class Read(PictureTextTask):
         free = "pixel_mask" in model.names  # of any width
         usual = (0.5,) * channels
         pad_size = None if free else size
-        return ImageProcessor(within=size, pad=True, pad_size=pad_size, channels=channels, mean=usual, std=usual)
+        return ImageProcessor(max_size=size, pad=True, pad_size=pad_size, channels=channels, mean=usual, std=usual)
 
     def study(self, rows: Rows) -> None:
         if self.settings.synthetic:
-            height, widest = self.processor.within or (32, 640)
+            height, widest = self.processor.max_size or (32, 640)
             said = prose(self.settings.texts)
             texts = said or [text for row in rows for text in texts_of(row, "text")]
             self.press = RenderPool(TextLineGenerator(texts, height, widest, prose=bool(said)))
@@ -119,25 +119,25 @@ class Read(PictureTextTask):
 
     def example(self, row: Row) -> Example:
         image = self.fit_picture(row["image"].open(self.processor.mode), row["image"].name)
-        pixels, placement = self.processor.place(image)
+        pixels, placement = self.processor.resize(image)
         return {"image": pixels, **self.targets(row, placement)}
 
     def fit_picture(self, image: Any, name: str) -> Any:
         """A line that is wider than the model's limit is squeezed, cut or refused, and that is said."""
-        if self.processor.within is None:
+        if self.processor.max_size is None:
             return image
-        rows, columns = self.processor.within
+        rows, columns = self.processor.max_size
         image.info.pop("original_size", None)  # of a huge one that was opened smaller: its shape is what counts
         most = max(image.height * columns // rows, 1)
         if image.width <= most:
             return image
         wide = f"{name} is {image.width} x {image.height} pixels; at {rows} rows the model reads {columns} columns"
-        if self.settings.wide == "refuse":
-            raise InputError(f"{wide}: cut it into lines, or say task.wide=squeeze or cut.")
-        how = "squeezed" if self.settings.wide == "squeeze" else "cut off on the right"
+        if self.settings.overflow == "refuse":
+            raise InputError(f"{wide}: cut it into lines, or say task.overflow=squeeze or cut.")
+        how = "squeezed" if self.settings.overflow == "squeeze" else "cut off on the right"
         warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
         # Squeezed in its width alone: shrunk both ways, a line would have fewer rows than the model reads.
-        squeezes = self.settings.wide == "squeeze"
+        squeezes = self.settings.overflow == "squeeze"
         return image.resize((most, image.height)) if squeezes else image.crop((0, 0, most, image.height))
 
     def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
@@ -167,7 +167,7 @@ class Read(PictureTextTask):
         return draw.strips(picture.open(), weights.cpu().numpy(), letters)
 
     def look_at(self, pictures: Sequence[ImageFile]) -> tuple[Batch, list[ResizeTransform]]:
-        placed = [self.processor.place(self.fit_picture(one.open(self.processor.mode), one.name)) for one in pictures]
+        placed = [self.processor.resize(self.fit_picture(one.open(self.processor.mode), one.name)) for one in pictures]
         stacked = self.processor.stack([pixels for pixels, _ in placed])
         batch = {name: value.to(self.model.device) for name, value in stacked.items()}
         return self.ready(batch, None), [placement for _, placement in placed]
@@ -193,8 +193,8 @@ class Read(PictureTextTask):
 
     def _drawn(self, pixels: Array, text: str) -> Example:
         """A rendered line as an example; a processor with a fixed image size resizes it like the lines of the data."""
-        if self.processor.within is None:
-            pixels = self.processor.place(pillow().Image.fromarray(pixels))[0][0]
+        if self.processor.max_size is None:
+            pixels = self.processor.resize(pillow().Image.fromarray(pixels))[0][0]
         whole = np.repeat(pixels[None], self.processor.channels, axis=0)
         return {"image": whole, "texts": [self.encode(text)]}
 

@@ -63,7 +63,7 @@ class Reconstruct(PictureTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return "mask_ratio" in config.names() and takes_images(config)
+        return "mask_ratio" in config.field_names() and takes_images(config)
 
     def __init__(self, model: Model, *more: Any, **options: Any) -> None:
         super().__init__(model, *more, **options)
@@ -111,13 +111,13 @@ class Reconstruct(PictureTask):
     def draw(self, pixels: Tensor, logits: Tensor, mask: Tensor) -> Any:
         """What the model saw, what it made of it, and the picture, as the model takes it."""
         pixels = pixels.float()
-        made = self.head.picture(logits.float(), pixels, mask)
+        made = self.head.reconstruct(logits.float(), pixels, mask)
         pixels = pixels[:, :, : made.shape[2], : made.shape[3]]  # what no patch covers is not shown
         grid = (made.shape[2] // self.head.patch_size[0], made.shape[3] // self.head.patch_size[1])
         hidden = torch.nn.functional.interpolate(mask.float().view(-1, 1, *grid), size=made.shape[2:]) > 0
-        grey = self.processor.normalise(torch.full_like(pixels, GREY))["pixel_values"]
+        grey = self.processor.normalize(torch.full_like(pixels, GREY))["pixel_values"]
         seen = torch.where(hidden, grey, pixels)
-        shown = [self.processor.denormalise(one)[0].permute(1, 2, 0).cpu().numpy() for one in (seen, made, pixels)]
+        shown = [self.processor.denormalize(one)[0].permute(1, 2, 0).cpu().numpy() for one in (seen, made, pixels)]
         images = [pillow().Image.fromarray(one.squeeze(-1) if one.shape[-1] == 1 else one) for one in shown]
         return draw.side_by_side(images, ["seen", "made of it", "the picture"])
 

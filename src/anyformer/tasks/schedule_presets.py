@@ -25,19 +25,20 @@ def schedule_for(
     of them warms up; `evals` times it is evaluated and `saves` times saved (None: as usual)."""
     steps = max(epochs * rows // size, least)
     steps = steps if most is None else min(steps, most)
-    often = {"warmup": warm, "eval_every": evals, "save_every": saves}
+    often = {"warmup_steps": warm, "eval_every": evals, "save_every": saves}
     paced = {name: max(steps // times, 1) for name, times in often.items() if times is not None}
     return {"batch_size": size, "steps": steps, "lr": lr, **paced, **more}
 
 
-def scale_schedule(advice: dict[str, Any], steps: int) -> dict[str, Any]:
+def scale_schedule(presets: dict[str, Any], steps: int) -> dict[str, Any]:
     """The same advice for a run of fewer steps than it is for: the warm-up keeps its share of the run, and so do
     evaluations and checkpoints, within reason; a moving average must be much shorter than the run. A longer run needs
     no longer ones."""
-    meant = advice["steps"]
+    meant = presets["steps"]
     if steps >= meant:
-        return advice
-    scaled = {name: max(round(advice[name] * steps / meant), 1) for name in ("warmup", *OFTEN) if advice.get(name)}
-    scaled |= {name: max(scaled[name], min(advice[name], SELDOM)) for name in OFTEN if name in scaled}
-    memory = 1 / (1 - advice["ema"]) if advice.get("ema") else 0.0
-    return {**advice, **scaled, **({"ema": 0.0} if steps < 2 * memory else {})}
+        return presets
+    counted = [name for name in ("warmup_steps", *OFTEN) if presets.get(name)]
+    scaled = {name: max(round(presets[name] * steps / meant), 1) for name in counted}
+    scaled |= {name: max(scaled[name], min(presets[name], SELDOM)) for name in OFTEN if name in scaled}
+    memory = 1 / (1 - presets["ema_decay"]) if presets.get("ema_decay") else 0.0
+    return {**presets, **scaled, **({"ema_decay": 0.0} if steps < 2 * memory else {})}

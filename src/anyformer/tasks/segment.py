@@ -75,7 +75,7 @@ class Segmentation:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentOptions(ImageOptions):
-    augment: Augmentation = Augmentation(crop=(0.4, 1.2), flip=0.5, jitter=0.3)
+    augment: Augmentation = Augmentation(crop=(0.4, 1.2), flip=0.5, color_jitter=0.3)
 
 
 class Segment(PictureTask):
@@ -107,7 +107,7 @@ class Segment(PictureTask):
         fitted = super().fit(rows, chosen)
         if "mask" in fitted.columns:
             whole = [i for i in range(len(fitted)) if fitted[i]["mask"] is not None]
-            return fitted if len(whole) == len(fitted) else fitted.take(np.array(whole, dtype=int))
+            return fitted if len(whole) == len(fitted) else fitted.select(np.array(whole, dtype=int))
         return fitted
 
     @classmethod
@@ -119,9 +119,9 @@ class Segment(PictureTask):
         """What stands in masks -> the name of the class. As data.labels says, or a list beside the data; of outlines
         the categories, and the background; else the numbers that occur."""
         if "mask" not in rows.columns:
-            if "segments" not in rows.columns or not rows.about.get("labels"):
+            if "segments" not in rows.columns or not rows.metadata.get("labels"):
                 raise DataError(f"{rows.path} has neither masks nor outlines of its pictures' objects.")
-            return dict(enumerate((BACKGROUND, *(str(name) for name in rows.about["labels"]))))
+            return dict(enumerate((BACKGROUND, *(str(name) for name in rows.metadata["labels"]))))
         said = {int(number): name for number, name in parse_pairs(setup.data.labels, "data.labels").items()}
         found = said or _listed(rows.path) or _occurring(rows)
         kept = {number: name for number, name in found.items() if name.lower() not in NOTHING}
@@ -140,7 +140,7 @@ class Segment(PictureTask):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return head_for(config, *HEADS) is not None and "n_labels" in config.names()
+        return head_for(config, *HEADS) is not None and "n_labels" in config.field_names()
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: SegmentOptions) -> Settings:
@@ -200,8 +200,8 @@ class Segment(PictureTask):
     def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
         if row.get("mask") is None and row.get("segments") is None:
             return {}
-        made = self.truth(row, placement.before).astype(np.int32)
-        return {"mask": self.processor.place_mask(made, fill=self.ignore).astype(np.int16)}
+        made = self.truth(row, placement.original_size).astype(np.int32)
+        return {"mask": self.processor.resize_mask(made, fill=self.ignore).astype(np.int16)}
 
     def collate_targets(self, examples: Sequence[Example]) -> Batch:
         if "mask" not in examples[0]:
@@ -252,7 +252,7 @@ class Segment(PictureTask):
         with answering(self.model):
             batch, placements = self.look_at(pictures)
             logits = self.model(pixel_values=batch["pixel_values"]).logits.float()
-        found = [self.classes_of(one, where.before) for one, where in zip(logits, placements, strict=True)]
+        found = [self.classes_of(one, where.original_size) for one, where in zip(logits, placements, strict=True)]
         return [self._answer(*pair) for pair in zip(pictures, found, strict=True)]
 
     def _answer(self, picture: ImageFile, classes: Any) -> Segmentation:
@@ -269,8 +269,8 @@ class Segment(PictureTask):
         return schedule_for(rows, epochs, size=16, least=300, most=100_000, lr=lr, evals=10, saves=5, weight_decay=0.05)
 
 
-def _size(picture: ImageFile) -> tuple[int, int]:
-    width, height = picture.open().size
+def _size(image: ImageFile) -> tuple[int, int]:
+    width, height = image.open().size
     return height, width
 
 

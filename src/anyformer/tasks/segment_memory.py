@@ -37,7 +37,7 @@ class MemoryStreams:
 
     padding = 0.0
 
-    def whole(self, n: int) -> Sequence[Index]:
+    def global_batches(self, n: int) -> Sequence[Index]:
         """Batch t is where each stream's window t begins; what is left over at the end is not read this time."""
         spare = self.tokens - self.rows * self.size  # at least one window of each stream must fit
         chance = np.random.default_rng((self.seed, n))
@@ -53,9 +53,9 @@ class SegmentMemory:
 
     def __init__(self, model: Model, rows: int) -> None:
         parts = memory_layers(model)
-        self.length = max(part.config.recall or 0 for part in parts)
+        self.length = max(part.config.memory_length or 0 for part in parts)
         like = next(model.parameters())
-        shapes = {part.memory_name: (rows, part.config.recall or 0, part.config.d_query) for part in parts}
+        shapes = {part.cache_key: (rows, part.config.memory_length or 0, part.config.d_query) for part in parts}
         self.tensors = {
             path: torch.zeros(shape, dtype=like.dtype, device=like.device) for path, shape in shapes.items()
         }
@@ -75,17 +75,17 @@ class SegmentMemory:
         """Keep what the step left."""
         for path, past in self.tensors.items():
             if path != FILLED:
-                past.copy_(state.held(path)[PAST])
+                past.copy_(state.recurrent(path)[PAST])
         assert state.real is not None
         self.tensors[FILLED].copy_(state.real[:, -self.length :])
 
 
 def memory_layers(model: Model) -> list[Attention]:
     """The parts of a model that remember what they read; an error where there are none."""
-    parts = [part for part in model.modules() if isinstance(part, Attention) and part.config.recall]
+    parts = [part for part in model.modules() if isinstance(part, Attention) and part.config.memory_length]
     if not parts:
         raise ConfigError(
-            "task.carry is for models that remember what they read, such as transformer-xl-mini;"
+            "task.carry_memory is for models that remember what they read, such as transformer-xl-mini;"
             f" this {model.family} model does not, or its mem_len is 0."
         )
     return parts

@@ -54,7 +54,7 @@ def hold_out(rows: Rows, share: float | None = None, classes: Sequence[str] | No
     how = "drawn at random" if classes is None else "drawn at random, of every class its fraction"
     kept = np.ones(len(rows), dtype=bool)
     kept[held] = False
-    return Split(rows.take(np.flatnonzero(kept)), rows.take(np.sort(held)), how, rows)
+    return Split(rows.select(np.flatnonzero(kept)), rows.select(np.sort(held)), how, rows)
 
 
 def usual_number(rows: int, sizes: Ints) -> int:
@@ -92,4 +92,4 @@ def take_share(rows: Rows, share: float, seed: int = 0) -> Rows:
         return rows
     if rows.kind == "text":
         return rows[:n]
-    return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:n]))
+    return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:n]))

@@ -36,7 +36,7 @@ class TokenWindows:
 
     padding = 0.0
 
-    def whole(self, n: int) -> Sequence[Index]:
+    def global_batches(self, n: int) -> Sequence[Index]:
         chance = np.random.default_rng((self.seed, n))
         room = self.tokens - self.context
         shift = int(chance.integers(min(self.size, room - self.size + 1))) if n and self.settings.shuffle else 0

@@ -20,15 +20,16 @@ NO_REPEAT = 4  # tokens
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizeOptions(SequenceToSequenceOptions):
-    stem: bool = False  # whether ROUGE counts stems of words (Porter's) instead of words
+    use_stemmer: bool = False  # whether ROUGE counts stems of words (Porter's) instead of words
     # No run of so many tokens is written twice, since small models fall into saying one thing for ever; 0: any may be.
     # None: as the folder's settings for generation are, or where it has none four, so that names in pieces may recur.
-    no_repeat: int | None = None
+    no_repeat_ngram_size: int | None = None
 
     def check(self) -> None:
         super().check()
         self.require(
-            self.no_repeat is None or self.no_repeat >= 0, f"no_repeat is {self.no_repeat}; it must be 0 or more."
+            self.no_repeat_ngram_size is None or self.no_repeat_ngram_size >= 0,
+            f"no_repeat_ngram_size is {self.no_repeat_ngram_size}; it must be 0 or more.",
         )
 
 
@@ -45,14 +46,14 @@ class Summarize(Translate):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        if not self.settings.gaps:
+        if not self.settings.infilling:
             self.metric, self.larger_is_better = "rougeL", True
 
     @property
     def manners(self) -> Mapping[str, Any]:
-        if self.settings.no_repeat is not None:
-            return {"no_repeat_ngram_size": self.settings.no_repeat}
+        if self.settings.no_repeat_ngram_size is not None:
+            return {"no_repeat_ngram_size": self.settings.no_repeat_ngram_size}
         return {} if model_generation_config(self.model) else {"no_repeat_ngram_size": NO_REPEAT}
 
     def figures(self, said: list[str], wanted: list[str]) -> Metrics:
-        return rouge(said, wanted, stem=self.settings.stem)
+        return rouge(said, wanted, stem=self.settings.use_stemmer)

@@ -192,7 +192,7 @@ class WritingTask(TextTask):
 
     @classmethod
     def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Self:
-        own = {name: value for name, value in options.items() if name in cls.options_class.names()}
+        own = {name: value for name, value in options.items() if name in cls.options_class.field_names()}
         task = super().of(model, tokenizer, path, own)
         task.writing = {name: value for name, value in options.items() if name not in own}
         return task
@@ -237,15 +237,15 @@ def labels_of(model: Model) -> list[str]:
     """The names that a Hugging Face folder gives its labels."""
     named = model.origin.hf_config.get("id2label")
     settings = model.config.to_json()
-    n = settings.get("n_labels", settings.get("n_joints", 0))
+    n = settings.get("n_labels", settings.get("n_keypoints", 0))
     if isinstance(named, Mapping) and len(named) == n:
         return [str(label) for _, label in sorted(named.items(), key=lambda item: int(item[0]))]
     return [f"LABEL_{i}" for i in range(n)]
 
 
-def as_list(thing: Any) -> tuple[list[Any], bool]:
+def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """A list of things, and whether it was one alone."""
-    return (list(thing), False) if isinstance(thing, list) else ([thing], True)
+    return (list(inputs), False) if isinstance(inputs, list) else ([inputs], True)
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
@@ -256,4 +256,4 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def _changed(before: Settings, after: Settings) -> dict[str, Any]:
-    return {name: getattr(after, name) for name in after.names() if getattr(after, name) != getattr(before, name)}
+    return {name: getattr(after, name) for name in after.field_names() if getattr(after, name) != getattr(before, name)}

@@ -2,7 +2,7 @@
 
 transcribe = af.task("transcribe", "folder")
 print(transcribe("talk.wav"))                               # what was said
-transcribe("talk.wav", times=True).chunks                   # (0.0, 4.2, "what was said"), …
+transcribe("talk.wav", timestamps=True).chunks                   # (0.0, 4.2, "what was said"), …
 transcribe("vortrag.flac", language="de", task="translate")
 """
 
@@ -118,13 +118,13 @@ class Transcribe(DecodedTask, WritingTask):
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         model, fresh = setup.model, not build.is_folder(source)
-        if fresh and model is not None and options.seconds is not None and "source_length" in model.names():
+        if fresh and model is not None and options.seconds is not None and "source_length" in model.field_names():
             model = model.replace(source_length=round(options.seconds * 50))
         return super().begin(source, rows, valid, replace(setup, model=model, task=options))
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return "source_length" in config.names()
+        return "source_length" in config.field_names()
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: TranscribeOptions) -> Settings:
@@ -140,7 +140,7 @@ class Transcribe(DecodedTask, WritingTask):
         names = [name for column in cls.columns for name in (column.name, *column.also)]
         chosen = parse_pairs(data.columns, "data.columns")
         sound = chosen.pop("sound", None)
-        rows = read_audio(paths, format=data.format, header=data.header, names=names, sound=sound)
+        rows = read_audio(paths, format=data.format, header=data.header, names=names, audio=sound)
         return cls.fit(rows, chosen)
 
     # Rows to loss.
@@ -201,10 +201,10 @@ class Transcribe(DecodedTask, WritingTask):
         return {**scores, "loss": total.mean, **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`, and `times`."""
+        """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`, and `timestamps`."""
         things, alone = as_list(thing)
-        chosen = {name: value for name, value in options.items() if name != "times"}
-        chosen |= {"return_timestamps": True} if options.get("times") else {}
+        chosen = {name: value for name, value in options.items() if name != "timestamps"}
+        chosen |= {"return_timestamps": True} if options.get("timestamps") else {}
         answers = self.write([as_audio(one) for one in things], chosen)
         return answers[0] if alone else answers
 
@@ -218,10 +218,10 @@ class Transcribe(DecodedTask, WritingTask):
         found: dict[int, Transcript] = {}
         waiting: list[tuple[int, Tensor]] = []
         for i, sound in enumerate(sounds):
-            wave = sound.open(self.extractor.rate)
-            window = self.extractor.n_frames * self.extractor.hop
+            wave = sound.open(self.extractor.sampling_rate)
+            window = self.extractor.n_frames * self.extractor.hop_length
             if len(wave) > window and self.tells_times:
-                found[i] = self._write([self.extractor.whole(wave)], chosen)[0]
+                found[i] = self._write([self.extractor.extract_all(wave)], chosen)[0]
             elif len(wave) > window:
                 found[i] = self._one_by_one(wave.split(window), chosen)
             else:

@@ -77,7 +77,7 @@ ENOUGH = 100  # of them, to look at lengths one by one
 class SequenceToSequenceOptions(Options):
     num_beams: int = 5
     length_penalty: float = 1.0
-    max_target: int = 128  # tokens of what is written
+    max_target_length: int = 128  # tokens of what is written
     prefix: str = ""  # stands before every source: "translate English to German: "
     # Whether the model learned from single sentences: a text to answer is cut into lines and sentences, each of which
     # is read by itself, in small letters if it is all capitals, and answered in about three tokens for one at most.
@@ -92,19 +92,23 @@ class SequenceToSequenceOptions(Options):
     # three with one mark each (the tokenizer's mask, else its unknown word), anew each time. So a model learns the
     # language before a task that has few rows (BART's pre-training). Such a text is cut into pieces, most of them
     # short: in long ones attention takes long to find its way.
-    gaps: float = 0.0
+    infilling: float = 0.0
     # Each row goes through the model twice, and what the two dropouts make of it must agree: the weight of their
     # divergence in the loss (R-Drop, Liang et al. 2021). It helps where rows are few, at twice the time. 0: once.
-    agree: float = 0.0
+    r_drop: float = 0.0
 
     def check(self) -> None:
-        self.require(self.agree >= 0, f"agree is {self.agree}; it must be 0 or more.")
-        self.require(0 <= self.gaps <= MAX_REMOVED, f"gaps is {self.gaps}; it must be from 0 to {MAX_REMOVED}.")
+        self.require(self.r_drop >= 0, f"r_drop is {self.r_drop}; it must be 0 or more.")
+        self.require(
+            0 <= self.infilling <= MAX_REMOVED, f"infilling is {self.infilling}; it must be from 0 to {MAX_REMOVED}."
+        )
         self.require(self.clauses >= 0, f"clauses is {self.clauses}; it must be 0 or more.")
         known = ", ".join(NAMES)
         self.require(self.language in ("", *NAMES), f'language is "{self.language}"; known are: {known}.')
         self.require(self.num_beams > 0, f"num_beams is {self.num_beams}; it must be 1 or more.")
-        self.require(self.max_target > 1, f"max_target is {self.max_target}; it must be 2 or more.")
+        self.require(
+            self.max_target_length > 1, f"max_target_length is {self.max_target_length}; it must be 2 or more."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +141,8 @@ class Translate(WritingTask):
         self.metric = "bleu" if has_sacrebleu() else "loss"
         self.larger_is_better = self.metric != "loss"
         self.end = self.tokenizer.end_id if self.tokenizer.end_id is not None else self.tokenizer.separator_id
-        self.max_target = min(self.settings.max_target, self.max_length)
-        if self.settings.gaps:
+        self.max_target_length = min(self.settings.max_target_length, self.max_length)
+        if self.settings.infilling:
             self.metric, self.larger_is_better = "loss", False
             self.mark = self._find_mark()
 
@@ -153,25 +157,29 @@ class Translate(WritingTask):
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
-        if getattr(setup.task, "gaps", 0.0):
+        if getattr(setup.task, "infilling", 0.0):
             if getattr(setup.task, "prefix", ""):
-                raise ConfigError("task.gaps and task.prefix: a text with gaps has no prefix. Give one of the two.")
+                raise ConfigError("task.infilling takes texts without a prefix: set either it or task.prefix.")
             if not any(row["source"] == row["target"] for row in rows):
                 raise DataError(
-                    f"task.gaps is for texts that stand on both sides, and {rows.path} has none. Give a text file twice"
+                    f"task.infilling needs rows with equal source and target; {rows.path} has none. Give a file twice"
                     f' (--data texts.txt,texts.txt), or one column for both (data.columns="source=text,target=text").'
                 )
         return super().begin(source, rows, valid, setup)
 
     def key(self) -> str:
-        return f"{super().key()}|{PIECES}" if self.settings.gaps else super().key()
+        return f"{super().key()}|{PIECES}" if self.settings.infilling else super().key()
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
         source = getattr(config, "encoder", None)  # of two families, the one that reads
-        words = not isinstance(source, Mapping) or "vocab_size" in registry.family(source["family"]).config.names()
-        pair = "decoder_start" in config.names() and getattr(config, "head", "language") == "language"
-        return pair and words and not {"image_size", "n_mels"} & set(config.names())  # what sees or hears does not read
+        words = (
+            not isinstance(source, Mapping) or "vocab_size" in registry.family(source["family"]).config.field_names()
+        )
+        pair = "decoder_start" in config.field_names() and getattr(config, "head", "language") == "language"
+        return (
+            pair and words and not {"image_size", "n_mels"} & set(config.field_names())
+        )  # what sees or hears does not read
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
@@ -184,7 +192,7 @@ class Translate(WritingTask):
         if "target" not in rows[0]:
             return [{"input_ids": ids} for ids in self._encode(texts_of(rows, "source"), self.max_length)]
         pairs = list(zip(texts_of(rows, "source"), texts_of(rows, "target"), strict=True))
-        if not self.settings.gaps:
+        if not self.settings.infilling:
             return self._pairs(pairs)
         parts = [[(piece, piece) for piece in training_chunks(a)] if a == b else [(a, b)] for a, b in pairs]
         flat = [(row, *pair) for row, some in enumerate(parts) for pair in some]
@@ -206,7 +214,7 @@ class Translate(WritingTask):
         """Each with its end, unless it is cut: a text that goes on must not teach the model to stop."""
         rows = self.tokenizer.target.encode(texts, special=False)
         ends = [] if self.end is None else [self.end]
-        return [shorten([*ids, *ends], self.max_target, text) for ids, text in zip(rows, texts, strict=True)]
+        return [shorten([*ids, *ends], self.max_target_length, text) for ids, text in zip(rows, texts, strict=True)]
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         batch = self.pad(examples)
@@ -221,15 +229,15 @@ class Translate(WritingTask):
     def _spoil(self, batch: Batch, chosen: Tensor, generator: Generator) -> Batch:
         framing = special_tokens(batch["input_ids"], self.framing)
         special = framing | (batch["attention_mask"] == 0) | ~chosen.unsqueeze(1)
-        return infilling(batch, special, self.mark, self.tokenizer.pad_id or 0, generator, self.settings.gaps)
+        return infilling(batch, special, self.mark, self.tokenizer.pad_id or 0, generator, self.settings.infilling)
 
     def loss(self, batch: Batch) -> Loss:
-        if self.settings.agree == 0 or not self.model.training:
+        if self.settings.r_drop == 0 or not self.model.training:
             return self._loss(batch, self.smoothing)
         labels, logits, again = batch["labels"], self.scores(batch), self.scores(batch)
         total, count = token_loss(logits, labels, self.smoothing)
         both = (total + token_loss(again, labels, self.smoothing)[0]) / 2
-        return Loss(both + self.settings.agree * divergence(logits, again, labels != IGNORED), count)
+        return Loss(both + self.settings.r_drop * divergence(logits, again, labels != IGNORED), count)
 
     def _loss(self, batch: Batch, smoothing: float) -> Loss:
         return Loss(*token_loss(self.scores(batch), batch["labels"], smoothing))
@@ -247,7 +255,7 @@ class Translate(WritingTask):
             for _, batch in self.batches_of(self.prepared(rows)):
                 total.add(self._loss(batch, 0.0))
         pairs = zip(texts_of(rows, "source"), texts_of(rows, "target"), strict=True)
-        asked = [(source, target) for source, target in pairs if not self.settings.gaps or source != target]
+        asked = [(source, target) for source, target in pairs if not self.settings.infilling or source != target]
         texts, wanted = [source for source, _ in asked], [target for _, target in asked]
         said = [str(answer) for answer in self.write(texts, progress=progress, careful=self.detailed)]
         figures = self.figures(said, wanted) if asked else {}
@@ -392,7 +400,7 @@ class Translate(WritingTask):
         said = self.tokenizer.target.decode(list(one.ids)).strip()
         if one.alignment is None:
             return Written(said, text, one.ids, logprobs=one.logprobs)
-        tokens = self.tokenizer.target.pieces(one.ids), self.tokenizer.pieces(source)
+        tokens = self.tokenizer.target.tokens(one.ids), self.tokenizer.tokens(source)
         return Written(said, text, one.ids, (), one.logprobs, one.alignment, *map(tuple, tokens))
 
     @property
@@ -402,7 +410,7 @@ class Translate(WritingTask):
 
     def _choose(self, rows: list[list[int]], options: Mapping[str, Any]) -> dict[str, Any]:
         """What `model.generate` is told of these rows."""
-        most = min(self.max_target, max(map(len, rows), default=0) * RATIO + SPARE)
+        most = min(self.max_target_length, max(map(len, rows), default=0) * RATIO + SPARE)
         free = self.settings.sentences and not {"max_new_tokens", "max_length"} & {*self.writing, *options}
         return {**self.decoding, **({"max_new_tokens": most} if free else {}), **options}
 
@@ -421,7 +429,7 @@ class Translate(WritingTask):
             **ends,
             "num_beams": self.settings.num_beams,
             "length_penalty": self.settings.length_penalty,
-            "max_new_tokens": self.max_target,
+            "max_new_tokens": self.max_target_length,
             **self.manners,
             **self.writing,
         }
@@ -429,8 +437,8 @@ class Translate(WritingTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         if not fresh:
-            return {"batch_tokens": 4096, "lr": 1e-4, "schedule": "linear", "warmup": 200, "label_smoothing": 0.1}
-        more = {"optimizer": "adam", "schedule": "inverse_sqrt", "warmup": 2000, "label_smoothing": 0.1}
+            return {"batch_tokens": 4096, "lr": 1e-4, "schedule": "linear", "warmup_steps": 200, "label_smoothing": 0.1}
+        more = {"optimizer": "adam", "schedule": "inverse_sqrt", "warmup_steps": 2000, "label_smoothing": 0.1}
         return {"batch_tokens": 4096, "lr": 7e-4, **more}
 
 

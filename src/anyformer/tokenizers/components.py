@@ -42,9 +42,9 @@ class TokenizerParts:
     engine: tokenizers.Tokenizer
     names: dict[str, str] = field(default_factory=dict)  # {"eos_token": "</s>", …} where the files say so
     chat_template: str | None = None
-    front: PreTokenizer | None = None
+    pre_tokenizer: PreTokenizer | None = None
     takes_type_ids: bool = True  # whether the model that it belongs to tells the second text of a pair by them
-    side: str = "right"  # of the padding
+    padding_side: str = "right"  # of the padding
     files: dict[str, bytes] = field(default_factory=dict)  # what it is saved as, if not as tokenizer.json
     config: dict[str, Any] = field(default_factory=dict)  # what tokenizer_config.json must say besides
     wrapped: dict[str, Any] | None = None  # the normaliser that stands in tokenizer.json for `front`

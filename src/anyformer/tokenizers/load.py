@@ -171,7 +171,7 @@ def _read_json(file: Path, config: Config) -> TokenizerParts:
     try:
         if own is not None:
             engine, wrapped, front = restore(read_object(file), own)
-            return TokenizerParts(engine, names_of(config), front=front, config={OWN: own}, wrapped=wrapped)
+            return TokenizerParts(engine, names_of(config), pre_tokenizer=front, config={OWN: own}, wrapped=wrapped)
         engine = tokenizers.Tokenizer.from_file(str(file))
     except FolderError:
         raise
@@ -319,7 +319,7 @@ def _add_later(engine: tokenizers.Tokenizer, config: Config, folder: Path) -> No
 def _dress(parts: TokenizerParts, config: Config) -> TokenizerParts:
     """What the config says for every kind: the chat template, the side of the padding, the names of the inputs."""
     parts.chat_template = parts.chat_template or _default_template(config.get("chat_template"))
-    parts.side = str(config.get("padding_side", parts.side))
+    parts.padding_side = str(config.get("padding_side", parts.padding_side))
     inputs = config.get("model_input_names")
     name = str(config.get("tokenizer_class", "")).removesuffix("Fast")
     if inputs is not None:

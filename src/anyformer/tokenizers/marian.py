@@ -34,13 +34,13 @@ class MarianPreTokenizer:
         return (found.group(), text[found.end() :]) if found else ("", text)
 
     def _cut(self, text: str) -> Any:
-        front = self.cutter.front
+        front = self.cutter.pre_tokenizer
         return self.cutter.engine.encode(front(text) if front else text, add_special_tokens=False)
 
     def spans(self, text: str, encoding: Any) -> list[Span]:
         code, rest = self._language(text)
         cut = self._cut(rest)
-        found = self.cutter.front.spans(rest, cut) if self.cutter.front else cut.offsets
+        found = self.cutter.pre_tokenizer.spans(rest, cut) if self.cutter.pre_tokenizer else cut.offsets
         words = [(0, len(code))] * bool(code) + [(start + len(code), end + len(code)) for start, end in found]
         return [words[word] if word is not None else (0, 0) for word in encoding.word_ids]
 
@@ -66,4 +66,4 @@ def _side(file: Path, vocabulary: Vocabulary, names: dict[str, str]) -> Tokenize
     engine.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     add_special(engine, [names[role] for role in ("pad_token", "eos_token", "unk_token")])
     add_frame(engine, end=names["eos_token"])
-    return TokenizerParts(engine, names, front=MarianPreTokenizer(cutter), takes_type_ids=False)
+    return TokenizerParts(engine, names, pre_tokenizer=MarianPreTokenizer(cutter), takes_type_ids=False)

@@ -125,7 +125,7 @@ def build(found: SentencePieceModel, where: str | Path) -> TokenizerParts:
     names = {"unk_token": found.of_kind(UNKNOWN)[0]}
     if front is None:
         return TokenizerParts(engine, names)
-    return TokenizerParts(engine, names, front=front, config={OWN: rules}, wrapped=_wrapped(found))
+    return TokenizerParts(engine, names, pre_tokenizer=front, config={OWN: rules}, wrapped=_wrapped(found))
 
 
 def normalisation(charsmap: bytes, own: list[str], prefix: bool, trim: bool) -> tuple[Any, PrecompiledCharsmap | None]:

@@ -119,7 +119,7 @@ class Tokenizer:
             config["model_input_names"] = ["input_ids", "attention_mask"]
         if self.chat_template is not None:
             config["chat_template"] = self.chat_template
-        config["padding_side"] = self.parts.side
+        config["padding_side"] = self.parts.padding_side
         (path / load.CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def state(self) -> str:
@@ -211,7 +211,7 @@ class Tokenizer:
                 note_cut(text, limit)
 
     def _encode(self, texts: list[str], pairs: list[str] | None, special: bool, fast: bool) -> list[Any]:
-        front = self.parts.front
+        front = self.parts.pre_tokenizer
         try:
             sides: list[list[Any]] = [
                 [front(text) for text in side] if front is not None else side for side in (texts, pairs or [])
@@ -223,12 +223,12 @@ class Tokenizer:
         except (UnicodeEncodeError, TypeError):  # they are texts, so what the library cannot take is in one of them
             raise InputError("A text has half of a surrogate pair in it, which is no character.") from None
 
-    def spans(self, encoding: Any, text: str, pair: str | None = None) -> list[Span]:
+    def offsets(self, encoding: Any, text: str, pair: str | None = None) -> list[Span]:
         """The characters of `text` (or of `pair`) that each token of an encoding stands for; (0, 0) for added ones.
 
         The encoding must have been made with fast=False.
         """
-        front = self.parts.front
+        front = self.parts.pre_tokenizer
         if front is None:
             return list(encoding.offsets)
         sides = [front.spans(side, encoding) for side in (text, pair) if side is not None]
@@ -279,7 +279,7 @@ class Tokenizer:
         ids = self.engine.get_vocab().values()
         return max(ids, default=-1) + 1 if len(set(ids)) == max(ids, default=-1) + 1 else 0
 
-    def pieces(self, ids: Sequence[int] | Tensor) -> list[str]:
+    def tokens(self, ids: Sequence[int] | Tensor) -> list[str]:
         """Each token by itself, readable, special ones too: the labels of a picture."""
         return [self.decode([i]) or self.engine.id_to_token(i) or "" for i in plain(ids)]
 
@@ -301,11 +301,11 @@ class Tokenizer:
         """
         rows = self.encodings(texts, pairs, special=special, max_length=max_length, fast=not offsets)
         more = {"token_type_ids": [row.type_ids for row in rows]} if pairs is not None and self.takes_type_ids else {}
-        where = side or self.parts.side
+        where = side or self.parts.padding_side
         batch = pad([row.ids for row in rows], self.pad_id or 0, where, more)
         if offsets:
             given = zip(_texts(texts), [None] * len(rows) if pairs is None else _texts(pairs), rows, strict=True)
-            spans = [self.spans(row, text, pair) for text, pair, row in given]
+            spans = [self.offsets(row, text, pair) for text, pair, row in given]
             ends = [pad([[span[i] for span in row] for row in spans], 0, where)["input_ids"] for i in (0, 1)]
             batch["offset_mapping"] = torch.stack(ends, dim=-1)
         return batch

@@ -40,7 +40,7 @@ class _Window:
     spans: list[Span]
     answer: Span | None = None  # tokens, the last included
 
-    def off_centre(self) -> float:
+    def off_center(self) -> float:
         """How far the answer is from the middle; windows without it come last."""
         inside = [i for i, span in enumerate(self.spans) if span != NOWHERE]
         if self.answer is None or not inside:
@@ -68,7 +68,7 @@ def windows(
         answer = answers[example] if answers is not None else None
         for row in rows:
             row.answer = _locate(row.spans, _checked(answer, context)) if answer is not None else None
-        made += [min(rows, key=_Window.off_centre)] if keep_answer else rows
+        made += [min(rows, key=_Window.off_center)] if keep_answer else rows
     return _stack(tok, made, answers is not None)
 
 
@@ -81,7 +81,7 @@ def _cut(
             f"A question of {len(asked.ids)} tokens leaves {max(left, 0)} of {max_length} for the context, which must"
             f" be more than the stride, {stride}."
         )
-    spans = tok.spans(told, context)
+    spans = tok.offsets(told, context)
     total = len(told.ids)
     told.truncate(left, stride)
     rows, start = [], 0

@@ -31,20 +31,20 @@ class Progress:
 
     steps: int
     state: TrainState
-    minutes: float = 0.0  # that the run may take; 0: no limit
-    figures: StepMetrics | None = None  # of the last step that was read
+    max_minutes: float = 0.0  # that the run may take; 0: no limit
+    metrics: StepMetrics | None = None  # of the last step that was read
     started: float = field(default_factory=time.perf_counter)
     mark: SpeedMark | None = None  # the first figures of this start
     waited: float = 0.0  # seconds that the trainer stood still for want of data
     unit: str = "tokens"  # what `tokens` counts: images, where those are what a model reads
 
     def begin(self) -> None:
-        self.started, self.figures, self.mark = time.perf_counter(), None, None
+        self.started, self.metrics, self.mark = time.perf_counter(), None, None
 
-    def saw(self, figures: StepMetrics) -> None:
-        self.figures = figures
+    def update(self, metrics: StepMetrics) -> None:
+        self.metrics = metrics
         if self.mark is None:
-            self.mark = SpeedMark(time.perf_counter(), figures.step, self.state.tokens)
+            self.mark = SpeedMark(time.perf_counter(), metrics.step, self.state.tokens)
 
     @property
     def step(self) -> int:
@@ -81,13 +81,13 @@ class Progress:
         if since is None:
             return None
         left = since.time / since.step * (self.steps - self.step)
-        return min(left, max(60 * self.minutes - self.state.seconds, 0.0)) if self.minutes else left
+        return min(left, max(60 * self.max_minutes - self.state.seconds, 0.0)) if self.max_minutes else left
 
     def _since(self) -> SpeedMark | None:
         """The time, the steps and the tokens after the first figures; None: there were no others."""
-        if self.mark is None or self.figures is None or self.figures.step == self.mark.step:
+        if self.mark is None or self.metrics is None or self.metrics.step == self.mark.step:
             return None
-        now = SpeedMark(time.perf_counter(), self.figures.step, self.state.tokens)
+        now = SpeedMark(time.perf_counter(), self.metrics.step, self.state.tokens)
         return SpeedMark(now.time - self.mark.time, now.step - self.mark.step, now.tokens - self.mark.tokens)
 
 
@@ -97,56 +97,56 @@ class Callback:
     def __init__(self, on_step: Callable[[Progress], None] | None = None) -> None:
         self.on_step = on_step
 
-    def start(self, progress: Progress) -> None:
+    def on_train_begin(self, progress: Progress) -> None:
         """Before the first step, or where a run continues."""
 
-    def step(self, progress: Progress) -> None:
+    def on_step_end(self, progress: Progress) -> None:
         if self.on_step is not None:
             self.on_step(progress)
 
-    def log(self, figures: StepMetrics, progress: Progress) -> None:
+    def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
         """Every `log_every` steps."""
 
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None: ...
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None: ...
 
-    def saved(self, progress: Progress, path: Path) -> None: ...
+    def on_save(self, progress: Progress, path: Path) -> None: ...
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         """A sentence for the user."""
 
-    def stop(self) -> None:
+    def on_train_end(self) -> None:
         """The run is over, one way or another."""
 
 
 class CallbackList(Callback):
-    def __init__(self, watchers: Sequence[Callback]) -> None:
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
         super().__init__()
-        self.watchers = watchers
+        self.watchers = callbacks
 
-    def start(self, progress: Progress) -> None:
+    def on_train_begin(self, progress: Progress) -> None:
         for watcher in self.watchers:
-            watcher.start(progress)
+            watcher.on_train_begin(progress)
 
-    def step(self, progress: Progress) -> None:
+    def on_step_end(self, progress: Progress) -> None:
         for watcher in self.watchers:
-            watcher.step(progress)
+            watcher.on_step_end(progress)
 
-    def log(self, figures: StepMetrics, progress: Progress) -> None:
+    def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
         for watcher in self.watchers:
-            watcher.log(figures, progress)
+            watcher.on_log(metrics, progress)
 
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
         for watcher in self.watchers:
-            watcher.evaluated(progress, metrics)
+            watcher.on_evaluate(progress, metrics)
 
-    def saved(self, progress: Progress, path: Path) -> None:
+    def on_save(self, progress: Progress, path: Path) -> None:
         for watcher in self.watchers:
-            watcher.saved(progress, path)
+            watcher.on_save(progress, path)
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         for watcher in self.watchers:
-            watcher.note(text)
+            watcher.on_message(text)
 
-    def stop(self) -> None:
+    def on_train_end(self) -> None:
         for watcher in self.watchers:
-            watcher.stop()
+            watcher.on_train_end()

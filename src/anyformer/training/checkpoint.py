@@ -69,7 +69,7 @@ class CheckpointStore:
 
     def begin(self) -> None:
         """Make the folder, once: if it is gone later, somebody removed it, and the run must not bring it back."""
-        if self.devices.first:
+        if self.devices.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, kind: str, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
@@ -77,17 +77,17 @@ class CheckpointStore:
         target = self.folder / f"{kind}-{step:08d}"
         draft = self.folder / f"{DRAFT}{kind}-{step:08d}"
         with self._said(target):
-            if self.devices.first:
+            if self.devices.is_main:
                 shutil.rmtree(draft, ignore_errors=True)
                 draft.mkdir()
-            self.devices.wait()
+            self.devices.barrier()
             self._write_tensors(draft, tensors)
-            self.devices.wait()
-            if self.devices.first:
+            self.devices.barrier()
+            if self.devices.is_main:
                 shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
                 _finish(draft, {"run": self.run, "state": state, "tensors": shapes})
                 _rename(draft, target)
-        self.devices.wait()
+        self.devices.barrier()
         return target
 
     def _write_tensors(self, draft: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -96,7 +96,7 @@ class CheckpointStore:
             from torch.distributed.checkpoint.state_dict_saver import save
 
             save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(draft), save_distributed=True))
-        elif self.devices.first:
+        elif self.devices.is_main:
             plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
             write_safetensors(plain, draft / TENSORS)
 
@@ -181,11 +181,11 @@ class CheckpointStore:
             warnings.filterwarnings(
                 "ignore", message="torch.distributed is disabled"
             )  # as it should be with one process
-            load(targets, storage_reader=reader, no_dist=not self.devices.many)
+            load(targets, storage_reader=reader, no_dist=not self.devices.is_distributed)
 
     def tidy(self) -> None:
         """Remove what was left half-written, checkpoints past the last `keep`, and bests that none of those names."""
-        if not self.devices.first:
+        if not self.devices.is_main:
             return
         for folder in self.folder.glob(f"{DRAFT}*"):
             shutil.rmtree(folder, ignore_errors=True)

@@ -145,7 +145,7 @@ def plan(order: TrainRequest) -> TrainPlan:
     if known is None:
         recipe_settings(source, None, kind.fits, kind.wanted)  # refuses before any data is read
         found = registry.recipe(source)
-        sections, suits = {"model": found.config, **sections}, dict(found.training)
+        sections, suits = {"model": found.config, **sections}, dict(found.train_presets)
     else:
         sections = {"model": known.config, **sections}
     blank: Sections = {**sections, "train": TrainSettings()}
@@ -178,8 +178,10 @@ def read_rows(order: TrainRequest, kind: type[Task], data: DataSettings, options
     if order.valid is not None:
         found = split_files(rows, kind.read(order.valid, data))
     else:
-        found = hold_out(rows, data.held_out, kind.row_classes(rows, options) if data.held_out != 0 else None)
-    return replace(found, train=take_share(found.train, data.share))
+        found = hold_out(
+            rows, data.validation_split, kind.row_classes(rows, options) if data.validation_split != 0 else None
+        )
+    return replace(found, train=take_share(found.train, data.fraction))
 
 
 def check_tokenizer_settings(recipe: str, folder: bool, kind: type[Task], chosen: Sections, before: Sections) -> None:
@@ -192,7 +194,7 @@ def check_tokenizer_settings(recipe: str, folder: bool, kind: type[Task], chosen
         )
     follows = {"vocab_size": "the tokenizer (tokenizer.vocab_size)", "n_labels": "the labels in the data"}
     for name, source in follows.items() if issubclass(kind, TextTask) else ():
-        if name in before["model"].names() and getattr(chosen["model"], name) != getattr(before["model"], name):
+        if name in before["model"].field_names() and getattr(chosen["model"], name) != getattr(before["model"], name):
             raise ConfigError(f"model.{name} follows from {source}; leave it out.")
 
 
@@ -209,24 +211,24 @@ def _run(order: TrainRequest) -> Trained:
     if order.resume:
         check_resumed(chosen)
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
-        with devices.first_one_first():
+        with devices.main_process_first():
             job = prepare(chosen, devices)
             can_capture_steps(job, chosen.train, devices)  # an error is one before anything is written
-            if devices.first and not order.resume:
+            if devices.is_main and not order.resume:
                 start_run_folder(order.out, settings, chosen.fingerprints, loose_files((chosen.rows, chosen.valid)))
-            if devices.first and not (order.out / START).is_dir():  # a run may be killed before it is there
+            if devices.is_main and not (order.out / START).is_dir():  # a run may be killed before it is there
                 keep_tokenizer(job.task, order.out)
         try:
             return train_job(job, chosen, devices)
         except Error:
-            if devices.first and not order.resume:
+            if devices.is_main and not order.resume:
                 remove_run_folder(order.out)
             raise
 
 
 def check_resumed(chosen: TrainPlan) -> None:
     """A run goes on with the settings and the data that it was begun with."""
-    check_same(chosen.order.out, flatten(chosen.sections), chosen.fingerprints)
+    check_same(chosen.order.out, chosen.sections, chosen.fingerprints)
     if is_first():
         check_files(chosen.order.out, loose_files((chosen.rows, chosen.valid)))
 
@@ -251,7 +253,7 @@ def prepare(chosen: TrainPlan, devices: Devices, quiet: bool = False) -> Job:
     task.model.origin.files.pop(CARD, None)  # of the model that is fine-tuned; this one gets its own
     batch = BatchConfig(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)
     with progress_bar("Preparing", stderr=quiet) as bar:
-        progress = bar if devices.first else None
+        progress = bar if devices.is_main else None
         return Job(
             task, chosen.rows, chosen.valid, batch=batch, data=chosen.data, seed=chosen.train.seed, progress=progress
         )
@@ -270,13 +272,13 @@ def train_job(job: Job, chosen: TrainPlan, devices: Devices) -> Trained:
     # Words and labels are the data's by now, and not the recipe's.
     page = ReportPage(out, f"{order.task}: {order.recipe}", flatten({**chosen.sections, "model": job.model.config}))
     watchers: list[Callback] = []
-    if devices.first:
-        display = Display(job.model, devices.device, job.metric, devices.ranks)
+    if devices.is_main:
+        display = Display(job.model, devices.device, job.metric, devices.world_size)
         watchers = [display, MetricsFile(out), TensorBoard(out), page]
     engine = Trainer(job, chosen.train, devices, out, CallbackList(watchers), meter)
-    if devices.first:
+    if devices.is_main:
         for line in inferred(job, chosen, devices):
-            display.note(line)
+            display.on_message(line)
     try:
         state = engine.run(order.resume)
     except OSError as error:
@@ -286,11 +288,11 @@ def train_job(job: Job, chosen: TrainPlan, devices: Devices) -> Trained:
             ) from None
         if error.errno not in FULL:
             raise
-        raise FolderError(f"{out} cannot be written ({error.strerror}).{engine.how_to_go_on()}") from None
+        raise FolderError(f"{out} cannot be written ({error.strerror}).{engine.resume_hint()}") from None
     finally:
         meter.stop()
     lines = summary(state, job.metric, engine.progress.unit, meter.how, use)
-    if devices.first:
+    if devices.is_main:
         page.write(lines)
         order = chosen.order
         given = expand_keys(chosen.sections, order.given)
@@ -328,7 +330,7 @@ class ReportPage(Callback):
         super().__init__()
         self.folder, self.title, self.settings = folder, title, settings
 
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
         self.write([f"step {progress.step:,} of {progress.steps:,}"])
 
     def write(self, lines: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ class Display(Callback):
         self.task: Any = None
         self.last, self.timed = time.perf_counter(), False
 
-    def start(self, progress: Progress) -> None:
+    def on_train_begin(self, progress: Progress) -> None:
         self.last = time.perf_counter()
         if sys.stdout.isatty():
             self._open(progress)
@@ -41,12 +41,12 @@ class Display(Callback):
         self.task = self.live.add_task("", total=progress.steps, completed=progress.step, note="")
         self.live.start()
 
-    def step(self, progress: Progress) -> None:
+    def on_step_end(self, progress: Progress) -> None:
         """The first plain line waits for what there is to say, the speed too; where steps are slow, not for that."""
         if self.live is not None:
             self.live.update(self.task, completed=progress.step, note=self.line(progress))
             return
-        if progress.figures is None:
+        if progress.metrics is None:
             return
         now = time.perf_counter()
         twentieth = progress.step * LINES // progress.steps > (progress.step - 1) * LINES // progress.steps
@@ -57,7 +57,7 @@ class Display(Callback):
 
     def line(self, progress: Progress) -> str:
         """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  waiting 0.2%  4 min left"""
-        if progress.figures is None:
+        if progress.metrics is None:
             return ""
         speed, left = progress.tokens_per_second, progress.seconds_left
         parts = [f"loss {progress.loss:.4g}"]
@@ -70,16 +70,16 @@ class Display(Callback):
         parts += [f"waiting {progress.waiting:.1%}"]
         return "  ".join([*parts, *([] if left is None else [f"{duration(left)} left"])])
 
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
         if metrics:
             figures = "  ".join(f"{name} {show(value)}" for name, value in metrics.items())
             self._say(f"step {progress.step:,}  evaluated: {figures}")
 
-    def saved(self, progress: Progress, path: Path) -> None:
+    def on_save(self, progress: Progress, path: Path) -> None:
         if self.live is None:
             self._say(f"step {progress.step:,}  saved to {path}")
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self._say(text)
 
     def _say(self, text: str) -> None:
@@ -89,7 +89,7 @@ class Display(Callback):
         else:
             print(text, flush=True)
 
-    def stop(self) -> None:
+    def on_train_end(self) -> None:
         if self.live is not None:
             self.live.stop()
             self.live = None

@@ -35,24 +35,24 @@ class Devices:
 
     device: torch.device
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
     parallel: Literal["ddp", "fsdp"] = "ddp"
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """The one process that writes and shows."""
         return self.rank == 0
 
     @property
-    def many(self) -> bool:
-        return self.ranks > 1
+    def is_distributed(self) -> bool:
+        return self.world_size > 1
 
     @property
     def sharded(self) -> bool:
         """Whether each process holds a share of the model only."""
-        return self.many and self.parallel == "fsdp"
+        return self.is_distributed and self.parallel == "fsdp"
 
-    def place(self, model: nn.Module) -> None:
+    def to_device(self, model: nn.Module) -> None:
         """Put the model on the device; its parameters stay the objects they are, or become shares of themselves."""
         model.to(self.device)
         if self.sharded:
@@ -68,14 +68,14 @@ class Devices:
                     fully_shard(block)  # blocks that share (Transformer-XL's biases) stay with the model
             fully_shard(model)
 
-    def join(self, module: nn.Module, unused: bool) -> nn.Module:
+    def wrap(self, module: nn.Module, unused: bool) -> nn.Module:
         """The module whose backward pass averages gradients over all processes; `unused`: some may have none."""
-        if not self.many or self.sharded:
+        if not self.is_distributed or self.sharded:
             return module
         ids = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(module, device_ids=ids, find_unused_parameters=unused)
 
-    def silent(self, module: nn.Module, model: nn.Module, last: bool) -> AbstractContextManager[None]:
+    def no_sync(self, module: nn.Module, model: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Until the last batch of a step, gradients stay where they are."""
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
@@ -84,7 +84,7 @@ class Devices:
         return module.no_sync()
 
     @contextmanager
-    def whole(self, model: nn.Module) -> Iterator[None]:
+    def full_params(self, model: nn.Module) -> Iterator[None]:
         """Every process has all of the weights, as plain tensors, to evaluate or to save."""
         shards = [module for module in model.modules() if isinstance(module, FSDPModule)] if self.sharded else []
         for shard in shards:
@@ -97,51 +97,51 @@ class Devices:
                 shard.set_reshard_after_forward(shard is not model, recurse=False)
                 shard.reshard()
 
-    def mine(self, rows: int) -> int:
+    def n_local_rows(self, rows: int) -> int:
         """How many of so many rows are this process's: every n-th."""
-        return len(range(self.rank, rows, self.ranks))
+        return len(range(self.rank, rows, self.world_size))
 
-    def join_rows(self, values: Tensor, rows: int) -> Tensor:
+    def gather_rows(self, values: Tensor, rows: int) -> Tensor:
         """The rows of all processes, each in its place, for all of them."""
         every = values.new_zeros(rows, *values.shape[1:])
-        every[self.rank :: self.ranks] = values[: self.mine(rows)]
-        return self.add(every)
+        every[self.rank :: self.world_size] = values[: self.n_local_rows(rows)]
+        return self.all_reduce(every)
 
-    def own_rows(self, values: Tensor) -> Tensor:
+    def local_rows(self, values: Tensor) -> Tensor:
         """This process's of the rows of all; one that has none repeats one for nothing."""
-        return values[self.rank :: self.ranks] if self.mine(len(values)) else values[:1]
+        return values[self.rank :: self.world_size] if self.n_local_rows(len(values)) else values[:1]
 
-    def add(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
-        if self.many:
+        if self.is_distributed:
             dist.all_reduce(values)
         return values
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process has, as JSON; the others' is ignored."""
-        if not self.many:
+        if not self.is_distributed:
             return value
         data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=self.device)
         size = torch.tensor(len(data), device=self.device)
         dist.broadcast(size, 0)
-        data = data if self.first else torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        data = data if self.is_main else torch.empty(int(size), dtype=torch.uint8, device=self.device)
         dist.broadcast(data, 0)
         return json.loads(bytes(data.tolist()).decode())
 
-    def wait(self) -> None:
-        if self.many:
+    def barrier(self) -> None:
+        if self.is_distributed:
             dist.barrier()
 
     @contextmanager
-    def first_one_first(self) -> Iterator[None]:
+    def main_process_first(self) -> Iterator[None]:
         """What the first process prepares on disk, the others find there."""
-        if not self.first:
-            self.wait()
+        if not self.is_main:
+            self.barrier()
         try:
             yield
         finally:
-            if self.first:
-                self.wait()
+            if self.is_main:
+                self.barrier()
 
 
 def full_tensor(value: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 from anyformer.config import Settings, parse, plain
 from anyformer.errors import ConfigError, nearest
 from anyformer.jsonfile import parse_json
+from anyformer.upgrades import fields_of
 
 Sections = dict[str, Settings]
 
@@ -27,12 +28,29 @@ def flatten(sections: Mapping[str, Settings]) -> dict[str, Any]:
 
 
 def _walk(prefix: str, settings: Settings) -> Iterator[tuple[str, Any]]:
-    for name in settings.names():
+    for name in settings.field_names():
         value = getattr(settings, name)
         if isinstance(value, Settings):
             yield from _walk(f"{prefix}.{name}", value)
         else:
             yield f"{prefix}.{name}", plain(value)
+
+
+def upgrade_keys(sections: Mapping[str, Settings], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved keys and values under today's names (upgrades.py)."""
+    names = {old: new for name, settings in sections.items() for old, new in _walk_old(name, name, settings)}
+    return {names.get(key, key): value for key, value in saved.items()}
+
+
+def _walk_old(old: str, new: str, settings: Settings) -> Iterator[tuple[str, str]]:
+    before = {today: past for past, today in fields_of(type(settings)).items()}
+    for name in settings.field_names():
+        value = getattr(settings, name)
+        keys = f"{old}.{before.get(name, name)}", f"{new}.{name}"
+        if isinstance(value, Settings):
+            yield from _walk_old(*keys, value)
+        else:
+            yield keys
 
 
 def resolve(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> Sections:
@@ -92,7 +110,7 @@ def _change(settings: Settings, changes: Mapping[str, Any], prefix: str) -> Sett
 
 def _read(settings: Settings, name: str, value: Any, key: str) -> Any:
     try:
-        return parse(value, settings.hint(name)) if isinstance(value, str) else settings.shape(name, value)
+        return parse(value, settings.field_type(name)) if isinstance(value, str) else settings.coerce(name, value)
     except ValueError as error:
         raise ConfigError(f"{key} is {value!r}; it takes {error}.") from None
 

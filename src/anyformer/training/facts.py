@@ -34,7 +34,7 @@ def facts(job: Job, split: Split, start: Start, settings: TrainSettings, devices
     if "length" in found:
         found["length"] += long_rows(job)
     precision = choose_precision(settings.precision, devices.device)
-    processes = f", {devices.ranks} processes" if devices.many else ""
+    processes = f", {devices.world_size} processes" if devices.is_distributed else ""
     found = {"columns": spell_columns(split.train), **found, "rows": counts(split)}
     found |= {"weights": start.weights + new_parts(model), "parameters": trained(model, settings)}
     found |= {"device": f"{devices.device}{processes}, {precision}"}

@@ -37,12 +37,12 @@ class DeviceBatch:
     counts: bool  # False: there were fewer rows than devices, and this one repeats a row for nothing
     tokens: int  # real ones, this device's
     slots: int  # the padded ones too
-    told: Tensor | None = None  # both on the device, for a step that was recorded before they were known
+    device_counts: Tensor | None = None  # both on the device, for a step that was recorded before they were known
 
     def read(self, device: torch.device) -> Tensor:
         """[tokens, slots]"""
-        if self.told is not None:
-            return self.told
+        if self.device_counts is not None:
+            return self.device_counts
         return torch.stack([torch.full((), n, dtype=torch.float64, device=device) for n in (self.tokens, self.slots)])
 
     @property
@@ -75,17 +75,17 @@ class BatchLoader:
                 raise InputError("There are no rows to train on.")
         return self._epochs[number]
 
-    def after(self, place: DataPosition) -> DataPosition:
+    def next_position(self, place: DataPosition) -> DataPosition:
         epoch, batch = place
         return DataPosition(epoch, batch + 1) if batch + 1 < len(self.epoch(epoch)) else DataPosition(epoch + 1, 0)
 
-    def take(self, place: DataPosition, n: int) -> tuple[list[DeviceBatch], DataPosition]:
+    def next_batches(self, place: DataPosition, n: int) -> tuple[list[DeviceBatch], DataPosition]:
         """The next `n` batches, and the place after them."""
         started = time.perf_counter()
         taken = []
         for _ in range(n):
             taken.append((place, self._get(place)))
-            place = self.after(place)
+            place = self.next_position(place)
         self.waited += time.perf_counter() - started
         self._look_ahead(place, max(n, AHEAD))
         return [self._move(*one) for one in taken], place
@@ -100,10 +100,10 @@ class BatchLoader:
                 if place not in self._ahead:
                     rows = self.epoch(place.epoch)[place.batch]
                     self._ahead[place] = self._worker.submit(self._make, place, rows)
-                place = self.after(place)
+                place = self.next_position(place)
 
     def _make(self, place: DataPosition, rows: Sequence[int]) -> DeviceBatch:
-        rank, ranks = self.devices.rank, self.devices.ranks
+        rank, ranks = self.devices.rank, self.devices.world_size
         mine = rows[rank::ranks]
         chance = generator(self.seed, *place, rank)
         batch = dict(self.work.collate(mine if len(mine) else rows[:1], chance))
@@ -124,7 +124,7 @@ class BatchLoader:
         chance = generator(self.seed, *place, self.devices.rank, 1, device=device)
         return DeviceBatch(fed.rows, self.work.ready(batch, chance), fed.counts, fed.tokens, fed.slots)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until nothing is being made: what another thread asks of a GPU would disturb a recording."""
         wait(self._ahead.values())
 

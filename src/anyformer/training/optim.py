@@ -107,7 +107,7 @@ def freeze(model: nn.Module, globs: Sequence[str]) -> None:
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
     """The learning rate of a step, from 1: a straight line up during the warm-up, then down as the schedule says."""
-    peak, floor, warmup = settings.lr, settings.min_lr, settings.warmup
+    peak, floor, warmup = settings.lr, settings.min_lr, settings.warmup_steps
     if settings.schedule == "inverse_sqrt":
         return inverse_sqrt(step, peak, warmup)
     if step <= warmup:
@@ -146,7 +146,7 @@ class EMA:
                 torch._foreach_lerp_(self.values[part], self.parameters[part], 1 - self.decay)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def averaged_weights(self) -> Iterator[None]:
         """The model with the averaged weights; afterwards it has its own again, to the bit."""
         own = [parameter.detach().clone() for parameter in self.parameters]
         try:

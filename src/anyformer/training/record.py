@@ -38,20 +38,20 @@ Whole = Callable[[DeviceBatch], StepResult]  # a step over one batch, from nothi
 
 def can_capture_steps(work: Work, settings: TrainSettings, devices: Devices) -> bool:
     """Whether steps are to be recorded; an error where that was asked for and cannot be."""
-    if settings.record is False:
+    if settings.cuda_graphs is False:
         return False
     why = capture_obstacle(work, settings, devices)
-    if why is not None and settings.record is True:
-        raise ConfigError(f"train.record: steps cannot be recorded {why}.")
-    return why is None and (settings.record is True or why_only_on_request(work, settings) is None)
+    if why is not None and settings.cuda_graphs is True:
+        raise ConfigError(f"train.cuda_graphs: steps cannot be recorded {why}.")
+    return why is None and (settings.cuda_graphs is True or why_only_on_request(work, settings) is None)
 
 
 def why_not_captured(work: Work, settings: TrainSettings, devices: Devices) -> str | None:
     """What is said where steps are not recorded though nobody forbade it; without a GPU nobody expects it."""
-    if settings.record is False or devices.device.type != "cuda":
+    if settings.cuda_graphs is False or devices.device.type != "cuda":
         return None
     why = capture_obstacle(work, settings, devices)
-    if why is None and settings.record == "auto":
+    if why is None and settings.cuda_graphs == "auto":
         why = why_only_on_request(work, settings)
     return None if why is None else f"Steps are not recorded {why}."
 
@@ -60,13 +60,11 @@ def why_only_on_request(work: Work, settings: TrainSettings) -> str | None:
     """Why steps that could be recorded are only where that is asked for."""
     small = sum(parameter.numel() for parameter in work.model.parameters()) < SMALL
     if not work.steady and work.fills and not small:
-        return (
-            "where texts differ in length and the model is large, which gains more by packing; train.record=true tries"
-        )
+        return "if texts differ in length and the model is large (packing gains more); train.cuda_graphs=true tries"
     if not work.steady and not work.fills:
-        return "where batches differ in shape or values are looked at; train.record=true tries"
+        return "if batches differ in shape or the host reads values; train.cuda_graphs=true tries"
     if settings.compile:
-        return "where they are compiled (train.compile); train.record=true does both"
+        return "where they are compiled (train.compile); train.cuda_graphs=true does both"
     return None
 
 
@@ -74,14 +72,14 @@ def capture_obstacle(work: Work, settings: TrainSettings, devices: Devices) -> s
     """What stands against it, before any batch was seen."""
     if devices.device.type != "cuda":
         return "without a GPU"
-    if devices.many:
+    if devices.is_distributed:
         return "on several devices"
-    if settings.accumulate > 1:
-        return "where gradients of several batches are added up (train.accumulate)"
+    if settings.gradient_accumulation > 1:
+        return "where gradients of several batches are added up (train.gradient_accumulation)"
     if choose_precision(settings.precision, devices.device) == "fp16":
         return "in fp16, whose scale the host decides; take bf16"
-    if settings.checkpointing:
-        return "with train.checkpointing, which looks at the state of chance"
+    if settings.gradient_checkpointing:
+        return "with train.gradient_checkpointing, which looks at the state of chance"
     if any(module.config.layer_drop for module in work.model.modules() if isinstance(module, Stack)):
         return "where layers are left out by chance (layer_drop)"
     return None
@@ -91,13 +89,13 @@ def capture_obstacle(work: Work, settings: TrainSettings, devices: Devices) -> s
 class PaddingPlan:
     """How texts are brought to few shapes: what rows of tokens are filled up with, by name, and how long one may be."""
 
-    fills: Mapping[str, int] = field(default_factory=dict)
+    pad_values: Mapping[str, int] = field(default_factory=dict)
     longest: int | None = None
 
     def sizes(self, batch: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Tokens go up to a multiple; rows too, where everything can be filled up."""
-        whole = self.fills.keys() >= batch.keys()
-        return {name: self._size(tuple(value.shape), name in self.fills, whole) for name, value in batch.items()}
+        whole = self.pad_values.keys() >= batch.keys()
+        return {name: self._size(tuple(value.shape), name in self.pad_values, whole) for name, value in batch.items()}
 
     def _size(self, shape: tuple[int, ...], filled: bool, whole: bool) -> tuple[int, ...]:
         if not filled or len(shape) != 2:
@@ -110,7 +108,7 @@ class PaddingPlan:
         """As much as batches of its shape need."""
         sizes = self.sizes(batch)
         return {
-            name: value.new_empty(sizes[name]) if name in self.fills else torch.empty_like(value)
+            name: value.new_empty(sizes[name]) if name in self.pad_values else torch.empty_like(value)
             for name, value in batch.items()
         }
 
@@ -122,20 +120,20 @@ class CapturedStep:
     """A step over batches of one shape: its inputs at fixed addresses, and what it gives at fixed addresses."""
 
     def __init__(self, fed: DeviceBatch, device: torch.device, filling: PaddingPlan = EXACT) -> None:
-        self.fills, batch = filling.fills, filling.room(fed.batch)
+        self.fills, batch = filling.pad_values, filling.room(fed.batch)
         told = torch.zeros(2, dtype=torch.float64, device=device)
-        self.fed = replace(fed, rows=(), batch=batch, told=told)
+        self.fed = replace(fed, rows=(), batch=batch, device_counts=told)
         self.graph: Any = None
         self.taken: StepResult | None = None
 
-    def load(self, fed: DeviceBatch) -> None:
-        for name, value in fed.batch.items():
+    def load(self, batch: DeviceBatch) -> None:
+        for name, value in batch.batch.items():
             room = self.fed.batch[name]
             if room.shape != value.shape:
                 room.fill_(self.fills[name])
             room[tuple(slice(n) for n in value.shape)].copy_(value)
-        assert self.fed.told is not None
-        for place, n in zip(self.fed.told, (fed.tokens, fed.slots), strict=True):
+        assert self.fed.device_counts is not None
+        for place, n in zip(self.fed.device_counts, (batch.tokens, batch.slots), strict=True):
             place.fill_(n)
 
 
@@ -164,9 +162,9 @@ class StepCapturer:
         self.side = torch.cuda.Stream(device) if cuda else None
         self.pool = torch.cuda.graph_pool_handle() if cuda else None  # all recordings share their memory
 
-    def learn(self, fed: DeviceBatch) -> StepResult | None:
+    def step(self, batch: DeviceBatch) -> StepResult | None:
         """The step; None where it has not been done, and is the caller's."""
-        key = graph_key(fed, self.filling)
+        key = graph_key(batch, self.filling)
         if not self.open:
             return None
         if key not in self.tapes and len(self.tapes) >= KEPT:
@@ -174,34 +172,34 @@ class StepCapturer:
             return None
         self.seen[key] += 1
         if self.seen[key] < WARM:
-            return self._aside(fed)
+            return self._warm_up(batch)
         if self.seen[key] == WARM:
-            return self._try(key, fed)
+            return self._try(key, batch)
         tape = self.tapes.get(key)
         if tape is None:
             return None
-        tape.load(fed)
-        if tape.graph is None and self.side is not None and not self._record(tape, self.side):
+        tape.load(batch)
+        if tape.graph is None and self.side is not None and not self._capture(tape, self.side):
             return None
         return self._replay(tape)
 
-    def _aside(self, fed: DeviceBatch) -> StepResult:
+    def _warm_up(self, batch: DeviceBatch) -> StepResult:
         """On the stream that will record, so that what PyTorch sets up in the first steps belongs to it."""
         if self.side is None:
-            return self.whole(fed)
+            return self.whole(batch)
         here = torch.cuda.current_stream(self.device)
         self.side.wait_stream(here)
         with torch.cuda.stream(self.side):
-            made = self.whole(fed)
+            made = self.whole(batch)
         here.wait_stream(self.side)
         return made
 
-    def _try(self, key: Any, fed: DeviceBatch) -> StepResult:
+    def _try(self, key: Any, batch: DeviceBatch) -> StepResult:
         """A step from the fixed addresses, watched: one that looks at values counts, and is not recorded."""
-        tape = CapturedStep(fed, self.device, self.filling)
-        tape.load(fed)
+        tape = CapturedStep(batch, self.device, self.filling)
+        tape.load(batch)
         with detect_host_syncs(self.device, inside=not self.compiled) as found, no_host_sync():
-            made = self._aside(tape.fed)
+            made = self._warm_up(tape.fed)
         why = f"they look at values ({', '.join(dict.fromkeys(found))})" if found else self._crowds()
         if why is not None:
             self._explain(why)
@@ -228,7 +226,7 @@ class StepCapturer:
             return None
         return f"they take more than {ROOM:.0%} of the GPU's memory, and a recording takes as much again"
 
-    def _record(self, tape: CapturedStep, side: Any) -> bool:
+    def _capture(self, tape: CapturedStep, side: Any) -> bool:
         """Nothing moves by it: what is recorded is carried out when it is replayed."""
         self.hold()
         here, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
@@ -247,13 +245,13 @@ class StepCapturer:
             self.say("Steps are recorded from here on.")
         return True
 
-    def _replay(self, tape: CapturedStep) -> StepResult:
+    def _replay(self, graph: CapturedStep) -> StepResult:
         """Chance is what the generator says now: PyTorch writes its seed and offset where the recording reads them."""
-        if tape.graph is None or tape.taken is None:
+        if graph.graph is None or graph.taken is None:
             with no_host_sync():
-                return self.whole(tape.fed)
-        tape.graph.replay()
-        return tape.taken
+                return self.whole(graph.fed)
+        graph.graph.replay()
+        return graph.taken
 
     def _give_up(self, here: Any, why: str) -> None:
         """Leave everything as it was. A capture that broke off may leave its stream current, its pool open, and the
@@ -268,12 +266,12 @@ class StepCapturer:
         self.say(f"Steps are not recorded ({why}).")
 
 
-def graph_key(fed: DeviceBatch, filling: PaddingPlan = EXACT) -> Any:
+def graph_key(batch: DeviceBatch, filling: PaddingPlan = EXACT) -> Any:
     """All that a recording depends on."""
-    sizes = filling.sizes(fed.batch)
+    sizes = filling.sizes(batch.batch)
     return tuple(
-        (name, value.dtype, sizes[name], None if name in filling.fills else value.stride())
-        for name, value in sorted(fed.batch.items())
+        (name, value.dtype, sizes[name], None if name in filling.pad_values else value.stride())
+        for name, value in sorted(batch.batch.items())
     )
 
 

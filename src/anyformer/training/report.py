@@ -30,19 +30,19 @@ class MetricsFile(Callback):
         super().__init__()
         self.path = folder / METRICS
 
-    def start(self, progress: Progress) -> None:
+    def on_train_begin(self, progress: Progress) -> None:
         kept = [row for row in read_metrics(self.path) if row["step"] <= progress.step]
         draft = self.path.with_suffix(".draft")
         draft.write_text("".join(as_line(row) for row in kept), encoding="utf-8")
         os.replace(draft, self.path)
 
-    def log(self, figures: StepMetrics, progress: Progress) -> None:
-        row = {"step": figures.step, "loss": figures.loss, "lr": figures.lr, "gradient_norm": figures.norm}
+    def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
+        row = {"step": metrics.step, "loss": metrics.loss, "lr": metrics.lr, "gradient_norm": metrics.norm}
         if (speed := progress.tokens_per_second) is not None:
             row[f"{progress.unit}_per_second"] = round(speed, 1)
-        self._add({**row, **figures.parts, "waiting": round(progress.waiting, 4)})
+        self._add({**row, **metrics.parts, "waiting": round(progress.waiting, 4)})
 
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
         if metrics:
             seconds = round(progress.state.seconds, 1)  # of work until then: how long it took to become so good
             self._add({"step": progress.step, "split": "valid", **metrics, "seconds": seconds})

@@ -19,12 +19,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from anyformer.config import Settings
 from anyformer.errors import ConfigError, FolderError
 from anyformer.jsonfile import read_object
 from anyformer.saving import flush
 from anyformer.schema import check_fields
 from anyformer.training.checkpoint import CHECKPOINTS
 from anyformer.training.datafiles import FILES, write_files
+from anyformer.training.dotted_keys import flatten, upgrade_keys
 from anyformer.training.report import METRICS, REPORT
 from anyformer.training.settings import FREE, TrainSettings
 from anyformer.training.tensorboard import FOLDER as TENSORBOARD
@@ -161,17 +163,18 @@ def versions() -> dict[str, str]:
 
 def saved_schedule(folder: Path) -> dict[str, Any]:
     """The train.* settings that a run was begun with."""
-    known = {f"train.{name}" for name in TrainSettings.names()}
-    return {key: value for key, value in _record(folder).get("settings", {}).items() if key in known}
+    train = {"train": TrainSettings()}
+    saved = upgrade_keys(train, _record(folder).get("settings", {}))
+    return {key: value for key, value in saved.items() if key in flatten(train)}
 
 
-def check_same(folder: Path, settings: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+def check_same(folder: Path, sections: Mapping[str, Settings], data: Mapping[str, Any]) -> None:
     """A run goes on with what it was begun with; only how long, how often and where may change. Other versions of what
     it runs on are said."""
     record = _record(folder)
     _compare_versions(folder, record.get("versions", {}))
-    was = record.get("settings", {})
-    now = json.loads(json.dumps(dict(settings)))
+    was = upgrade_keys(sections, record.get("settings", {}))
+    now = json.loads(json.dumps(flatten(sections)))
     free = {f"train.{name}" for name in FREE}
     # What the record does not know of came with a later version, and cannot have been otherwise.
     changed = [key for key in was if key not in free and was[key] != now.get(key)]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from anyformer.training.loader import DataPosition
+from anyformer.upgrades import upgrade
 
 SMOOTH = 0.95  # how slowly the loss on display follows the loss of the last batch
 
@@ -22,7 +23,7 @@ class TrainState:
     best: float | None = None  # the metric of the best evaluation, its loss and its step
     best_loss: float | None = None
     best_step: int = 0
-    stale: int = 0  # evaluations in a row whose metric was no better
+    evals_without_improvement: int = 0  # evaluations in a row whose metric was no better
     evaluated: int = 0  # the step of the last evaluation
     metrics: dict[str, Any] = field(default_factory=dict)  # what it found
     tokens: int = 0
@@ -34,14 +35,14 @@ class TrainState:
     scaler: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def place(self) -> DataPosition:
+    def position(self) -> DataPosition:
         return DataPosition(self.epoch, self.batch)
 
     def advance(self, place: DataPosition) -> None:
         self.step += 1
         self.epoch, self.batch = place
 
-    def saw(self, loss: float, tokens: int, slots: int) -> None:
+    def update(self, loss: float, tokens: int, slots: int) -> None:
         """A step's figures, which a GPU may give a step later."""
         self.tokens += tokens
         self.slots += slots
@@ -53,4 +54,5 @@ class TrainState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
+        saved = upgrade(cls, data)
+        return cls(**{f.name: saved[f.name] for f in fields(cls) if f.name in saved})

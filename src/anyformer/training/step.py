@@ -65,46 +65,46 @@ class Stepper:
         parts: dict[str, Tensor] = {}
         scale: Tensor | None = None
         for i, fed in enumerate(batches):
-            with self.devices.silent(self.module, self.model, i == len(batches) - 1):
+            with self.devices.no_sync(self.module, self.model, i == len(batches) - 1):
                 with self.autocast():
                     total, count, some = self.module(fed.batch)
                 figures = self._figures(total, count, fed)
                 if scale is None:  # the count of the whole step is not known yet: that of its first batch will do
-                    scale = figures[1].masked_fill(figures[1] == 0, 1.0) / self.devices.ranks
+                    scale = figures[1].masked_fill(figures[1] == 0, 1.0) / self.devices.world_size
                 weight = (total if fed.counts else total * 0.0) / scale.to(total.dtype)
                 self.scaler.scale(weight).backward()
             sums += figures
             for name, value in some.items():
                 parts[name] = parts.get(name, torch.zeros_like(sums[0])) + value.detach().double() * fed.counts
         if len(batches) > 1 and scale is not None:
-            self._rescale(scale * self.devices.ranks / sums[1].clamp(min=1e-30))
-        return sums, {name: self.devices.add(value) for name, value in parts.items()}
+            self._rescale(scale * self.devices.world_size / sums[1].clamp(min=1e-30))
+        return sums, {name: self.devices.all_reduce(value) for name, value in parts.items()}
 
-    def clipped(self, batches: Sequence[DeviceBatch]) -> tuple[Tensor, dict[str, Tensor]]:
+    def clipped_gradients(self, batches: Sequence[DeviceBatch]) -> tuple[Tensor, dict[str, Tensor]]:
         """The same, cut down to the largest norm allowed; the norm before that is the last of the figures."""
         sums, parts = self.gradients(batches)
         return torch.cat([sums, self.clip().reshape(1)]), parts
 
-    def _join(self, fed: DeviceBatch) -> nn.Module:
+    def _join(self, batch: DeviceBatch) -> nn.Module:
         """PyTorch wants to be told whether some parameters may have no gradient; the first batch shows it."""
-        if not self.devices.many or self.devices.sharded:
+        if not self.devices.is_distributed or self.devices.sharded:
             return self.objective
         written = [*self.model.buffers(), *self.carried.values()]
         before = [value.clone() for value in written]
         with torch.random.fork_rng(), self.autocast():
-            total = self.objective(fed.batch)[0]
+            total = self.objective(batch.batch)[0]
         for target, value in zip(written, before, strict=True):
             target.copy_(value)  # batch norm followed a batch that it is about to see again
         missing = len(self.parameters) - len(leaf_ids(total) & {id(parameter) for parameter in self.parameters})
         drops = any(module.config.layer_drop for module in self.model.modules() if isinstance(module, Stack))
-        unused = self.devices.add(torch.tensor(float(missing + drops), device=self.devices.device))
-        return self.devices.join(self.objective, bool(unused > 0))
+        unused = self.devices.all_reduce(torch.tensor(float(missing + drops), device=self.devices.device))
+        return self.devices.wrap(self.objective, bool(unused > 0))
 
-    def _figures(self, total: Tensor, count: Tensor, fed: DeviceBatch) -> Tensor:
+    def _figures(self, total: Tensor, count: Tensor, batch: DeviceBatch) -> Tensor:
         """All devices together; they agree on it, so that they stop together too."""
         device = self.devices.device
-        said = [one.detach().to(device).double() * fed.counts for one in (total, count)]
-        return self.devices.add(torch.cat([torch.stack(said), fed.read(device)]))
+        said = [one.detach().to(device).double() * batch.counts for one in (total, count)]
+        return self.devices.all_reduce(torch.cat([torch.stack(said), batch.read(device)]))
 
     @torch.no_grad()
     def _rescale(self, factor: Tensor) -> None:
@@ -115,17 +115,17 @@ class Stepper:
     def clip(self) -> Tensor:
         """The norm of all gradients together, before it was cut down to the largest allowed."""
         self.scaler.unscale_(self.optimizer)
-        largest = self.settings.clip or float("inf")
+        largest = self.settings.max_grad_norm or float("inf")
         return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, largest)).detach().double()
 
-    def hold_rates(self) -> None:
+    def lr_to_device(self) -> None:
         """Learning rates become numbers on the device, where a recorded step finds them when it is replayed."""
         cuda = self.devices.device.type == "cuda"
         for group in self.optimizer.param_groups:
             group["lr"] = torch.zeros((), dtype=torch.float32 if cuda else torch.float64, device=self.devices.device)
             group["capturable"] = cuda
 
-    def aim(self, rate: float) -> None:
+    def set_lr(self, rate: float) -> None:
         """Set the learning rate of the step."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
@@ -159,28 +159,29 @@ def choose_precision(name: str, device: torch.device) -> str:
 
 
 def out_of_memory(
-    error: BaseException, fed: Sequence[DeviceBatch], settings: TrainSettings, contrastive: bool = False
+    error: BaseException, batch: Sequence[DeviceBatch], settings: TrainSettings, contrastive: bool = False
 ) -> OutOfMemoryError | None:
     """What to lower, where an error says that memory ran out; None where it says something else."""
     ran_out = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
     if not ran_out:
         return None
-    tried = max(fed, key=lambda one: one.slots).shape() if fed else "no batch yet"
+    tried = max(batch, key=lambda one: one.slots).shape() if batch else "no batch yet"
     name, size = (
         ("batch_size", settings.batch_size)
         if settings.batch_tokens is None
         else ("batch_tokens", settings.batch_tokens)
     )
     lower = f"--set train.{name}={max(size // 2, 1)}"
-    gentle = "" if settings.checkpointing else "--set train.checkpointing=true"
+    gentle = "" if settings.gradient_checkpointing else "--set train.gradient_checkpointing=true"
     if contrastive:
         keeps = (
             f"{gentle} keeps them, and so do more processes (torchrun)"
             if gentle
             else "more processes (torchrun) keep them"
         )
-        how = f"{lower} leaves each row half as many negatives, which train.accumulate does not bring back; {keeps}"
+        how = f"{lower} halves the negatives of each row, which train.gradient_accumulation does not restore; {keeps}"
     else:
-        how = f"{lower} --set train.accumulate={settings.accumulate * 2} takes as much a step with half the memory"
+        doubled = f"--set train.gradient_accumulation={settings.gradient_accumulation * 2}"
+        how = f"{lower} {doubled} takes as much a step with half the memory"
         how += f"; or {gentle}" if gentle else ""
     return OutOfMemoryError(f"Out of memory with a batch of {tried}. Lower it: {how}; or lower data.max_length.")

@@ -46,9 +46,9 @@ class MetricsReader:
         self.cuda = device.type == "cuda"
         self.pending: list[_Pending] = []
 
-    def push(self, step: int, rows: Sequence[int], lr: float, figures: Tensor, parts: dict[str, Tensor]) -> None:
+    def push(self, step: int, rows: Sequence[int], lr: float, metrics: Tensor, parts: dict[str, Tensor]) -> None:
         """`figures`: [total, count, tokens, slots, norm]."""
-        values = torch.cat([figures, *(value.reshape(1) for value in parts.values())])
+        values = torch.cat([metrics, *(value.reshape(1) for value in parts.values())])
         there = None
         if self.cuda:
             values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)

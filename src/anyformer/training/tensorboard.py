@@ -28,7 +28,7 @@ class TensorBoard(Callback):
         self.folder = folder / FOLDER
         self.path: Path | None = None
 
-    def start(self, progress: Progress) -> None:
+    def on_train_begin(self, progress: Progress) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         self.path = self.folder / name
@@ -36,10 +36,10 @@ class TensorBoard(Callback):
         if progress.step:
             self._write(_message(7, _number(1, 1)), progress.step + 1)  # a session begins: purge from here
 
-    def log(self, figures: StepMetrics, progress: Progress) -> None:
-        self._scalars("train", {"loss": figures.loss, "lr": figures.lr, **figures.parts}, figures.step)
+    def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
+        self._scalars("train", {"loss": metrics.loss, "lr": metrics.lr, **metrics.parts}, metrics.step)
 
-    def evaluated(self, progress: Progress, metrics: Metrics) -> None:
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
         numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
         self._scalars("valid", numbers, progress.step)
 

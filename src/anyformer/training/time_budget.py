@@ -21,8 +21,8 @@ class TimeBudget:
     """
 
     def __init__(self, settings: TrainSettings, state: TrainState) -> None:
-        self.state, self.steps, self.limit = state, settings.steps, 60 * settings.minutes
-        self.warmup = min(settings.warmup, settings.steps)
+        self.state, self.steps, self.limit = state, settings.steps, 60 * settings.max_minutes
+        self.warmup = min(settings.warmup_steps, settings.steps)
         self.begun = 0  # steps of this start
 
     @property

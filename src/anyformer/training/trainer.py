@@ -54,34 +54,34 @@ class Trainer:
         settings: TrainSettings,
         devices: Devices,
         folder: Path | None = None,
-        watcher: Callback | None = None,
+        callback: Callback | None = None,
         meter: EnergyMeter | None = None,
     ) -> None:
         self.work, self.settings, self.devices, self.folder = work, settings, devices, folder
-        self.watcher = watcher if watcher is not None else Callback()
+        self.callback = callback if callback is not None else Callback()
         self.meter, self.energy_before = meter, 0.0
         if devices.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         narrow(work.model, settings, devices)
         for module in work.model.modules():
             if isinstance(module, Stack):
-                module.recompute = settings.checkpointing
-        devices.place(work.model)
+                module.gradient_checkpointing = settings.gradient_checkpointing
+        devices.to_device(work.model)
         self.optimizer = make_optimizer(work.model, settings)
         self.stepper = Stepper(work, settings, devices, self.optimizer)
         if work.streams:
-            self.stepper.carried = work.carry(max(devices.mine(work.streams), 1))
+            self.stepper.carried = work.carry(max(devices.n_local_rows(work.streams), 1))
         statistics = [buffer for buffer in work.model.buffers() if buffer.is_floating_point()]
-        self.average = EMA(self.stepper.parameters, settings.ema, statistics) if settings.ema else None
-        self.feed = BatchLoader(work, settings.seed, devices)
-        self.readout = MetricsReader(devices.device)
-        keep = max(settings.keep, settings.average)
+        self.average = EMA(self.stepper.parameters, settings.ema_decay, statistics) if settings.ema_decay else None
+        self.loader = BatchLoader(work, settings.seed, devices)
+        self.metrics_reader = MetricsReader(devices.device)
+        keep = max(settings.keep_checkpoints, settings.average_checkpoints)
         self.store: CheckpointStore | None = None
         if folder is not None:
             self.store = CheckpointStore(folder / CHECKPOINTS, devices, keep, settings.save_every, run_id(folder))
         self.state = TrainState()
         self.recorder = self._make_recorder()
-        self.progress = Progress(settings.steps, self.state, settings.minutes)
+        self.progress = Progress(settings.steps, self.state, settings.max_minutes)
         self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
         self.asked_to_stop: float | None = None  # when
         self.clock = 0.0  # seconds of work, as the first process counts them
@@ -96,9 +96,9 @@ class Trainer:
         if resume:
             self._resume()
         self.progress.begin()
-        self.watcher.start(self.progress)
+        self.callback.on_train_begin(self.progress)
         if (why := why_not_captured(self.work, self.settings, self.devices)) is not None:
-            self.watcher.note(why)
+            self.callback.on_message(why)
         self.work.model.train()
         self.work.model.sparing = True
         try:
@@ -107,60 +107,61 @@ class Trainer:
                 self._finish()
                 self._read_meter()
         finally:
-            self.feed.close()
+            self.loader.close()
             self.recorder = None  # and the memory of what it recorded
             self.work.model.eval()
             self.work.model.sparing = False
-            self.watcher.stop()
+            self.callback.on_train_end()
         return self.state
 
     def _loop(self) -> None:
         state = self.state
         if state.step and self._due(self.settings.eval_every) and state.evaluated != state.step:
             self.evaluate()  # the run was cut off between the step and its evaluation
-        while state.step < self.settings.steps and not self._gave_up() and not self._time_is_up():
+        while state.step < self.settings.steps and not self._out_of_patience() and not self._time_is_up():
             self.step()
             if self._due(self.settings.eval_every):
                 self.evaluate()
             if self._due(self.settings.save_every):
                 self.save()
-            if self._asked():
+            if self._stop_requested():
                 self._interrupt()
             self._read_clock()
         self._read(everything=True)
         if self.recorder is not None:
             self.recorder.end()
-        if self._gave_up():
-            stale = f"{state.stale} evaluations in a row were no better than {self.work.metric} {state.best:.4g}"
-            self.watcher.note(f"Stopped early, after step {state.step:,}: {stale} (train.patience).")
+        if self._out_of_patience():
+            stale = f"{state.evals_without_improvement} evaluations without a better {self.work.metric}"
+            why = f"{stale} than {state.best:.4g} (train.patience)"
+            self.callback.on_message(f"Stopped early, after step {state.step:,}: {why}.")
         if self._time_is_up():
-            self.watcher.note(f"The {self.settings.minutes:g} minutes are up, after step {state.step:,}.")
+            self.callback.on_message(f"The {self.settings.max_minutes:g} minutes are up, after step {state.step:,}.")
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.state.step % every == 0
 
-    def _gave_up(self) -> bool:
-        return 0 < self.settings.patience <= self.state.stale
+    def _out_of_patience(self) -> bool:
+        return 0 < self.settings.patience <= self.state.evals_without_improvement
 
     def _time_is_up(self) -> bool:
         """By the clock of the first process; what was spent before a kill counts."""
-        return 0 < 60 * self.settings.minutes <= self.clock
+        return 0 < 60 * self.settings.max_minutes <= self.clock
 
     def _read_clock(self) -> None:
         """All processes have one, or their rates would differ; they talk about it now and then only."""
-        often = not self.devices.many or self.pace.settling
-        if self.settings.minutes and (often or self._due(self.settings.log_every)):
-            self.clock = self.devices.share(self.state.seconds)
+        often = not self.devices.is_distributed or self.pace.settling
+        if self.settings.max_minutes and (often or self._due(self.settings.log_every)):
+            self.clock = self.devices.broadcast(self.state.seconds)
 
     def step(self) -> None:
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
         self._seed()
-        batches, place = self.feed.take(state.place, self.settings.accumulate)
-        self.progress.waited = self.feed.waited
+        batches, place = self.loader.next_batches(state.position, self.settings.gradient_accumulation)
+        self.progress.waited = self.loader.waited
         self.progress.unit = batches[0].unit
         try:
-            self._learn(number, batches)
+            self._train_step(number, batches)
         except (RuntimeError, MemoryError) as error:
             said = out_of_memory(error, batches, self.settings, self.work.contrastive)
             if said is None:
@@ -168,42 +169,42 @@ class Trainer:
             raise said from None
         state.advance(place)
         state.seconds += time.perf_counter() - started
-        self.watcher.step(self.progress)
+        self.callback.on_step_end(self.progress)
 
-    def _learn(self, number: int, batches: Sequence[DeviceBatch]) -> None:
+    def _train_step(self, number: int, batches: Sequence[DeviceBatch]) -> None:
         lr = learning_rate(self.pace.place(number, self.clock), self.settings)
-        self.stepper.aim(lr)
+        self.stepper.set_lr(lr)
         rows = [row for fed in batches for row in fed.rows]
-        taken = self.recorder.learn(batches[0]) if self.recorder is not None else None
-        figures, parts = taken if taken is not None else self.stepper.clipped(batches)
-        self.readout.push(number, rows, lr, figures, parts)
+        taken = self.recorder.step(batches[0]) if self.recorder is not None else None
+        figures, parts = taken if taken is not None else self.stepper.clipped_gradients(batches)
+        self.metrics_reader.push(number, rows, lr, figures, parts)
         self._read()
         if taken is None:
-            self._move()
+            self._optimizer_step()
 
-    def _move(self) -> None:
+    def _optimizer_step(self) -> None:
         self.stepper.apply()
         if self.average is not None:
             self.average.update()
 
-    def _whole(self, fed: DeviceBatch) -> StepResult:
+    def _whole(self, batch: DeviceBatch) -> StepResult:
         """A step that nobody looks into, as it can be recorded."""
-        taken = self.stepper.clipped([fed])
-        self._move()
+        taken = self.stepper.clipped_gradients([batch])
+        self._optimizer_step()
         return taken
 
     def _make_recorder(self) -> StepCapturer | None:
         if not can_capture_steps(self.work, self.settings, self.devices):
             return None
-        self.stepper.hold_rates()
+        self.stepper.lr_to_device()
         return StepCapturer(
             self._whole,
             self.devices.device,
             compiled=self.settings.compile,
             filling=PaddingPlan(self.work.fills, self.work.longest),
-            hold=self.feed.settle,
+            hold=self.loader.wait_idle,
             reseed=self._seed,
-            say=self.watcher.note,
+            say=self.callback.on_message,
         )
 
     def _seed(self) -> None:
@@ -212,28 +213,28 @@ class Trainer:
 
     def _read(self, everything: bool = False) -> None:
         """Look at the figures that are there. On a CPU that is before the weights move."""
-        for figures in self.readout.ready(everything):
-            self._judge(figures)
-            self.state.saw(figures.loss, figures.tokens, figures.slots)
-            self.progress.saw(figures)
+        for figures in self.metrics_reader.ready(everything):
+            self._check_loss(figures)
+            self.state.update(figures.loss, figures.tokens, figures.slots)
+            self.progress.update(figures)
             if figures.step % self.settings.log_every == 0 or figures.step == self.settings.steps:
-                self.watcher.log(figures, self.progress)
+                self.callback.on_log(figures, self.progress)
 
-    def _judge(self, figures: StepMetrics) -> None:
+    def _check_loss(self, metrics: StepMetrics) -> None:
         first = self.state.first_loss
-        limit = self.settings.explode * max(first if first is not None else math.inf, 1.0)
-        if math.isfinite(figures.loss) and not (self.settings.explode and figures.loss > limit):
-            if math.isfinite(figures.norm) or self.stepper.precision == "fp16":  # whose scaler skips such a step
+        limit = self.settings.divergence_factor * max(first if first is not None else math.inf, 1.0)
+        if math.isfinite(metrics.loss) and not (self.settings.divergence_factor and metrics.loss > limit):
+            if math.isfinite(metrics.norm) or self.stepper.precision == "fp16":  # whose scaler skips such a step
                 return
-            what = f"The gradient of step {figures.step} is {figures.norm}"
+            what = f"The gradient of step {metrics.step} is {metrics.norm}"
         else:
-            what = f"The loss of step {figures.step} is {figures.loss:.4g}"
-            what += f", after {first:.4g} at the start" if first is not None and math.isfinite(figures.loss) else ""
-        rows = [self.work.where(row) for row in figures.rows[:NAMED]]
-        more = f" and {len(figures.rows) - NAMED} more" if len(figures.rows) > NAMED else ""
+            what = f"The loss of step {metrics.step} is {metrics.loss:.4g}"
+            what += f", after {first:.4g} at the start" if first is not None and math.isfinite(metrics.loss) else ""
+        rows = [self.work.where(row) for row in metrics.rows[:NAMED]]
+        more = f" and {len(metrics.rows) - NAMED} more" if len(metrics.rows) > NAMED else ""
         raise DivergedError(
             f"{what}. Its rows: {'; '.join(rows)}{more}. Look at them, or lower train.lr ({self.settings.lr:g})."
-            f"{self.how_to_go_on()}"
+            f"{self.resume_hint()}"
         )
 
     # Evaluation
@@ -249,11 +250,11 @@ class Trainer:
         if isinstance(value, (int, float)):
             sound = self._sound(metrics)
             better = sound and self._better(float(value))
-            state.stale = 0 if better else state.stale + 1
+            state.evals_without_improvement = 0 if better else state.evals_without_improvement + 1
             if better or (sound and self._tied(float(value), metrics)):
                 self._keep_best(float(value), metrics)
         state.seconds += time.perf_counter() - started
-        self.watcher.evaluated(self.progress, metrics)
+        self.callback.on_evaluate(self.progress, metrics)
         return metrics
 
     def _measure(self) -> Metrics:
@@ -261,12 +262,12 @@ class Trainer:
         seed_everything(self.settings.seed, self.state.step)
         model.eval()
         try:
-            with self._averaged(), self.devices.whole(model), torch.no_grad(), self.stepper.autocast():
-                found = self.work.evaluate() if self.devices.first or self.devices.sharded else {}
+            with self._averaged(), self.devices.full_params(model), torch.no_grad(), self.stepper.autocast():
+                found = self.work.evaluate() if self.devices.is_main or self.devices.sharded else {}
         finally:
             model.train()
         plain = {name: value if isinstance(value, str) else float(value) for name, value in found.items()}
-        metrics: Metrics = self.devices.share(plain)
+        metrics: Metrics = self.devices.broadcast(plain)
         return metrics
 
     def _sound(self, metrics: Metrics) -> bool:
@@ -275,7 +276,7 @@ class Trainer:
             value = metrics.get(name, 0.0)
             if isinstance(value, float) and not math.isfinite(value):
                 step = f"{self.state.step:,}"
-                self.watcher.note(
+                self.callback.on_message(
                     f"The evaluation of step {step} gave {value} as its {name}: its weights are not kept."
                 )
                 return False
@@ -302,7 +303,7 @@ class Trainer:
                 self.store.write("best", state.step, self._weights(), {"step": state.step, "metrics": metrics})
 
     def _averaged(self) -> Any:
-        return nullcontext() if self.average is None else self.average.applied()
+        return nullcontext() if self.average is None else self.average.averaged_weights()
 
     # Checkpoints
 
@@ -315,7 +316,7 @@ class Trainer:
         path = self.store.write("step", self.state.step, self._tensors(), self.state.to_json())
         self.saved = (self.state.step, self.state.evaluated)
         self.store.tidy()
-        self.watcher.saved(self.progress, path)
+        self.callback.on_save(self.progress, path)
 
     def _read_meter(self) -> None:
         if self.meter is not None:
@@ -333,7 +334,7 @@ class Trainer:
         if self.average is not None:
             pairs = zip(self.average.parameters, self.average.values, strict=True)
             tensors |= {f"average/{named[id(parameter)]}": value for parameter, value in pairs}
-        everyone = {name: self.devices.join_rows(value, self.work.streams) for name, value in self._carried()}
+        everyone = {name: self.devices.gather_rows(value, self.work.streams) for name, value in self._carried()}
         return {**tensors, **everyone}
 
     def _carried(self) -> Iterator[tuple[str, Tensor]]:
@@ -344,7 +345,7 @@ class Trainer:
         assert self.store is not None, "a run without a folder cannot continue"
         checkpoint, passed = self.store.newest()
         for sentence in passed:
-            self.watcher.note(sentence)
+            self.callback.on_message(sentence)
         if checkpoint is None:
             if passed:
                 raise FolderError(
@@ -361,9 +362,9 @@ class Trainer:
             raise FolderError(f"{checkpoint.folder} is of another model or optimiser: {', '.join(odd[:5])} differ.")
         self.store.read(checkpoint, tensors)
         for name, value in self._carried():
-            value.copy_(self.devices.own_rows(tensors[name]))
+            value.copy_(self.devices.local_rows(tensors[name]))
         self._restore(TrainState.from_json(checkpoint.info["state"]))
-        self.watcher.note(f"Continuing from step {self.state.step:,}.")
+        self.callback.on_message(f"Continuing from step {self.state.step:,}.")
 
     def _make_room(self, checkpoint: Checkpoint) -> None:
         """An optimiser that has not stepped has no state yet: give it the entries that the checkpoint will fill."""
@@ -391,26 +392,30 @@ class Trainer:
         if self.store is None or self.folder is None:
             return
         self._choose_weights(self.store)
-        with self.devices.whole(self.work.model):
-            if self.devices.first:
+        with self.devices.full_params(self.work.model):
+            if self.devices.is_main:
                 self.work.model.eval()
                 if self.settings.lora:
                     merge_adapters(self.work.model, self.folder)
                 self.work.save(self.folder)
-        self.devices.wait()
+        self.devices.barrier()
 
     def _choose_weights(self, store: CheckpointStore) -> None:
         """The mean of the last checkpoints where that was asked for and is no worse, else the best, else the last."""
-        if self.settings.average:
-            self._mean(store, self._whole_ones(store, store.regular(self.state.step))[: self.settings.average])
+        if self.settings.average_checkpoints:
+            self._mean(
+                store, self._whole_ones(store, store.regular(self.state.step))[: self.settings.average_checkpoints]
+            )
             self.average = None
             metrics = self._measure()
-            self.watcher.evaluated(self.progress, {"weights": f"mean of {self.settings.average}", **metrics})
+            self.callback.on_evaluate(
+                self.progress, {"weights": f"mean of {self.settings.average_checkpoints}", **metrics}
+            )
             value = metrics.get(self.work.metric)
             worse = isinstance(value, (int, float)) and (self._worse(float(value)) or not self._sound(metrics))
-            if self.settings.average > 1 and worse and self.state.best is not None:
+            if self.settings.average_checkpoints > 1 and worse and self.state.best is not None:
                 step = f"{self.state.best_step:,}"
-                self.watcher.note(f"The mean is worse than the weights of step {step}, which are kept.")
+                self.callback.on_message(f"The mean is worse than the weights of step {step}, which are kept.")
                 self._take_best(store)
         elif (self.state.best is None or not self._take_best(store)) and self.average is not None:
             self.average.put()
@@ -426,7 +431,7 @@ class Trainer:
             store.read(best[0], self._weights())
         else:
             step = f"{self.state.best_step:,}"
-            self.watcher.note(
+            self.callback.on_message(
                 f"The best weights, those of step {step}, are gone from {store.folder}; the last are kept."
             )
         return bool(best)
@@ -435,7 +440,7 @@ class Trainer:
         """Without those that the disk has damaged, which are named."""
         whole, damaged = store.whole(checkpoints)
         for sentence in damaged:
-            self.watcher.note(sentence)
+            self.callback.on_message(sentence)
         return whole
 
     def _mean(self, store: CheckpointStore, checkpoints: Sequence[Checkpoint]) -> None:
@@ -457,7 +462,7 @@ class Trainer:
     def _signals(self) -> Iterator[None]:
         """Ctrl-C, or a machine that is about to go, ends the run after the step; a second Ctrl-C at once."""
         try:
-            before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
+            before = {kind: signal.signal(kind, self._request_stop) for kind in (signal.SIGINT, signal.SIGTERM)}
         except ValueError:  # not the main thread: signals are somebody else's
             before = {}
         try:
@@ -466,29 +471,29 @@ class Trainer:
             for kind, handler in before.items():
                 signal.signal(kind, handler)
 
-    def _ask(self, kind: int, frame: FrameType | None) -> None:
+    def _request_stop(self, kind: int, frame: FrameType | None) -> None:
         now = time.perf_counter()
         if self.asked_to_stop is not None:
             if kind == signal.SIGINT and now - self.asked_to_stop > 2:  # torchrun passes on what the terminal sent too
                 raise KeyboardInterrupt
             return
         self.asked_to_stop = now
-        self.watcher.note("Stopping after this step …" if self.store is None else "Saving after this step …")
+        self.callback.on_message("Stopping after this step …" if self.store is None else "Saving after this step …")
 
-    def _asked(self) -> bool:
+    def _stop_requested(self) -> bool:
         """All processes stop where one was asked to; they talk about it now and then only."""
-        if not self.devices.many:
+        if not self.devices.is_distributed:
             return self.asked_to_stop is not None
         if not self._due(self.settings.log_every):
             return False
         asked = torch.tensor(float(self.asked_to_stop is not None), device=self.devices.device)
-        return bool(self.devices.add(asked) > 0)
+        return bool(self.devices.all_reduce(asked) > 0)
 
     def _interrupt(self) -> None:
         self.save()
-        raise StoppedError(f"Stopped after step {self.state.step:,}.{self.how_to_go_on()}")
+        raise StoppedError(f"Stopped after step {self.state.step:,}.{self.resume_hint()}")
 
-    def how_to_go_on(self) -> str:
+    def resume_hint(self) -> str:
         whole = [] if self.store is None else self.store.found("step")
         return f" The same command with --resume goes on from step {whole[0].step:,}." if whole else ""
 
@@ -505,11 +510,11 @@ def train(
     *,
     folder: Path | None = None,
     resume: bool = False,
-    watcher: Callback | None = None,
+    callback: Callback | None = None,
     on_step: Callable[[Progress], None] | None = None,
 ) -> TrainState:
     """Train the work's model in place, on the devices that torchrun gives or on one."""
     with open_devices(settings.device, settings.parallel) as devices:
-        return Trainer(work, settings, devices, folder, watcher if watcher is not None else Callback(on_step)).run(
+        return Trainer(work, settings, devices, folder, callback if callback is not None else Callback(on_step)).run(
             resume
         )

@@ -121,7 +121,7 @@ def test_a_nested_extractor_that_is_none(said: Any) -> None:
 
 
 def test_more_sound_than_fits_into_memory() -> None:
-    for changes in ({"n_frames": 10**6}, {"kind": "whisper", "n_frames": 200_000, "hop": 2**16, "size": 2**16}):
+    for changes in ({"n_frames": 10**6}, {"kind": "whisper", "n_frames": 200_000, "hop_length": 2**16, "n_fft": 2**16}):
         with pytest.raises(af.ConfigError, match=r"n_frames|samples at a time"):
             AudioFeatureExtractor(**changes)  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ def make_folders(path: Path) -> Path:
 def test_class_folders(tmp_path: Path) -> None:
     rows = read_audio(make_folders(tmp_path / "pets"))
     assert [row["label"] for row in rows] == ["cat", "cat", "dog", "dog"]
-    assert rows.about["labels"] == ["cat", "dog"]
+    assert rows.metadata["labels"] == ["cat", "dog"]
     assert rows[0]["sound"].read()[0] == 8000
 
 
@@ -43,7 +43,7 @@ def test_table_beside_a_zip(tmp_path: Path) -> None:
         rows = read_audio(given)
         assert [row["label"] for row in rows] == ["low", "high", "low", "high"]
         assert rows[1]["sound"].name.endswith("x.zip: 1.wav") and len(rows[1]["sound"].open(16_000)) == 4800
-    assert rows.where(1).endswith("x.tsv, line 3")
+    assert rows.location(1).endswith("x.tsv, line 3")
 
 
 def test_sounds_alone(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ from anyformer.data.images.augment import (
 from anyformer.errors import ConfigError
 from anyformer.heads.base import IGNORED
 
-STRONG = Augmentation(crop=(0.3, 1.0), flip=0.5, operations=2, jitter=0.3, erase=0.5, mixup=0.8, cutmix=1.0)
+STRONG = Augmentation(
+    crop=(0.3, 1.0), flip=0.5, randaugment_ops=2, color_jitter=0.3, random_erasing=0.5, mixup=0.8, cutmix=1.0
+)
 
 
 def chance(seed: int = 0) -> torch.Generator:
@@ -202,10 +204,10 @@ def pillows(pixels: Tensor, change: object) -> Tensor:
         ("contrast", lambda s: lambda image: ImageEnhance.Contrast(image).enhance(1 + 0.9 * s), 1.6),
         ("saturation", lambda s: lambda image: ImageEnhance.Color(image).enhance(1 + 0.9 * s), 2.0),
         ("sharpness", lambda s: lambda image: ImageEnhance.Sharpness(image).enhance(1 + 0.9 * s), 2.0),
-        ("solarise", lambda s: lambda image: ImageOps.solarize(image, 255.99 * (1 - abs(s))), 0.0),
-        ("posterise", lambda s: lambda image: ImageOps.posterize(image, 8 - round(4 * abs(s))), 0.0),
-        ("stretch", lambda s: ImageOps.autocontrast, 1.0),
-        ("equalise", lambda s: ImageOps.equalize, 0.0),
+        ("solarize", lambda s: lambda image: ImageOps.solarize(image, 255.99 * (1 - abs(s))), 0.0),
+        ("posterize", lambda s: lambda image: ImageOps.posterize(image, 8 - round(4 * abs(s))), 0.0),
+        ("autocontrast", lambda s: ImageOps.autocontrast, 1.0),
+        ("equalize", lambda s: ImageOps.equalize, 0.0),
     ],
 )
 def test_colours_are_pillows(name: str, theirs: object, near: float, strength: float) -> None:
@@ -247,7 +249,7 @@ def test_a_flat_picture_stays() -> None:
 
 def test_erasing_hits_so_many_and_so_much() -> None:
     given = {"pixels": torch.full((400, 3, 32, 32), -9.0)}
-    made = augment(given, Augmentation(erase=0.25), chance())["pixels"]
+    made = augment(given, Augmentation(random_erasing=0.25), chance())["pixels"]
     hit = (made != -9).any(dim=1)
     share = hit.float().mean(dim=(1, 2))
     assert 0.18 < (share > 0).float().mean() < 0.32
@@ -272,7 +274,7 @@ def test_mixtures_are_as_large_as_their_shares_say(mixup: float, cutmix: float, 
 
 def test_a_share_of_pictures_is_mixed() -> None:
     given = {"pixels": torch.arange(400.0).view(-1, 1, 1, 1).expand(400, 3, 8, 8), "labels": torch.arange(400)}
-    made = augment(given, Augmentation(mixup=0.8, cutmix=1.0, mixed=0.3), chance())
+    made = augment(given, Augmentation(mixup=0.8, cutmix=1.0, mix_prob=0.3), chance())
     alone = made["share"] == 1
     assert 0.6 < float(alone.float().mean()) < 0.85
     assert torch.equal(made["pixels"][alone], given["pixels"][alone])
@@ -291,7 +293,7 @@ def test_beta_has_its_mean_and_variance() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"flip": 2.0}, {"crop": (0.5,)}, {"mixup": -1.0}, {"crop": (0.9, 0.2)}, {"turn": 181.0}]
+    "change", [{"flip": 2.0}, {"crop": (0.5,)}, {"mixup": -1.0}, {"crop": (0.9, 0.2)}, {"rotate": 181.0}]
 )
 def test_settings_that_cannot_be(change: dict[str, float]) -> None:
     with pytest.raises(ConfigError):

@@ -39,9 +39,9 @@ def test_the_order_of_intensities() -> None:
 
 def test_what_is_given_are_whole_rows() -> None:
     """Three quarters of 8 rows are 6; of blocks of 4 rows there is room for one."""
-    assert PixelIntensities((8, 12), Raster(1, 1, 12, 3)).given(0.75) == 6 * 36
-    assert PixelIntensities((8, 12), Raster(4, 4, 3, 3)).given(0.75) == 4 * 36
-    assert ColorPalette((8, 12), torch.zeros(4, 3)).given(0.75) == 6 * 12
+    assert PixelIntensities((8, 12), Raster(1, 1, 12, 3)).prefix_length(0.75) == 6 * 36
+    assert PixelIntensities((8, 12), Raster(4, 4, 3, 3)).prefix_length(0.75) == 4 * 36
+    assert ColorPalette((8, 12), torch.zeros(4, 3)).prefix_length(0.75) == 6 * 12
 
 
 def test_few_values_are_levels() -> None:
@@ -67,7 +67,7 @@ def test_palette_as_transformers(size: tuple[int, int], tmp_path: Path) -> None:
     smooth = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), dtype=np.uint8)
     pictures = [image.fromarray(one).resize((16, 16), resample=2) for one in smooth]
     expected = theirs(pictures, return_tensors="pt")["input_ids"]
-    ours = palette.encode(processor.stack([processor.place(one)[0] for one in pictures])["pixels"])
+    ours = palette.encode(processor.stack([processor.resize(one)[0] for one in pictures])["pixels"])
     assert ours.shape == expected.shape == (2, size[0] * size[1])
     assert torch.equal(ours, torch.as_tensor(expected))
 

@@ -29,7 +29,7 @@ def test_what_the_model_sees_is_what_the_processor_shows(box: tuple[float, ...])
     left, top, right, bottom = box
     expected = theirs([image], boxes=[[[left, top, right - left, bottom - top]]], return_tensors="np")["pixel_values"]
     pixels, _ = crop_person(image, box, (64, 48))
-    ours = ImageProcessor.read(theirs.to_json_string().encode(), "x").normalise(_tensor(pixels))["pixel_values"]
+    ours = ImageProcessor.read(theirs.to_json_string().encode(), "x").normalize(_tensor(pixels))["pixel_values"]
     # One step of 256 where a value lies halfway between two.
     np.testing.assert_allclose(ours.numpy(), expected, atol=1 / 255 / 0.224 + 1e-5)
     assert np.mean(np.abs(ours.numpy() - expected) > 1e-4) < 0.002
@@ -62,13 +62,13 @@ def test_names_say_what_a_mirror_does() -> None:
         "elbow": "elbow",
     }
     assert {name: other_side(name) for name in pairs} == pairs
-    assert Skeleton(("left_eye", "nose", "right_eye")).swaps == [2, 1, 0]
-    assert Skeleton(("a", "b")).swaps is None
+    assert Skeleton(("left_eye", "nose", "right_eye")).flip_indices == [2, 1, 0]
+    assert Skeleton(("a", "b")).flip_indices is None
 
 
 def test_the_usual_face() -> None:
     """A mirror twice is no mirror; the published pairs of 68 points; brows, eyes and lips on either side."""
-    swaps = face().swaps
+    swaps = face().flip_indices
     assert swaps is not None and [swaps[i] for i in swaps] == list(range(68))
     for a, b in ((0, 16), (7, 9), (8, 8), (17, 26), (27, 27), (31, 35), (36, 45), (39, 42), (40, 47), (41, 46)):
         assert swaps[a] == b and swaps[b] == a

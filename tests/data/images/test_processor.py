@@ -83,8 +83,8 @@ def test_what_we_write_their_classes_load(tmp_path: Path) -> None:
     for ours in (
         ImageProcessor(size=(40, 50)),
         ImageProcessor(size=(64, 64), crop=(56, 48), resample=BICUBIC),
-        ImageProcessor(shortest=60, crop=(48, 48)),
-        ImageProcessor(shortest=64, longest=80, pad=True),
+        ImageProcessor(shortest_edge=60, crop=(48, 48)),
+        ImageProcessor(shortest_edge=64, longest_edge=80, pad=True),
         ImageProcessor(size=(28, 28), mean=None, std=None),
     ):
         (tmp_path / "preprocessor_config.json").write_bytes(ours.write())
@@ -99,9 +99,9 @@ def test_older_files_are_read() -> None:
     assert ImageProcessor.read(old, "x").size == (224, 224)
     detr = b'{"feature_extractor_type": "DetrFeatureExtractor", "size": 800, "max_size": 1333}'
     found = ImageProcessor.read(detr, "x")
-    assert (found.shortest, found.longest, found.pad) == (800, 1333, True)
+    assert (found.shortest_edge, found.longest_edge, found.pad) == (800, 1333, True)
     clip = b'{"feature_extractor_type": "CLIPFeatureExtractor", "size": 224, "crop_size": 224, "do_center_crop": true}'
-    assert (ImageProcessor.read(clip, "x").shortest, ImageProcessor.read(clip, "x").crop) == (224, (224, 224))
+    assert (ImageProcessor.read(clip, "x").shortest_edge, ImageProcessor.read(clip, "x").crop) == (224, (224, 224))
 
 
 @pytest.mark.parametrize(
@@ -115,26 +115,26 @@ def test_what_is_not_supported_is_an_error_that_names_the_file(content: bytes) -
 
 @pytest.mark.parametrize(
     "processor",
-    [ImageProcessor(size=(40, 60)), ImageProcessor(shortest=50, crop=(40, 44)), ImageProcessor(within=(30, 90))],
+    [ImageProcessor(size=(40, 60)), ImageProcessor(shortest_edge=50, crop=(40, 44)), ImageProcessor(max_size=(30, 90))],
 )
 def test_places_follow_the_pixels_and_come_back(processor: ImageProcessor) -> None:
     """A white square's edges are where its box went, and the box comes back to where it was."""
     pixels = np.zeros((80, 120, 3), dtype=np.uint8)
     pixels[24:48, 40:72] = 255
     box = np.array([[40.0, 24.0, 72.0, 48.0]])
-    placed, placement = processor.place(Image.fromarray(pixels))
+    placed, placement = processor.resize(Image.fromarray(pixels))
     left, top, right, bottom = placement.boxes(box)[0]
     rows, columns = (placed[0] > 127).any(axis=1).nonzero()[0], (placed[0] > 127).any(axis=0).nonzero()[0]
     found = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
     np.testing.assert_allclose([left, top, right, bottom], found, atol=0.75)
     np.testing.assert_allclose(placement.boxes_back(placement.boxes(box)), box, atol=1e-4)
     np.testing.assert_allclose(placement.points([[40, 24, 2]])[0], [left, top, 2], atol=1e-5)
-    mask = processor.place_mask((pixels[..., 0] > 0).astype(np.uint8))
+    mask = processor.resize_mask((pixels[..., 0] > 0).astype(np.uint8))
     assert mask.shape == placement.size and (mask != (placed[0] > 127)).mean() < 0.05
 
 
 def test_a_crop_larger_than_the_picture_is_filled() -> None:
-    placed, placement = ImageProcessor(crop=(40, 50)).place(Image.fromarray(square((1, 2, 3), 0)))
+    placed, placement = ImageProcessor(crop=(40, 50)).resize(Image.fromarray(square((1, 2, 3), 0)))
     assert placed.shape == (3, 40, 50) and placement.offset == (-4, -9)
     np.testing.assert_array_equal(placed[:, 4:36, 9:41], square((1, 2, 3), 0).transpose(2, 0, 1))
     assert placed[:, :4].max() == 0 == placed[:, :, :9].max()
@@ -143,13 +143,13 @@ def test_a_crop_larger_than_the_picture_is_filled() -> None:
 def test_values_come_back_as_pixels() -> None:
     image = Image.fromarray(square((1, 2, 3), 0))
     processor = ImageProcessor(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
-    back = processor.denormalise(processor([image])["pixel_values"])
+    back = processor.denormalize(processor([image])["pixel_values"])
     np.testing.assert_array_equal(back[0].permute(1, 2, 0).numpy(), np.asarray(image))
 
 
 def test_the_edge_at_its_limit_gets_it_to_the_pixel() -> None:
     """Of every height; 49 rows times 32/49 are 31.999 … in floating point."""
-    processor = ImageProcessor(within=(32, 640))
+    processor = ImageProcessor(max_size=(32, 640))
     for height in range(1, 301):
         for width in (1, height, 7 * height + 3, 20 * height, 20 * height + 1, 90 * height):
             rows, columns = processor.target((height, width))
@@ -158,9 +158,9 @@ def test_the_edge_at_its_limit_gets_it_to_the_pixel() -> None:
 
 
 def test_a_picture_of_one_row_keeps_one() -> None:
-    processor = ImageProcessor(shortest=800, longest=1333)
+    processor = ImageProcessor(shortest_edge=800, longest_edge=1333)
     assert processor.target((1, 3000)) == (1, 1333) and processor.target((3000, 1)) == (1333, 1)
-    assert processor.place(Image.new("RGB", (3000, 1)))[0].shape == (3, 1, 1333)
+    assert processor.resize(Image.new("RGB", (3000, 1)))[0].shape == (3, 1, 1333)
 
 
 @pytest.mark.parametrize(
@@ -184,4 +184,4 @@ def test_numbers_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
 
 def test_a_narrow_picture_does_not_become_a_huge_one() -> None:
     with pytest.raises(InputError, match="would become"):
-        ImageProcessor(shortest=224).place(Image.new("RGB", (20_000, 2)))
+        ImageProcessor(shortest_edge=224).resize(Image.new("RGB", (20_000, 2)))

@@ -58,8 +58,8 @@ def test_folders_and_zips_of_class_folders(tmp_path: Path) -> None:
     for path in ("d", "a.zip", "b.zip"):
         rows = read_images(tmp_path / path)
         check(rows)
-        assert rows.about["labels"] == ["blue", "green", "red"]
-    assert "red/0.png" in read_images(tmp_path / "a.zip").where(4)
+        assert rows.metadata["labels"] == ["blue", "green", "red"]
+    assert "red/0.png" in read_images(tmp_path / "a.zip").location(4)
 
 
 TABLES: dict[str, Any] = {
@@ -107,7 +107,7 @@ def test_hugging_face_image_folder(tmp_path: Path) -> None:
 def test_arrays(tmp_path: Path) -> None:
     write(tmp_path, {"x.npz": files.npz(6)})
     check(read_images(tmp_path / "x.npz"))
-    assert read_images(tmp_path / "x.npz").about["labels"] == list(files.COLOURS)
+    assert read_images(tmp_path / "x.npz").metadata["labels"] == list(files.COLOURS)
     packed = [files.encode(pixels) for _, pixels in files.labelled(6)]
     stream = io.BytesIO()
     np.savez_compressed(
@@ -133,8 +133,8 @@ def test_pictures_alone(tmp_path: Path) -> None:
 def test_coco(tmp_path: Path) -> None:
     write(tmp_path, files.coco(6))
     rows = read_images(tmp_path / "x.json")
-    assert len(rows) == 6 and rows.about["labels"] == list(files.COLOURS)
-    assert rows.about["bones"] == [(0, 1)] and rows.about["joints"][0] == "left_top"
+    assert len(rows) == 6 and rows.metadata["labels"] == list(files.COLOURS)
+    assert rows.metadata["bones"] == [(0, 1)] and rows.metadata["joints"][0] == "left_top"
     for i, row in enumerate(rows):
         left, top = files.corner(i)
         np.testing.assert_allclose(row["boxes"], [[left, top, left + 12, top + 12]])

@@ -58,6 +58,6 @@ TABLE = KeyTable(
     ),
     keys=keys,
     aliases=aliases(PREFIX, "embeddings|encoder|layers|layernorm"),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix(f"{PREFIX}."),
 )

@@ -45,20 +45,20 @@ TABLE = KeyTable(
         *with_defaults(WORDS, vocab_size=50265, pad_token_id=1, decoder_start_token_id=2, eos_token_id=2),
     ),
     keys=keys,
-    fixed={
+    required_values={
         "normalize_before": (False,),
         "normalize_embedding": (True,),
         "add_final_layer_norm": (False,),
         "static_position_embeddings": (False,),
         "extra_pos_embeddings": (2,),
     },
-    inert=frozenset(
+    ignored_fields=frozenset(
         "is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits"
         " force_bos_token_to_be_generated".split()
     ),
     aliases=((r"^(shared|encoder|decoder)\.", r"model.\1."),),
-    leftovers=ignored_keys,
-    extras=numbers,
-    copies=copies,
+    ignored_keys=ignored_keys,
+    extra_fields=numbers,
+    duplicate_keys=copies,
     rename=rename,
 )

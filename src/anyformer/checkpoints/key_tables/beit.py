@@ -31,10 +31,10 @@ _TABLE = "relative_position_bias.relative_position_bias_table"
 def _layer(config: BEiTConfig) -> list[Key]:
     ours, theirs = "encoder.blocks.{i}", "beit.encoder.layer.{i}"
     rows = without_key_bias(vit_layer(ours, theirs, qkv_bias=True))
-    if config.gain is not None:
+    if config.layer_scale is not None:
         rows.append(Key(f"{ours}.self.gain.weight", f"{theirs}.lambda_1"))
         rows.append(Key(f"{ours}.feedforward.gain.weight", f"{theirs}.lambda_2"))
-    if config.relative == "each":
+    if config.relative_position_bias == "each":
         rows.append(Key(f"{ours}.self.positions.weight", f"{theirs}.attention.attention.{_TABLE}"))
     return rows
 
@@ -54,11 +54,11 @@ def _inputs(config: BEiTConfig) -> list[Key]:
 
 def _head(config: BEiTConfig) -> list[Key]:
     if config.head == "base":
-        return weight_and_bias("base.pool.norm", "beit.pooler.layernorm") if config.average else []
+        return weight_and_bias("base.pool.norm", "beit.pooler.layernorm") if config.mean_pooling else []
     if config.head == "words":
         return [*weight_and_bias("words.norm", "layernorm"), *weight_and_bias("words.words", "lm_head")]
     if config.head == "classify":
-        norm = weight_and_bias("classify.average.norm", "beit.pooler.layernorm") if config.average else []
+        norm = weight_and_bias("classify.average.norm", "beit.pooler.layernorm") if config.mean_pooling else []
         return [*norm, *classes(config)]
     return _segment(config)
 
@@ -78,19 +78,19 @@ def _segment(config: BEiTConfig) -> list[Key]:
         rows += _conv(f"outs.{i}", f"decode_head.fpn_convs.{i}")
     rows += _conv("pooled", "decode_head.bottleneck") + _conv("together", "decode_head.fpn_bottleneck")
     rows += weight_and_bias("segment.classes", "decode_head.classifier")
-    if config.helper:
-        for i in range(config.n_helper):
+    if config.auxiliary:
+        for i in range(config.n_auxiliary_convs):
             rows += _conv(f"helper.layers.{i}", f"auxiliary_head.convs.{i}")
-        rows += _conv("helper.again", "auxiliary_head.conv_cat") if config.helper_keeps else []
+        rows += _conv("helper.again", "auxiliary_head.conv_cat") if config.auxiliary_concat_input else []
         rows += weight_and_bias("segment.helper.classes", "auxiliary_head.classifier")
     return rows
 
 
 def keys(config: BEiTConfig) -> list[Key]:
     rows = [*_inputs(config), *each_layer(config.n_layers, _layer(config)), *_head(config)]
-    if config.relative == "shared":
+    if config.relative_position_bias == "shared":
         rows.append(Key("encoder.positions.weight", f"beit.encoder.{_TABLE}"))
-    if not config.average:
+    if not config.mean_pooling:
         last = weight_and_bias("encoder.final_norm", "beit.layernorm")
         # BeitModel's files leave out the prefix.
         short = [replace(key, also=(key.theirs.removeprefix("beit."),)) for key in last]
@@ -100,7 +100,7 @@ def keys(config: BEiTConfig) -> list[Key]:
 
 def ignored_keys(config: BEiTConfig) -> tuple[str, ...]:
     others = {"base": r"^(classifier|lm_head|layernorm)\.", "classify": r"^(lm_head|layernorm)\."}
-    pooler = r"^beit\.pooler\." if config.head in ("words", "segment") or not config.average else r"^$"
+    pooler = r"^beit\.pooler\." if config.head in ("words", "segment") or not config.mean_pooling else r"^$"
     mask = r"^$" if config.mask_token else r"^beit\.embeddings\.mask_token$"
     return (others.get(config.head, r"^classifier\."), pooler, mask, r"relative_position_index$")
 
@@ -114,13 +114,13 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
     indices = config.get("out_indices") or config.get("_out_indices") or config.get("segmentation_indices")
     if indices is None:
         indices = [names.index(name) for name in config.get("out_features") or [names[-1]]]
-    return {**config, "relative": relative, "out_indices": [i % len(names) for i in indices]}
+    return {**config, "relative_position_bias": relative, "out_indices": [i % len(names) for i in indices]}
 
 
 def extras(config: BEiTConfig, today: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = {"relative": None}
-    if today.get("relative") != config.relative:
-        said |= {_EACH: config.relative == "each", _SHARED: config.relative == "shared"}
+    said: dict[str, Any] = {"relative_position_bias": None}
+    if today.get("relative_position_bias") != config.relative_position_bias:
+        said |= {_EACH: config.relative_position_bias == "each", _SHARED: config.relative_position_bias == "shared"}
     if config.head != "segment" and not today:
         said["out_indices"] = None
     elif today and _read_layers(today["out_indices"]) != config.layers:
@@ -147,7 +147,7 @@ TABLE = KeyTable(
         *PICTURES,
         ConfigField("vocab_size", "vocab_size", 8192),
         ConfigField("drop_path", "drop_path_rate", 0.1),
-        ConfigField("gain", "layer_scale_init_value", 0.1, lambda x: x if x > 0 else None, lambda x: x or 0.0),
+        ConfigField("layer_scale", "layer_scale_init_value", 0.1, lambda x: x if x > 0 else None, lambda x: x or 0.0),
         ConfigField(
             "positions",
             "use_absolute_position_embeddings",
@@ -155,22 +155,22 @@ TABLE = KeyTable(
             lambda learned: "learned" if learned else "none",
             lambda positions: positions == "learned",
         ),
-        ConfigField("relative", "relative", "none"),
+        ConfigField("relative_position_bias", "relative_position_bias", "none"),
         ConfigField("mask_token", "use_mask_token", False),
-        ConfigField("average", "use_mean_pooling", True),
+        ConfigField("mean_pooling", "use_mean_pooling", True),
         ConfigField("layers", "out_indices", None, _read_layers, lambda layers: [i + 1 for i in layers]),
         ConfigField("pools", "pool_scales", (1, 2, 3, 6), tuple, list),
-        ConfigField("helper", "use_auxiliary_head", True),
-        ConfigField("helper_weight", "auxiliary_loss_weight", 0.4),
-        ConfigField("d_helper", "auxiliary_channels", 256),
-        ConfigField("n_helper", "auxiliary_num_convs", 1),
-        ConfigField("helper_keeps", "auxiliary_concat_input", False),
+        ConfigField("auxiliary", "use_auxiliary_head", True),
+        ConfigField("auxiliary_weight", "auxiliary_loss_weight", 0.4),
+        ConfigField("d_auxiliary", "auxiliary_channels", 256),
+        ConfigField("n_auxiliary_convs", "auxiliary_num_convs", 1),
+        ConfigField("auxiliary_concat_input", "auxiliary_concat_input", False),
         ConfigField("ignore", "semantic_loss_ignore_index", 255),
         LABELS,
         PROBLEM,
     ),
     keys=keys,
-    inert=frozenset({_EACH, _SHARED, "add_fpn", "reshape_hidden_states", "stage_names", "out_features"})
+    ignored_fields=frozenset({_EACH, _SHARED, "add_fpn", "reshape_hidden_states", "stage_names", "out_features"})
     | {"segmentation_indices"},
     aliases=(
         (r"^(embeddings|encoder|layers|pooler|shared_position_bias)\.", r"beit.\1."),
@@ -179,8 +179,8 @@ TABLE = KeyTable(
         (r"(layer\.\d+)\.relative_position_bias\.", r"\1.attention.attention.relative_position_bias."),
         *LAYER_ALIASES,
     ),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix("beit."),
-    adjust=adjust,
-    extras=extras,
+    upgrade_config=adjust,
+    extra_fields=extras,
 )

@@ -130,12 +130,12 @@ TABLE = KeyTable(
         ConfigField("padding", "pad_token_id", 0),
     ),
     keys=keys,
-    fixed={"position_embedding_type": ("absolute",)},
-    inert=frozenset(
+    required_values={"position_embedding_type": ("absolute",)},
+    ignored_fields=frozenset(
         "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head"
         " pooler_type".split()
     ),
     aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"bert.\1.")),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix("bert."),
 )

@@ -104,9 +104,9 @@ TEXT = KeyTable(
         ConfigField("end", "eos_token_id", 49407),
     ),
     keys=text_keys,
-    inert=_INERT,
+    ignored_fields=_INERT,
     aliases=((r"^(embeddings|encoder|final_layer_norm)\.", r"text_model.\1."),),
-    leftovers=_tower_leftovers,
+    ignored_keys=_tower_leftovers,
     rename=strip_prefix("text_model."),
 )
 
@@ -122,9 +122,9 @@ VISION = KeyTable(
         *with_defaults(PICTURES, patch_size=32),
     ),
     keys=vision_keys,
-    inert=_INERT,
+    ignored_fields=_INERT,
     aliases=((r"^(embeddings|encoder|pre_layrnorm|post_layernorm)\.", r"vision_model.\1."),),
-    leftovers=_tower_leftovers,
+    ignored_keys=_tower_leftovers,
     rename=strip_prefix("vision_model."),
 )
 
@@ -165,8 +165,8 @@ TABLE = KeyTable(
         ConfigField("log_scale", "logit_scale_init_value", 2.6592),
     ),
     keys=keys,
-    inert=frozenset({"initializer_factor", "text_config_dict", "vision_config_dict"}),
-    adjust=_older,
-    leftovers=lambda config: (r"position_ids$",),
-    extras=_extras,
+    ignored_fields=frozenset({"initializer_factor", "text_config_dict", "vision_config_dict"}),
+    upgrade_config=_older,
+    ignored_keys=lambda config: (r"position_ids$",),
+    extra_fields=_extras,
 )

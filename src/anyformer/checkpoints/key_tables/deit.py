@@ -37,8 +37,8 @@ TABLE = KeyTable(
     },
     fields=FIELDS,
     keys=keys,
-    inert=frozenset({"encoder_stride"}),
+    ignored_fields=frozenset({"encoder_stride"}),
     aliases=aliases("deit"),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix("deit."),
 )

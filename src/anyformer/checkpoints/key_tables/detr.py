@@ -22,8 +22,8 @@ from anyformer.recipes.detr import DETRConfig
 
 _BACKBONE = "model.backbone.conv_encoder.model"
 _TIMM = {
-    "resnet18": ResNetConfig(kind="basic", widths=(64, 128, 256, 512), depths=(2, 2, 2, 2)),
-    "resnet34": ResNetConfig(kind="basic", widths=(64, 128, 256, 512), depths=(3, 4, 6, 3)),
+    "resnet18": ResNetConfig(block="basic", widths=(64, 128, 256, 512), depths=(2, 2, 2, 2)),
+    "resnet34": ResNetConfig(block="basic", widths=(64, 128, 256, 512), depths=(3, 4, 6, 3)),
     "resnet50": ResNetConfig(),
     "resnet101": ResNetConfig(depths=(3, 4, 23, 3)),
     "resnet152": ResNetConfig(depths=(3, 8, 36, 3)),
@@ -101,7 +101,7 @@ def read_backbone(config: dict[str, Any]) -> ResNetConfig:
         stride = config.get("output_stride")
         if stride not in (None, 16, 32):
             raise ConfigError(f"an output_stride of {stride} is not 16 or 32.")
-        return _TIMM[name].replace(n_channels=config.get("num_channels", 3), dilate_last=stride == 16)
+        return _TIMM[name].replace(n_channels=config.get("num_channels", 3), dilation=stride == 16)
     if config.get("model_type") != "resnet":
         raise ConfigError(f"a backbone of type {config.get('model_type')} is not a resnet.")
     depths = tuple(config.get("depths", (3, 4, 6, 3)))
@@ -112,16 +112,16 @@ def read_backbone(config: dict[str, Any]) -> ResNetConfig:
 
 
 def _same_net(a: ResNetConfig, b: ResNetConfig) -> bool:
-    return a.replace(n_stages=a.used, dilate_last=False) == b.replace(n_stages=b.used, n_channels=a.n_channels)
+    return a.replace(n_stages=a.used, dilation=False) == b.replace(n_stages=b.used, n_channels=a.n_channels)
 
 
 def write_backbone(config: DETRConfig, today: dict[str, Any]) -> dict[str, Any]:
     """transformers' own form where it can say it; a dilated network only timm's can."""
     net = config.backbone
     given = today.get("backbone_config")
-    if given and read_backbone(given) == net and (given["model_type"] == "resnet") != net.dilate_last:
+    if given and read_backbone(given) == net and (given["model_type"] == "resnet") != net.dilation:
         return {}
-    if net.dilate_last:
+    if net.dilation:
         names = [name for name, known in _TIMM.items() if _same_net(net, known)]
         if not names:
             raise ConfigError("A dilated backbone has a Hugging Face form only as timm's resnet18, 34, 50, 101 or 152.")
@@ -171,20 +171,20 @@ TABLE = KeyTable(
         ),
         ConfigField("n_queries", "num_queries", 100),
         ConfigField("positions", "position_embedding_type", "sine"),
-        ConfigField("every_layer", "auxiliary_loss", False),
+        ConfigField("auxiliary_loss", "auxiliary_loss", False),
         ConfigField("class_cost", "class_cost", 1.0, float, _whole),
         ConfigField("box_cost", "bbox_cost", 5.0, float, _whole),
         ConfigField("giou_cost", "giou_cost", 2.0, float, _whole),
         ConfigField("box_weight", "bbox_loss_coefficient", 5.0, float, _whole),
         ConfigField("giou_weight", "giou_loss_coefficient", 2.0, float, _whole),
-        ConfigField("nothing_weight", "eos_coefficient", 0.1, float),
+        ConfigField("no_object_weight", "eos_coefficient", 0.1, float),
         LABELS,
     ),
     keys=keys,
     # Masks' coefficients weigh losses that this class has not; initial spreads and layer drop do not touch a trained
     # model.
     # `dilation` has a meaning only for timm's networks, where `adjust` reads it.
-    inert=frozenset(
+    ignored_fields=frozenset(
         "backbone backbone_kwargs use_timm_backbone use_pretrained_backbone num_channels dilation init_std"
         " init_xavier_std encoder_layerdrop decoder_layerdrop mask_loss_coefficient dice_loss_coefficient"
         " classifier_dropout max_position_embeddings num_hidden_layers scale_embedding".split()
@@ -197,8 +197,8 @@ TABLE = KeyTable(
         (r"\.o_proj\.", ".out_proj."),
         (r"\.mlp\.(fc[12])\.", r".\1."),
     ),
-    leftovers=lambda config: (r"num_batches_tracked$",),
-    rename=lambda config, name: _to_timm(name) if config.backbone.dilate_last else name,
-    adjust=adjust,
-    extras=write_backbone,
+    ignored_keys=lambda config: (r"num_batches_tracked$",),
+    rename=lambda config, name: _to_timm(name) if config.backbone.dilation else name,
+    upgrade_config=adjust,
+    extra_fields=write_backbone,
 )

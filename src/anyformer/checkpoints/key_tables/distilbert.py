@@ -73,8 +73,8 @@ TABLE = KeyTable(
         PROBLEM,
     ),
     keys=keys,
-    inert=frozenset({"sinusoidal_pos_embds", "tie_weights_", "output_past"}),
+    ignored_fields=frozenset({"sinusoidal_pos_embds", "tie_weights_", "output_past"}),
     aliases=(*SPELLINGS, (r"^(embeddings|transformer)\.", r"distilbert.\1.")),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix("distilbert."),
 )

@@ -27,7 +27,7 @@ from anyformer.checkpoints.key_tables.roberta import heads
 from anyformer.errors import ConfigError
 from anyformer.recipes.electra import ELECTRAConfig
 
-_HEADS = {"discriminate": r"^discriminator_predictions\.", "masked": r"^generator_"}
+_HEADS = {"replaced_tokens": r"^discriminator_predictions\.", "masked": r"^generator_"}
 
 
 def project(d_embedding: int | None, d_model: int, theirs: str) -> list[Key]:
@@ -49,7 +49,7 @@ def keys(config: ELECTRAConfig) -> list[Key]:
         rows += weight_and_bias("words.norm", "generator_predictions.LayerNorm")
         rows += [Key("words.bias", f"{words}.bias")]
         rows += [] if config.tied else [Key("words.words.weight", f"{words}.weight")]
-    if use == "discriminate":
+    if use == "replaced_tokens":
         rows += weight_and_bias("replaced.dense", "discriminator_predictions.dense")
         rows += weight_and_bias("replaced.answer", "discriminator_predictions.dense_prediction")
     if use == "choice":
@@ -73,7 +73,7 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
 TABLE = KeyTable(
     family="electra",
     model_type="electra",
-    architectures=classes("Electra", ForPreTraining="discriminate"),
+    architectures=classes("Electra", ForPreTraining="replaced_tokens"),
     fields=(
         *with_defaults(FIELDS, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
         *DECODER,
@@ -86,11 +86,11 @@ TABLE = KeyTable(
         ConfigField("padding", "pad_token_id", 0),
     ),
     keys=keys,
-    fixed={"position_embedding_type": ("absolute",)},
-    inert=frozenset({"summary_type", "summary_use_proj"}),
+    required_values={"position_embedding_type": ("absolute",)},
+    ignored_fields=frozenset({"summary_type", "summary_use_proj"}),
     aliases=(*SPELLINGS, (r"^(embeddings|embeddings_project|encoder)\.", r"electra.\1.")),
-    leftovers=ignored_keys,
-    adjust=adjust,
-    extras=lambda config, today: {"embedding_size": config.width},
+    ignored_keys=ignored_keys,
+    upgrade_config=adjust,
+    extra_fields=lambda config, today: {"embedding_size": config.width},
     rename=strip_prefix("electra."),
 )

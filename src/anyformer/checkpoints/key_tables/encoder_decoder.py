@@ -45,7 +45,7 @@ def write_side(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     table, (_, settings) = table_of(given["family"]), side(given)
     said = [entry for entry in table.fields if not (getattr(settings, entry.ours) is None and entry.default is None)]
     fields = {entry.theirs: entry.write(getattr(settings, entry.ours)) for entry in said}
-    fields |= table.extras(settings, {})
+    fields |= table.extra_fields(settings, {})
     return {**fields, "model_type": table.model_type, "architectures": [architecture(table, name)]}
 
 
@@ -76,7 +76,7 @@ def keys(config: EncoderDecoderConfig) -> list[Key]:
 def ignored_keys(config: EncoderDecoderConfig) -> tuple[str, ...]:
     found = []
     for name, (table, settings) in sides(config).items():
-        for pattern in table.leftovers(settings):
+        for pattern in table.ignored_keys(settings):
             found.append(rf"^{name}\.{pattern[1:]}" if pattern.startswith("^") else rf"^{name}\..*{pattern}")
     return tuple(found)
 
@@ -101,8 +101,8 @@ TABLE = KeyTable(
         ConfigField("end", "eos_token_id", None, read=first),
     ),
     keys=keys,
-    inert=frozenset({"tie_word_embeddings", "vocab_size", "tie_encoder_decoder"}),
-    leftovers=ignored_keys,
+    ignored_fields=frozenset({"tie_word_embeddings", "vocab_size", "tie_encoder_decoder"}),
+    ignored_keys=ignored_keys,
     rename=rename,
     sides=sides,
 )

@@ -74,10 +74,12 @@ TABLE = KeyTable(
         ConfigField("scale", "query_pre_attn_scalar", 256, float, int),
     ),
     keys=keys,
-    fixed={"final_logit_softcapping": (None,), "use_bidirectional_attention": (False, None)},
+    required_values={"final_logit_softcapping": (None,), "use_bidirectional_attention": (False, None)},
     # The class keeps attn_logit_softcapping and does not use it; the pattern is read into layer_types.
-    inert=frozenset({"attn_logit_softcapping", "sliding_window_pattern", "cache_implementation", "hidden_act"}),
-    leftovers=ignored_keys,
-    adjust=adjust,
-    extras=extras,
+    ignored_fields=frozenset(
+        {"attn_logit_softcapping", "sliding_window_pattern", "cache_implementation", "hidden_act"}
+    ),
+    ignored_keys=ignored_keys,
+    upgrade_config=adjust,
+    extra_fields=extras,
 )

@@ -67,6 +67,6 @@ TABLE = KeyTable(
         ConfigField("end", "eos_token_id", 102, read=first),
     ),
     keys=keys,
-    fixed={"position_embedding_type": ("absolute",)},
-    leftovers=ignored_keys,
+    required_values={"position_embedding_type": ("absolute",)},
+    ignored_keys=ignored_keys,
 )

@@ -45,7 +45,7 @@ TABLE = KeyTable(
         ConfigField("activation", "afn", "gelu", _read_activation, _write_activation),
     ),
     keys=keys,
-    inert=gpt2.TABLE.inert | {"predict_special_tokens"},
+    ignored_fields=gpt2.TABLE.ignored_fields | {"predict_special_tokens"},
     aliases=((r"^(tokens_embed|positions_embed|h)\.", r"transformer.\1."),),
-    leftovers=lambda config: (r"attn\.bias$", r"position_ids$"),
+    ignored_keys=lambda config: (r"attn\.bias$", r"position_ids$"),
 )

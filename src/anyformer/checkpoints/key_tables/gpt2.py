@@ -75,12 +75,12 @@ TABLE = KeyTable(
     keys=keys,
     # reorder_and_upcast_attn raises the precision of half-precision scores; the summary fields are of another head;
     # GPT-2 is a decoder whatever is_decoder says.
-    inert=frozenset(
+    ignored_fields=frozenset(
         "is_decoder reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation"
         " summary_proj_to_labels summary_first_dropout".split()
     ),
     aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
-    extras=ids,
+    extra_fields=ids,
     nulls=frozenset(IDS),
-    leftovers=lambda config: (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$"),
+    ignored_keys=lambda config: (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$"),
 )

@@ -69,8 +69,8 @@ TABLE = KeyTable(
         ConfigField("end", "eos_token_id", 2, read_end, write_end),
     ),
     keys=keys,
-    inert=frozenset({"classifier_dropout", "is_decoder"}),
+    ignored_fields=frozenset({"classifier_dropout", "is_decoder"}),
     aliases=((r"^embed_out\.", "lm_head."),),
-    leftovers=lambda config: (r"attention\.(bias|masked_bias)$", r"rotary_emb\.inv_freq$"),
-    adjust=adjust,
+    ignored_keys=lambda config: (r"attention\.(bias|masked_bias)$", r"rotary_emb\.inv_freq$"),
+    upgrade_config=adjust,
 )

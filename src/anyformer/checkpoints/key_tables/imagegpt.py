@@ -40,9 +40,9 @@ TABLE = KeyTable(
         PROBLEM,
     ),
     keys=keys,
-    fixed={"tie_word_embeddings": (False,), "add_cross_attention": (False,)},
-    inert=frozenset({"is_decoder", "reorder_and_upcast_attn"}),
+    required_values={"tie_word_embeddings": (False,), "add_cross_attention": (False,)},
+    ignored_fields=frozenset({"is_decoder", "reorder_and_upcast_attn"}),
     aliases=gpt2.TABLE.aliases,
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix("transformer."),
 )

@@ -128,8 +128,8 @@ TABLE = KeyTable(
         ConfigField("hidden_bias", "mlp_bias", False),
     ),
     keys=keys,
-    inert=frozenset({"pretraining_tp", "is_llama_config", "max_sequence_length"}),  # read by nobody
-    leftovers=ignored_keys,
-    adjust=gather(),
-    extras=one_bias,
+    ignored_fields=frozenset({"pretraining_tp", "is_llama_config", "max_sequence_length"}),  # read by nobody
+    ignored_keys=ignored_keys,
+    upgrade_config=gather(),
+    extra_fields=one_bias,
 )

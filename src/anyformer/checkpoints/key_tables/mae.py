@@ -40,10 +40,10 @@ TABLE = KeyTable(
         ConfigField("n_channels", "num_channels", 3),
         ConfigField("qkv_bias", "qkv_bias", True),
         ConfigField("mask_ratio", "mask_ratio", 0.75),
-        ConfigField("normalise_pixels", "norm_pix_loss", False),
+        ConfigField("norm_pix_loss", "norm_pix_loss", False),
     ),
     keys=keys,
-    inert=frozenset({"encoder_stride"}),
+    ignored_fields=frozenset({"encoder_stride"}),
     aliases=(
         (r"^vit\.layers\.", "vit.encoder.layer."),
         (r"^decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),

@@ -69,11 +69,11 @@ TABLE = KeyTable(
     keys=keys,
     # How fresh weights are drawn; which of several equal scans transformers takes; in which precision it keeps the
     # residuals of half-precision models; what follows from other fields, or is in published folders and read by nobody.
-    inert=frozenset(
+    ignored_fields=frozenset(
         "time_step_scale time_step_min time_step_max time_step_init_scheme time_step_floor rescale_prenorm_residual"
         " use_mambapy use_associative_scan residual_in_fp32 layer_types d_inner d_model n_layer"
         " fused_add_norm pad_vocab_size_multiple rms_norm ssm_cfg".split()
     ),
     aliases=((r"^backbone\.embedding\.", "backbone.embeddings."),),
-    adjust=_adjust,
+    upgrade_config=_adjust,
 )

@@ -114,16 +114,16 @@ TABLE = KeyTable(
         ConfigField("shared", "share_encoder_decoder_embeddings", True),
     ),
     keys=keys,
-    fixed={
+    required_values={
         "normalize_before": (False,),
         "normalize_embedding": (False,),
         "add_final_layer_norm": (False,),
         "static_position_embeddings": (True,),
         "extra_pos_embeddings": (0,),
     },
-    inert=frozenset("is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits".split()),
-    leftovers=lambda config: (r"^model\.shared\.weight$",),
-    adjust=adjust,
-    extras=lambda config, today: {**numbers(config, today), "decoder_vocab_size": config.target_words},
-    copies=copies,
+    ignored_fields=frozenset("is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits".split()),
+    ignored_keys=lambda config: (r"^model\.shared\.weight$",),
+    upgrade_config=adjust,
+    extra_fields=lambda config, today: {**numbers(config, today), "decoder_vocab_size": config.target_words},
+    duplicate_keys=copies,
 )

@@ -16,7 +16,7 @@ TABLE = KeyTable(
         ConfigField("window", "sliding_window", 4096),
     ),
     keys=keys,
-    inert=frozenset({"layer_types"}),  # of its kin: this class ignores it
-    leftovers=ignored_keys,
-    adjust=gather(),
+    ignored_fields=frozenset({"layer_types"}),  # of its kin: this class ignores it
+    ignored_keys=ignored_keys,
+    upgrade_config=gather(),
 )

@@ -35,8 +35,8 @@ TABLE = KeyTable(
     architectures=classes("MPNet"),
     fields=(*FIELDS, ConfigField("vocab_size", "vocab_size", 30527), ConfigField("padding", "pad_token_id", 1)),
     keys=keys,
-    fixed={"relative_attention_num_buckets": (32,)},
+    required_values={"relative_attention_num_buckets": (32,)},
     aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"mpnet.\1.")),
-    leftovers=lambda config: head_leftovers(config, "mpnet"),
+    ignored_keys=lambda config: head_leftovers(config, "mpnet"),
     rename=strip_prefix("mpnet."),
 )

@@ -89,14 +89,14 @@ TABLE = KeyTable(
         ConfigField("d_latents", "d_latents", 1280),
         ConfigField("d_model", "d_model", 768),
         ConfigField("n_layers", "num_self_attends_per_block", 26),
-        ConfigField("n_rounds", "num_blocks", 1),
+        ConfigField("n_repeats", "num_blocks", 1),
         ConfigField("n_heads", "num_self_attention_heads", 8),
         ConfigField("n_cross_heads", "num_cross_attention_heads", 8),
         ConfigField("d_qk", "qk_channels", None),
         ConfigField("d_value", "v_channels", None),
         ConfigField("cross_width", "cross_attention_shape_for_attention", "kv"),
-        ConfigField("widen", "self_attention_widening_factor", 1),
-        ConfigField("cross_widen", "cross_attention_widening_factor", 1),
+        ConfigField("widening_factor", "self_attention_widening_factor", 1),
+        ConfigField("cross_widening_factor", "cross_attention_widening_factor", 1),
         activation("hidden_act", "gelu"),
         ConfigField("attention_dropout", "attention_probs_dropout_prob", 0.1),
         ConfigField("query_residual", "use_query_residual", True),
@@ -108,7 +108,7 @@ TABLE = KeyTable(
     ),
     keys=keys,
     # Its norms have a fixed epsilon whatever layer_norm_eps says; the rest belongs to flow, video and sound.
-    inert=frozenset(
+    ignored_fields=frozenset(
         "layer_norm_eps train_size num_frames audio_samples_per_frame samples_per_patch output_shape"
         " output_num_channels".split()
     ),

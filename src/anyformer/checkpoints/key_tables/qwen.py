@@ -61,10 +61,10 @@ QWEN2 = KeyTable(
         *WINDOWS,
     ),
     keys=keys,
-    inert=_INERT,
-    leftovers=ignored_keys,
-    adjust=adjust,
-    extras=extras,
+    ignored_fields=_INERT,
+    ignored_keys=ignored_keys,
+    upgrade_config=adjust,
+    extra_fields=extras,
 )
 QWEN3 = KeyTable(
     family="qwen3",
@@ -77,8 +77,8 @@ QWEN3 = KeyTable(
         *BIASES,
     ),
     keys=keys,
-    inert=_INERT,
-    leftovers=ignored_keys,
-    adjust=adjust,
-    extras=extras,
+    ignored_fields=_INERT,
+    ignored_keys=ignored_keys,
+    upgrade_config=adjust,
+    extra_fields=extras,
 )

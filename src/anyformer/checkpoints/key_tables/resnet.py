@@ -35,10 +35,10 @@ def resnet_keys(config: ResNetConfig, ours: str, prefix: str) -> list[Key]:
     for stage, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
         for block in range(depth):
             mine, theirs = f"{ours}.stages.{stage}.{block}", f"{prefix}.encoder.stages.{stage}.layers.{block}"
-            for place in range(2 if config.kind == "basic" else 3):
+            for place in range(2 if config.block == "basic" else 3):
                 rows += _convolution(f"{mine}.layers.{place}", f"{theirs}.layer.{place}", config.norm)
-            strides = stage > 0 and not (config.dilate_last and stage == len(config.depths) - 1)
-            if block == 0 and (d_in != width or strides or (stage == 0 and config.downsample_first)):
+            strides = stage > 0 and not (config.dilation and stage == len(config.depths) - 1)
+            if block == 0 and (d_in != width or strides or (stage == 0 and config.downsample_in_first_stage)):
                 rows += _convolution(f"{mine}.shortcut", f"{theirs}.shortcut", config.norm)
         d_in = width
     return rows
@@ -47,14 +47,14 @@ def resnet_keys(config: ResNetConfig, ours: str, prefix: str) -> list[Key]:
 def read_net(config: dict[str, Any], norm: Any) -> ResNetConfig:
     """A ResNet's own fields; the features that it is read at are said elsewhere."""
     return ResNetConfig(
-        kind=config.get("layer_type", "bottleneck"),
+        block=config.get("layer_type", "bottleneck"),
         n_channels=config.get("num_channels", 3),
         d_stem=config.get("embedding_size", 64),
         widths=tuple(config.get("hidden_sizes", (256, 512, 1024, 2048))),
         depths=tuple(config.get("depths", (3, 4, 6, 3))),
         activation=read_activation(config.get("hidden_act", "relu")),
-        downsample_first=config.get("downsample_in_first_stage", False),
-        stride_early=config.get("downsample_in_bottleneck", False),
+        downsample_in_first_stage=config.get("downsample_in_first_stage", False),
+        downsample_in_bottleneck=config.get("downsample_in_bottleneck", False),
         norm=norm,
     )
 
@@ -63,14 +63,14 @@ def write_net(net: ResNetConfig) -> dict[str, Any]:
     if net.stem != "large":
         raise ConfigError("A residual network with a small stem has no Hugging Face form; save it in anyformer's own.")
     return {
-        "layer_type": net.kind,
+        "layer_type": net.block,
         "num_channels": net.n_channels,
         "embedding_size": net.d_stem,
         "hidden_sizes": list(net.widths),
         "depths": list(net.depths),
         "hidden_act": write_activation(net.activation),
-        "downsample_in_first_stage": net.downsample_first,
-        "downsample_in_bottleneck": net.stride_early,
+        "downsample_in_first_stage": net.downsample_in_first_stage,
+        "downsample_in_bottleneck": net.downsample_in_bottleneck,
     }
 
 
@@ -78,31 +78,31 @@ FIELDS = frozenset(write_net(ResNetConfig()))
 
 
 def keys(config: ResNetClassifierConfig) -> list[Key]:
-    rows = resnet_keys(config.net, "encoder.inputs.resnet", "resnet")
+    rows = resnet_keys(config.backbone, "encoder.inputs.resnet", "resnet")
     return [*rows, *(weight_and_bias("classify.classes", "classifier.1") if config.n_labels else [])]
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, "net": read_net(config, "batch")}
+    return {**config, "backbone": read_net(config, "batch")}
 
 
 def extras(config: ResNetClassifierConfig, today: dict[str, Any]) -> dict[str, Any]:
     """Their fields say what our one does, wherever that is another than the folder's."""
-    if config.net.norm != "batch" or config.net.dilate_last or config.net.n_stages is not None:
+    if config.backbone.norm != "batch" or config.backbone.dilation or config.backbone.n_stages is not None:
         raise ConfigError(
             "Hugging Face's ResNet learns its norms, is not dilated and uses every stage; this one is not so."
         )
-    said = {} if today and read_net(today, "batch") == config.net else write_net(config.net)
-    return {**said, "net": None}
+    said = {} if today and read_net(today, "batch") == config.backbone else write_net(config.backbone)
+    return {**said, "backbone": None}
 
 
 TABLE = KeyTable(
     family="resnet",
     model_type="resnet",
     architectures={"ResNetForImageClassification": {}},
-    fields=(ConfigField("net", "net", None), LABELS, PROBLEM),
+    fields=(ConfigField("backbone", "backbone", None), LABELS, PROBLEM),
     keys=keys,
-    inert=frozenset({*FIELDS, "out_features", "out_indices", "stage_names"}),
-    adjust=adjust,
-    extras=extras,
+    ignored_fields=frozenset({*FIELDS, "out_features", "out_indices", "stage_names"}),
+    upgrade_config=adjust,
+    extra_fields=extras,
 )

@@ -70,8 +70,8 @@ TABLE = KeyTable(
         ConfigField("padding", "pad_token_id", 1),
     ),
     keys=keys,
-    fixed={"position_embedding_type": ("absolute",)},
+    required_values={"position_embedding_type": ("absolute",)},
     aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"roberta.\1.")),
-    leftovers=lambda config: head_leftovers(config, "roberta"),
+    ignored_keys=lambda config: head_leftovers(config, "roberta"),
     rename=strip_prefix("roberta."),
 )

@@ -16,20 +16,19 @@ _NAMES = {
     "dynamic": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
-        "original_max_position_embeddings": "trained",
-        "low_freq_factor": "low",
-        "high_freq_factor": "high",
+        "original_max_position_embeddings": "original_max_length",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
     },
     "yarn": {
         "factor": "factor",
-        "original_max_position_embeddings": "trained",
-        "beta_fast": "fast",
-        "beta_slow": "slow",
+        "original_max_position_embeddings": "original_max_length",
+        "beta_fast": "beta_fast",
+        "beta_slow": "beta_slow",
         "truncate": "truncate",
-        "attention_factor": "gain",
+        "attention_factor": "attention_factor",
     },
 }
-_KINDS = {"llama3": "blend"}  # theirs -> ours, where they differ
 _YARN_SCALES = ("mscale", "mscale_all_dim")
 
 
@@ -45,33 +44,33 @@ def read_rope(given: Any, share: bool = False) -> RopeConfig:
         raise ConfigError(f"partial_rotary_factor {part} is not supported for this family")
     ours = {name: given.pop(theirs, None) for theirs, name in _NAMES[kind].items()}
     if kind == "yarn":
-        ours["gain"] = _gain(ours, *(given.pop(name, None) for name in _YARN_SCALES))
+        ours["attention_factor"] = _gain(ours, *(given.pop(name, None) for name in _YARN_SCALES))
     # Left over from another kind of rotation, a field says nothing.
     strange = set(given) - {name for names in _NAMES.values() for name in names} - set(_YARN_SCALES)
     if strange:
         raise ConfigError(f'"{min(strange)}" is not known')
     ours |= {
-        "kind": _KINDS.get(kind, kind),
-        "base": None if base is None else float(base),
-        "share": part if share else None,
+        "rope_type": kind,
+        "theta": None if base is None else float(base),
+        "partial_rotary_factor": part if share else None,
     }
     return RopeConfig(**{name: value for name, value in ours.items() if value is not None})
 
 
 def _gain(ours: dict[str, Any], scale: float | None, scale_all: float | None) -> float | None:
     """DeepSeek's two scales make one gain, where none is given."""
-    if ours.get("gain") is not None or not (scale and scale_all):
-        return ours.get("gain")
+    if ours.get("attention_factor") is not None or not (scale and scale_all):
+        return ours.get("attention_factor")
     log = 0.1 * math.log(max(ours["factor"], 1.0))
     return (scale * log + 1.0) / (scale_all * log + 1.0)
 
 
 def write_rope(rope: RopeConfig) -> dict[str, Any]:
-    kind = {ours: theirs for theirs, ours in _KINDS.items()}.get(rope.kind, rope.kind)
+    kind = rope.rope_type
     theirs = {name: getattr(rope, ours) for name, ours in _NAMES[kind].items()}
-    share = {} if rope.share == 1.0 else {"partial_rotary_factor": rope.share}
+    share = {} if rope.partial_rotary_factor == 1.0 else {"partial_rotary_factor": rope.partial_rotary_factor}
     said = {name: value for name, value in theirs.items() if value is not None}
-    return {"rope_type": kind, "rope_theta": rope.base, **share, **said}
+    return {"rope_type": kind, "rope_theta": rope.theta, **share, **said}
 
 
 def read_ropes(given: Any) -> tuple[RopeConfig, ...]:

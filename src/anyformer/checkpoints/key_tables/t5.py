@@ -94,8 +94,8 @@ TABLE = KeyTable(
         ConfigField("end", "eos_token_id", 1, read=first),
     ),
     keys=keys,
-    inert=frozenset("is_decoder classifier_dropout initializer_factor feed_forward_proj n_positions".split()),
-    leftovers=lambda config: (r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
-    adjust=adjust,
-    extras=extras,
+    ignored_fields=frozenset("is_decoder classifier_dropout initializer_factor feed_forward_proj n_positions".split()),
+    ignored_keys=lambda config: (r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
+    upgrade_config=adjust,
+    extra_fields=extras,
 )

@@ -30,14 +30,14 @@ def _attention(config: TimeSformerConfig, ours: str, theirs: str) -> list[Key]:
 
 def _layer(config: TimeSformerConfig) -> list[Key]:
     ours, theirs = "encoder.blocks.{i}", "timesformer.encoder.layer.{i}"
-    looks = f"{ours}.{'space' if config.attends == 'divided' else 'self'}"
+    looks = f"{ours}.{'space' if config.attention_type == 'divided' else 'self'}"
     network = {"norm": "layernorm_after", "up": "intermediate.dense", "down": "output.dense"}
     rows = [
         *_attention(config, looks, f"{theirs}.attention"),
         *weight_and_bias(f"{looks}.norm", f"{theirs}.layernorm_before"),
         *weights_and_biases(f"{ours}.feedforward", theirs, network),
     ]
-    if config.attends == "divided":
+    if config.attention_type == "divided":
         rows += _attention(config, f"{ours}.time", f"{theirs}.temporal_attention")
         rows += weights_and_biases(f"{ours}.time", theirs, {"norm": "temporal_layernorm", "project": "temporal_dense"})
     return rows
@@ -51,7 +51,7 @@ def keys(config: TimeSformerConfig) -> list[Key]:
         *each_layer(config.n_layers, _layer(config)),
         *weight_and_bias("encoder.final_norm", "timesformer.layernorm"),
     ]
-    if config.attends != "space":
+    if config.attention_type != "space":
         found.append(vectors("encoder.inputs.times.weight", f"{theirs}.time_embeddings", frames, config.d_model))
     return [*found, *(classes(config) if config.head == "classify" else [])]
 
@@ -65,7 +65,7 @@ TABLE = KeyTable(
         *PICTURES,
         ConfigField("n_frames", "num_frames", 8),
         ConfigField(
-            "attends",
+            "attention_type",
             "attention_type",
             "divided_space_time",
             {theirs: ours for ours, theirs in _ATTENDS.items()}.__getitem__,
@@ -78,6 +78,6 @@ TABLE = KeyTable(
     ),
     keys=keys,
     aliases=((r"^(embeddings|encoder|layernorm)\.", r"timesformer.\1."),),
-    leftovers=lambda config: (r"^classifier\.",) if config.head == "base" else (),
+    ignored_keys=lambda config: (r"^classifier\.",) if config.head == "base" else (),
     rename=strip_prefix("timesformer."),
 )

@@ -49,8 +49,8 @@ TABLE = KeyTable(
         ConfigField("padding", "pad_token_id", 1),
     ),
     keys=keys,
-    fixed={"is_decoder": (True,)},
-    inert=frozenset({"add_cross_attention", "classifier_dropout", "encoder_hidden_size"}),
-    leftovers=lambda config: (r"^output_projection\.weight$", r"embed_positions\._float_tensor$", r"version$"),
-    extras=lambda config, today: {"is_decoder": True},
+    required_values={"is_decoder": (True,)},
+    ignored_fields=frozenset({"add_cross_attention", "classifier_dropout", "encoder_hidden_size"}),
+    ignored_keys=lambda config: (r"^output_projection\.weight$", r"embed_positions\._float_tensor$", r"version$"),
+    extra_fields=lambda config, today: {"is_decoder": True},
 )

@@ -71,7 +71,7 @@ TABLE = KeyTable(
         ConfigField("tubelet_size", "tubelet_size", 2),
         ConfigField("qv_bias", "qv_bias", True),
         ConfigField("mean_pooling", "use_mean_pooling", True),
-        ConfigField("normalise_pixels", "norm_pix_loss", True),
+        ConfigField("norm_pix_loss", "norm_pix_loss", True),
         LABELS,
         PROBLEM,
     ),
@@ -81,6 +81,6 @@ TABLE = KeyTable(
         (r"\.attention\.q_bias$", ".attention.query.bias"),
         (r"\.attention\.v_bias$", ".attention.value.bias"),
     ),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix("videomae."),
 )

@@ -134,8 +134,8 @@ TABLE = KeyTable(
     },
     fields=FIELDS,
     keys=keys,
-    inert=frozenset({"encoder_stride"}),
+    ignored_fields=frozenset({"encoder_stride"}),
     aliases=aliases("vit"),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=strip_prefix("vit."),
 )

@@ -82,7 +82,7 @@ _INNER = tuple(
     replace(entry, theirs=f"{INSIDE}.{entry.theirs}")
     for entry in (
         *with_defaults(ENCODER, without=("d_hidden",)),
-        ConfigField("hidden_ratio", "mlp_ratio", 4),
+        ConfigField("mlp_ratio", "mlp_ratio", 4),
         ConfigField("image_size", "image_size", (256, 192), pair, list),
         ConfigField("patch_size", "patch_size", (16, 16), pair, list),
         ConfigField("n_channels", "num_channels", 3),
@@ -97,7 +97,7 @@ TABLE = KeyTable(
     architectures={"VitPoseForPoseEstimation": {}},
     fields=(
         *_INNER,
-        replace(LABELS, ours="n_joints"),
+        replace(LABELS, ours="n_keypoints"),
         ConfigField("scale", "scale_factor", 4),
         ConfigField(
             "decoder",
@@ -108,13 +108,13 @@ TABLE = KeyTable(
         ),
     ),
     keys=keys,
-    inert=frozenset(
+    ignored_fields=frozenset(
         {INSIDE, "backbone", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"}
         | {
             f"{INSIDE}.{name}"
             for name in ("num_experts", "part_features", "out_indices", "out_features", "stage_names")
         }
     ),
-    extras=write_inner,
-    adjust=adjust,
+    extra_fields=write_inner,
+    upgrade_config=adjust,
 )

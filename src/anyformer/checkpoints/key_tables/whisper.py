@@ -91,13 +91,13 @@ TABLE = KeyTable(
         LABELS,
     ),
     keys=keys,
-    fixed={"use_weighted_layer_sum": (False,), "apply_spec_augment": (False,)},
+    required_values={"use_weighted_layer_sum": (False,), "apply_spec_augment": (False,)},
     # Vectors are never scaled whatever scale_embedding says; the rest is about training and about word times.
-    inert=frozenset(
+    ignored_fields=frozenset(
         "scale_embedding num_hidden_layers mask_time_prob mask_time_length mask_time_min_masks mask_feature_prob"
         " mask_feature_length mask_feature_min_masks median_filter_width forced_decoder_ids".split()
     ),
     aliases=((r"^(encoder|decoder)\.", r"model.\1."),),
-    leftovers=ignored_keys,
+    ignored_keys=ignored_keys,
     rename=rename,
 )

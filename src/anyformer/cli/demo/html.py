@@ -22,21 +22,21 @@ MOST = 5  # classes that are shown
 READABLE = 48  # tokens of a translation whose alignment can still be read
 
 
-def input_html(thing: Any) -> str:
+def input_html(inputs: Any) -> str:
     """What a model was given: a picture, a sound, a text, or several."""
-    if isinstance(thing, Path) and thing.suffix in SOUNDS:
-        return f"<audio controls src='{inline(thing.read_bytes(), SOUNDS[thing.suffix])}'></audio>"
-    if isinstance(thing, Path):
-        kind = "png" if thing.suffix == ".png" else "jpeg"
-        return f"<img alt='the input' src='{inline(thing.read_bytes(), f'image/{kind}')}'>"
-    texts = [thing] if isinstance(thing, str) else list(thing)
+    if isinstance(inputs, Path) and inputs.suffix in SOUNDS:
+        return f"<audio controls src='{inline(inputs.read_bytes(), SOUNDS[inputs.suffix])}'></audio>"
+    if isinstance(inputs, Path):
+        kind = "png" if inputs.suffix == ".png" else "jpeg"
+        return f"<img alt='the input' src='{inline(inputs.read_bytes(), f'image/{kind}')}'>"
+    texts = [inputs] if isinstance(inputs, str) else list(inputs)
     return "".join(f"<p>{html.escape(text)}</p>" for text in texts)
 
 
-def answer_html(task: str, thing: Any, answer: Any) -> str:
+def answer_html(task: str, inputs: Any, answer: Any) -> str:
     """What it answered."""
     view = VIEWS.get(task)
-    return text(str(answer)) if view is None else view(thing, answer)
+    return text(str(answer)) if view is None else view(inputs, answer)
 
 
 def text(words: str) -> str:
@@ -48,7 +48,7 @@ def plain(fragment: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", fragment)).split())
 
 
-def bars(thing: Any, answer: Any) -> str:
+def bars(inputs: Any, answer: Any) -> str:
     """Classes by their chances, the likeliest first."""
     scores: Mapping[str, float] = answer.scores
     rows = sorted(scores.items(), key=lambda item: -item[1])[:MOST]
@@ -59,7 +59,7 @@ def bars(thing: Any, answer: Any) -> str:
     return f"<div class='bars'>{shown}</div>"
 
 
-def entities(thing: Any, answer: Any) -> str:
+def entities(inputs: Any, answer: Any) -> str:
     shown = [
         f"<mark>{html.escape(part)}<small>{html.escape(label)}</small></mark>" if label else html.escape(part)
         for part, label in answer.parts()
@@ -67,21 +67,21 @@ def entities(thing: Any, answer: Any) -> str:
     return f"<p class='text'>{''.join(shown)}</p>"
 
 
-def span(thing: Any, answer: Any) -> str:
+def span(inputs: Any, answer: Any) -> str:
     """The answer, and where in the text it stands."""
-    context = thing[1]
+    context = inputs[1]
     inside = html.escape(context[answer.start : answer.end])
     before, after = html.escape(context[: answer.start]), html.escape(context[answer.end :])
     return f"{text(str(answer) or 'no answer')}<p>{before}<mark>{inside}</mark>{after}</p>"
 
 
-def cosine_table(thing: Any, answer: Any) -> str:
+def cosine_table(inputs: Any, answer: Any) -> str:
     """Every sentence beside every other: how near their vectors are, as the cosine."""
     vectors = torch.nn.functional.normalize(answer.float(), dim=1)
     grid = (vectors @ vectors.T).tolist()
     rows = "".join(
         f"<tr><td>{html.escape(sentence)}</td>{''.join(map(_near, row))}</tr>"
-        for sentence, row in zip(thing, grid, strict=True)
+        for sentence, row in zip(inputs, grid, strict=True)
     )
     return f"<p>How near each sentence is to each, 1 = the same:</p><table>{rows}</table>"
 
@@ -91,12 +91,12 @@ def _near(value: float) -> str:
     return f"<td class='n' style='background:color-mix(in srgb,var(--blue) {share}%,transparent)'>{value:.2f}</td>"
 
 
-def points(thing: Any, answer: Any) -> str:
-    people = len(answer.people)
+def points(inputs: Any, answer: Any) -> str:
+    people = len(answer.persons)
     return text(f"{len(answer.names)} points" + (f" of {people} people" if people > 1 else ""))
 
 
-def counted(thing: Any, answer: Any) -> str:
+def counted(inputs: Any, answer: Any) -> str:
     """12 x RBC, 1 x WBC"""
     labels = [one.label for one in answer]
     kinds = sorted(set(labels), key=lambda label: -labels.count(label))
@@ -129,7 +129,7 @@ CAPTIONS = {
 }
 
 
-def picture(task: str, work: Any, thing: Any, answer: Any) -> str:
+def picture(task: str, work: Any, inputs: Any, answer: Any) -> str:
     """The drawing of an answer, where there is one."""
     if task == "translate":
         first = answer.sentences[0] if answer.sentences else answer
@@ -152,7 +152,7 @@ def alignment(work: Any, answer: Any) -> Any:
 
     ends = [] if work.end is None else [work.end]
     source = work.examples([{"source": answer.source}])[0]["input_ids"]
-    target = torch.tensor([[*answer.ids, *ends][: work.max_target]])
+    target = torch.tensor([[*answer.ids, *ends][: work.max_target_length]])
     batch = pad([source], work.tokenizer.pad_id or 0)
     with answering(work.model), look(work.model, "decoder.blocks.*.cross.weights") as seen:
         work.model(**batch, decoder_input_ids=work.model.shift_right(target))
@@ -161,7 +161,7 @@ def alignment(work: Any, answer: Any) -> Any:
 
 
 def pieces(work: Any, ids: Sequence[int]) -> list[str]:
-    return [piece.strip() or "·" for piece in work.tokenizer.pieces(list(ids))]
+    return [piece.strip() or "·" for piece in work.tokenizer.tokens(list(ids))]
 
 
 def figure(drawn: Any) -> str:

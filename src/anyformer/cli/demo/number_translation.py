@@ -302,7 +302,7 @@ def train_settings(settings: DemoSettings) -> TrainSettings:
         optimizer="adam",
         schedule="inverse_sqrt",
         lr=settings.lr,
-        warmup=settings.warmup,
+        warmup_steps=settings.warmup,
         label_smoothing=settings.smoothing,
         seed=settings.seed,
         device="cpu",
@@ -321,7 +321,7 @@ def draw(model: Model, tokenizer: Tokenizer, pairs: list[Pair], answers: list[st
     with torch.inference_mode(), af.look(model, "decoder.blocks.*.cross.weights") as seen:
         model(**source, decoder_input_ids=teacher(target))
     weights = list(seen.values())[-1][0]  # [heads, target, source]
-    labels = tokenizer.pieces(source["input_ids"][0]), tokenizer.pieces(target[0])
+    labels = tokenizer.tokens(source["input_ids"][0]), tokenizer.tokens(target[0])
     title = f"{pair.number:,}: which English word each German word looks at"
     af.plot.alignment(weights, *labels, path, title=title)
     return path

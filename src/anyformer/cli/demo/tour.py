@@ -39,14 +39,14 @@ def tour(out: str | Path = "demo-output") -> Path:
     took = time.perf_counter() - started
     what = "model was" if len(panels) == 1 else "models were"
     summary = f"{len(panels)} {what} put to work on this machine, offline, in {took:.0f} seconds."
-    write_page(page, panels, [model.trouble for model in known if model.trouble is not None], summary)
+    write_page(page, panels, [model.problem for model in known if model.problem is not None], summary)
     print(f"\n{summary}\nThe page, with the pictures: {page}")
     return page
 
 
 def available_models() -> list[PretrainedModel]:
     """The models that can be shown, in the order of the page."""
-    return sorted((model for model in _known() if model.trouble is None and model.example), key=_place)
+    return sorted((model for model in _known() if model.problem is None and model.example), key=_place)
 
 
 def _known() -> list[PretrainedModel]:

@@ -100,33 +100,33 @@ def _bytes(path: Path) -> bytes:
         return stream.read()
 
 
-def as_audio(thing: Any) -> Audio:
+def as_audio(inputs: Any) -> Audio:
     """What a caller may hand in: a file's name, its bytes, (rate, samples), or {"array": …, "sampling_rate": …}."""
-    if isinstance(thing, Audio):
-        return thing
-    if isinstance(thing, (str, PathLike)):
-        return audio_from_file(Path(thing))
-    if isinstance(thing, (bytes, bytearray)):
-        held = bytes(thing)
+    if isinstance(inputs, Audio):
+        return inputs
+    if isinstance(inputs, (str, PathLike)):
+        return audio_from_file(Path(inputs))
+    if isinstance(inputs, (bytes, bytearray)):
+        held = bytes(inputs)
         return Audio("the bytes given", lambda: held)
-    if isinstance(thing, Mapping) and {"array", "sampling_rate"} <= thing.keys():
-        thing = (thing["sampling_rate"], thing["array"])
-    if isinstance(thing, tuple) and len(thing) == 2:
-        if not _is_number(thing[0]) and _is_number(thing[1]):
+    if isinstance(inputs, Mapping) and {"array", "sampling_rate"} <= inputs.keys():
+        inputs = (inputs["sampling_rate"], inputs["array"])
+    if isinstance(inputs, tuple) and len(inputs) == 2:
+        if not _is_number(inputs[0]) and _is_number(inputs[1]):
             raise InputError("Samples are given as (rate, samples), in this order; here the rate comes last.")
-        if _is_number(thing[0]):
-            rate, samples = _rate(thing[0]), _samples(thing[1])
+        if _is_number(inputs[0]):
+            rate, samples = _rate(inputs[0]), _samples(inputs[1])
             return Audio("the samples given", lambda: (rate, samples))
     raise InputError(
-        f"A sound is a file's name, its bytes, or (rate, samples); a {type(thing).__name__} was given, which does not"
+        f"A sound is a file's name, its bytes, or (rate, samples); a {type(inputs).__name__} was given, which does not"
         " say its rate."
     )
 
 
-def _is_number(thing: Any) -> bool:
-    if isinstance(thing, (np.ndarray, Tensor)):
-        return not thing.ndim
-    return type(thing) is not bool and isinstance(thing, Real)
+def _is_number(inputs: Any) -> bool:
+    if isinstance(inputs, (np.ndarray, Tensor)):
+        return not inputs.ndim
+    return type(inputs) is not bool and isinstance(inputs, Real)
 
 
 def _rate(given: Any) -> int:

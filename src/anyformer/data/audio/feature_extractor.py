@@ -21,7 +21,7 @@ from anyformer.schema import Range, check_fields
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"  # the second holds the first in newer folders
 FRAME, HOP = 400, 160  # samples, in everything published for 16,000 a second
 KINDS = {"ASTFeatureExtractor": "kaldi", "WhisperFeatureExtractor": "whisper"}
-MOST = {"rate": 10**6, "n_mels": 1024, "n_frames": 200_000, "hop": 2**16, "size": 2**16}
+MOST = {"sampling_rate": 10**6, "n_mels": 1024, "n_frames": 200_000, "hop_length": 2**16, "n_fft": 2**16}
 SAMPLES = 10**8  # at a time: 100 minutes of speech
 # What stands in the file and is computed with before it is a setting.
 SAID: Mapping[str, Any] = {
@@ -46,12 +46,12 @@ class AudioFeatureExtractor(Settings):
     "whisper": [B, mels, frames], the wave filled with silence up to `n_frames` first."""
 
     kind: Literal["kaldi", "whisper"] = "kaldi"
-    rate: int = 16_000
+    sampling_rate: int = 16_000
     n_mels: int = 128
     n_frames: int = 1024
-    hop: int = HOP
-    size: int = FRAME
-    normalise: bool = True
+    hop_length: int = HOP
+    n_fft: int = FRAME
+    do_normalize: bool = True
     mean: float = AUDIOSET[0]
     std: float = AUDIOSET[1]
 
@@ -59,9 +59,9 @@ class AudioFeatureExtractor(Settings):
         for name, most in MOST.items():
             value = getattr(self, name)
             self.require(0 < value <= most, f"{name} is {value}; it must be above 0 and at most {most:,}.")
-        samples = self.n_frames * self.hop
+        samples = self.n_frames * self.hop_length
         self.require(samples <= SAMPLES, f"it hears {samples:,} samples at a time; the most is {SAMPLES:,}.")
-        fixed = self.kind == "whisper" or (self.hop, self.size) == (HOP, FRAME)
+        fixed = self.kind == "whisper" or (self.hop_length, self.n_fft) == (HOP, FRAME)
         self.require(fixed, f"Kaldi's frames are {FRAME} samples long, {HOP} apart.")
 
     @property
@@ -72,31 +72,31 @@ class AudioFeatureExtractor(Settings):
     @property
     def seconds(self) -> float:
         """How much sound one row holds."""
-        return self.n_frames * self.hop / self.rate
+        return self.n_frames * self.hop_length / self.sampling_rate
 
     def __call__(self, waves: Sequence[Tensor]) -> Tensor:
         """Features of waves [n] at `rate`."""
         if self.kind == "whisper":
-            return whisper_log_mel(self._fill(waves), self.rate, self.n_mels, self.size, self.hop)
+            return whisper_log_mel(self._fill(waves), self.sampling_rate, self.n_mels, self.n_fft, self.hop_length)
         return torch.stack([self._kaldi(wave) for wave in waves])
 
-    def whole(self, wave: Tensor) -> Tensor:
+    def extract_all(self, wave: Tensor) -> Tensor:
         """[mels, frames] of a wave of any length, for a model that hears it window by window."""
-        return whisper_log_mel(wave[None], self.rate, self.n_mels, self.size, self.hop)[0]
+        return whisper_log_mel(wave[None], self.sampling_rate, self.n_mels, self.n_fft, self.hop_length)[0]
 
     def _fill(self, waves: Sequence[Tensor]) -> Tensor:
-        samples = self.n_frames * self.hop
+        samples = self.n_frames * self.hop_length
         return torch.stack([F.pad(wave[:samples], (0, samples - min(len(wave), samples))) for wave in waves])
 
     def _kaldi(self, wave: Tensor) -> Tensor:
         if len(wave) < FRAME:
             raise InputError(
                 f"A sound of {len(wave)} samples is too short: the model looks at {FRAME} at a time,"
-                f" {1000 * FRAME / self.rate:.0f} ms."
+                f" {1000 * FRAME / self.sampling_rate:.0f} ms."
             )
-        logs = kaldi_log_mel(wave, self.rate, self.n_mels)[: self.n_frames]
+        logs = kaldi_log_mel(wave, self.sampling_rate, self.n_mels)[: self.n_frames]
         logs = F.pad(logs, (0, 0, 0, self.n_frames - len(logs)))
-        return (logs - self.mean) / (2 * self.std) if self.normalise else logs
+        return (logs - self.mean) / (2 * self.std) if self.do_normalize else logs
 
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> AudioFeatureExtractor | None:
@@ -119,10 +119,10 @@ class AudioFeatureExtractor(Settings):
     def _ast(cls, held: Mapping[str, Any]) -> AudioFeatureExtractor:
         mean, std = held.get("mean", AUDIOSET[0]), held.get("std", AUDIOSET[1])
         return cls(
-            rate=held.get("sampling_rate", 16_000),
+            sampling_rate=held.get("sampling_rate", 16_000),
             n_mels=held.get("num_mel_bins", 128),
             n_frames=held.get("max_length", 1024),
-            normalise=held.get("do_normalize", True),
+            do_normalize=held.get("do_normalize", True),
             mean=mean,
             std=std,
         )
@@ -135,28 +135,31 @@ class AudioFeatureExtractor(Settings):
         rate, hop = held.get("sampling_rate", 16_000), held.get("hop_length", HOP)
         return cls(
             kind="whisper",
-            rate=rate,
+            sampling_rate=rate,
             n_mels=held.get("feature_size", 80),
             n_frames=held.get("n_frames") or held.get("chunk_length", 30) * rate // hop,
-            hop=hop,
-            size=held.get("n_fft", FRAME),
+            hop_length=hop,
+            n_fft=held.get("n_fft", FRAME),
         )
 
     def write(self) -> dict[str, bytes]:
         """The small file that the published class reads."""
-        common = {"sampling_rate": self.rate, "padding_side": "right", "padding_value": 0.0}
+        common = {"sampling_rate": self.sampling_rate, "padding_side": "right", "padding_value": 0.0}
         if self.kind == "kaldi":
             held = {
                 **{"feature_extractor_type": "ASTFeatureExtractor", "feature_size": 1},
-                **{"num_mel_bins": self.n_mels, "max_length": self.n_frames, "do_normalize": self.normalise},
+                **{"num_mel_bins": self.n_mels, "max_length": self.n_frames, "do_normalize": self.do_normalize},
                 **{"mean": self.mean, "std": self.std},
             }
         else:
-            whole = self.n_frames * self.hop % self.rate == 0
+            whole = self.n_frames * self.hop_length % self.sampling_rate == 0
             held = {
                 **{"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": self.n_mels},
-                **{"chunk_length": -(-self.n_frames * self.hop // self.rate), "hop_length": self.hop},
-                **{"n_fft": self.size},
+                **{
+                    "chunk_length": -(-self.n_frames * self.hop_length // self.sampling_rate),
+                    "hop_length": self.hop_length,
+                },
+                **{"n_fft": self.n_fft},
                 **({} if whole else {"n_frames": self.n_frames}),  # theirs counts whole seconds alone
             }
         text = json.dumps({**common, **held, "return_attention_mask": False}, indent=2, sort_keys=True)

@@ -39,16 +39,16 @@ class AudioArchive(Archive):
     def names(self) -> list[str]:
         return sorted(name for name in self.files if is_audio(name))
 
-    def find_sound(self, name: str) -> Audio | None:
+    def find_audio(self, name: str) -> Audio | None:
         if self.archive is None:
             path = self.path / name
             return audio_from_file(path) if os.path.isfile(path) else None  # which no name makes fail
         if name in self.archive.NameToInfo:
-            return self.sound(name)
+            return self.audio(name)
         end = self._by_end.get(name.rpartition("/")[2])
-        return self.sound(end) if end is not None and end.endswith(name.lstrip("./")) else None
+        return self.audio(end) if end is not None and end.endswith(name.lstrip("./")) else None
 
-    def sound(self, name: str) -> Audio:
+    def audio(self, name: str) -> Audio:
         archive = self.archive
         if archive is None:
             return audio_from_file(self.path / name)
@@ -61,14 +61,14 @@ def read_audio(
     format: str | None = None,
     header: bool | None = None,
     names: Iterable[str] = (),
-    sound: str | None = None,
+    audio: str | None = None,
 ) -> Rows:
     """Rows of whatever is given; `sound` is the column that names sounds, where it has an unusual name."""
     found = expand_paths(paths)
     lists = [path for path in found if path.is_file() and _kind(path) in TABLES]
     places = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
     if lists:
-        parts: list[Rows] = [_table(path, places, format, header, [*names, *AUDIO_COLUMNS], sound) for path in lists]
+        parts: list[Rows] = [_table(path, places, format, header, [*names, *AUDIO_COLUMNS], audio) for path in lists]
     else:
         parts = [_place(AudioArchive(path)) for path in places]
     alone = [path for path in found if path.is_file() and is_audio(str(path))]
@@ -99,8 +99,8 @@ def _place(place: AudioArchive) -> Rows:
         depth += 1  # one folder that holds all others says nothing
     inside = [name for name in names if name.count("/") > depth]
     if not inside:
-        return _listed(place, names, [{"sound": place.sound(name)} for name in names])
-    rows = [{"sound": place.sound(name), "label": name.split("/")[depth]} for name in inside]
+        return _listed(place, names, [{"sound": place.audio(name)} for name in names])
+    rows = [{"sound": place.audio(name), "label": name.split("/")[depth]} for name in inside]
     return _listed(place, inside, rows)
 
 
@@ -124,27 +124,27 @@ def _table(
     format: str | None,
     header: bool | None,
     names: Sequence[str],
-    sound: str | None,
+    audio: str | None,
 ) -> Rows:
     """Rows of a table whose names of sounds become sounds; every one must be there."""
     rows = read(path, format=format, header=header, names=names)
-    column = sound if sound is not None else _column(rows)
-    rows.need(column)
+    column = audio if audio is not None else _column(rows)
+    rows.require_column(column)
     searched = [AudioArchive(one) for one in (places or beside(path))]
 
     def make(i: int) -> Row:
         row = dict(rows.row(i))
         named = row.pop(column)
-        found = next((one for place in searched if (one := place.find_sound(str(named))) is not None), None)
+        found = next((one for place in searched if (one := place.find_audio(str(named))) is not None), None)
         if found is None:
             looked = ", ".join(str(place.path) for place in searched)
-            raise DataError(f'{rows.where(i)}, names the sound "{named}", which is not in {looked}.')
+            raise DataError(f'{rows.location(i)}, names the sound "{named}", which is not in {looked}.')
         return {"sound": found, **row}
 
     for i in range(len(rows)):
         make(i)
     digest = rows.fingerprint + "|".join(place.digest for place in searched if place.archive is not None)
-    return ImageRows(rows.path, len(rows), make, rows.where, digest, rows.about)
+    return ImageRows(rows.path, len(rows), make, rows.location, digest, rows.metadata)
 
 
 def _column(rows: Rows) -> str:

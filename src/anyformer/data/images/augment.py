@@ -29,10 +29,10 @@ Batch = dict[str, Tensor]
 AFFINE_OPS = ("rotate", "shear_x", "shear_y", "move_x", "move_y")
 COLOR_OPS = (
     "nothing",
-    "stretch",
-    "equalise",
-    "solarise",
-    "posterise",
+    "autocontrast",
+    "equalize",
+    "solarize",
+    "posterize",
     "saturation",
     "contrast",
     "brightness",
@@ -52,28 +52,28 @@ class Augmentation(Settings):
     )
     pad: float = 0.0  # a picture is moved by up to this share of its sides, what is missing is grey
     flip: float = 0.0  # the chance that left and right change places
-    turn: float = 0.0  # degrees by which a picture is turned at most, to either side
-    operations: int = 0  # changes drawn from RandAugment's set (Cubuk et al. 2020), each made to half of the pictures
-    magnitude: float = 0.9  # how strong they are, 0 to 1
-    jitter: float = 0.0  # brightness, contrast and saturation change by up to this share
-    erase: float = 0.0  # the chance that a rectangle becomes noise (Zhong et al. 2020)
-    mixup: float = 0.0  # two pictures laid over each other, their shares from a beta distribution (Zhang et al. 2018)
-    cutmix: float = 0.0  # a rectangle of another picture, its area from a beta distribution (Yun et al. 2019)
-    mixed: float = 1.0  # the share of pictures that either happens to
+    rotate: float = 0.0  # maximum rotation in degrees, in either direction
+    randaugment_ops: int = 0  # operations drawn from RandAugment (Cubuk et al. 2020), each on half of the images
+    magnitude: float = 0.9  # their strength, 0 to 1
+    color_jitter: float = 0.0  # maximum relative change of brightness, contrast and saturation
+    random_erasing: float = 0.0  # probability that a rectangle is replaced by noise (Zhong et al. 2020)
+    mixup: float = 0.0  # alpha of the beta distribution for blending two images (Zhang et al. 2018); 0 disables it
+    cutmix: float = 0.0  # alpha of the distribution of a pasted rectangle's area (Yun et al. 2019); 0 disables it
+    mix_prob: float = 1.0  # probability that an image is mixed at all
 
     def check(self) -> None:
-        for name in ("pad", "flip", "magnitude", "jitter", "erase", "mixed"):
+        for name in ("pad", "flip", "magnitude", "color_jitter", "random_erasing", "mix_prob"):
             value = getattr(self, name)
             self.require(0 <= value <= 1, f"{name} is {value}; it must be from 0 to 1.")
-        self.require(0 <= self.turn <= 180, f"turn is {self.turn}; it must be from 0 to 180.")
-        for name in ("operations", "mixup", "cutmix"):
+        self.require(0 <= self.rotate <= 180, f"rotate is {self.rotate}; it must be from 0 to 180.")
+        for name in ("randaugment_ops", "mixup", "cutmix"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         good = self.crop is None or (len(self.crop) == 2 and 0 < self.crop[0] <= self.crop[1])
         self.require(good, f"crop is {self.crop}; it takes two shares of the area, such as 0.08, 1.")
 
     @property
-    def moves(self) -> bool:
-        return self.crop is not None or self.pad > 0 or self.flip > 0 or self.turn > 0 or self.operations > 0
+    def is_geometric(self) -> bool:
+        return self.crop is not None or self.pad > 0 or self.flip > 0 or self.rotate > 0 or self.randaugment_ops > 0
 
 
 def augment(
@@ -99,7 +99,7 @@ def sample_parameters(pixels: Tensor, settings: Augmentation, generator: Generat
     """Everything that is left to chance."""
     n, device = len(pixels), pixels.device
     drawn = {"numbers": torch.rand(DRAWS, n, generator=generator, device=device)}
-    if settings.erase:
+    if settings.random_erasing:
         drawn["noise"] = torch.randn(pixels.shape, generator=generator, device=device)
     if settings.mixup:
         drawn["overlay"] = beta(settings.mixup, n, generator, device)
@@ -112,9 +112,9 @@ def apply_augmentation(batch: Batch, drawn: Batch, settings: Augmentation, swaps
     """What follows from the draws: a function and nothing else."""
     pixels = batch["pixels"].float()
     draws = iter(drawn["numbers"].unbind())
-    chosen = [_choose(next(draws), next(draws), settings) for _ in range(settings.operations)]
+    chosen = [_choose(next(draws), next(draws), settings) for _ in range(settings.randaugment_ops)]
     result = dict(batch)
-    if settings.moves:
+    if settings.is_geometric:
         height, width = (torch.full_like(drawn["numbers"][0], side) for side in pixels.shape[-2:])
         sizes = batch["sizes"].float() if "sizes" in batch else torch.stack([height, width], dim=1)
         flips = next(draws) < settings.flip
@@ -125,10 +125,10 @@ def apply_augmentation(batch: Batch, drawn: Batch, settings: Augmentation, swaps
         result |= transform_targets(batch, maps, sizes, flips, swaps)
     for kind, strength in chosen:
         pixels = apply_ops(pixels, kind, COLOR_OPS, strength)
-    if settings.jitter:
-        pixels = jitter(pixels, settings.jitter, [next(draws) for _ in range(3)])
-    if settings.erase:
-        pixels = erase(pixels, settings.erase, draws, drawn["noise"])
+    if settings.color_jitter:
+        pixels = jitter(pixels, settings.color_jitter, [next(draws) for _ in range(3)])
+    if settings.random_erasing:
+        pixels = erase(pixels, settings.random_erasing, draws, drawn["noise"])
     result["pixels"] = pixels
     return mix(result, settings, draws, drawn) if settings.mixup or settings.cutmix else result
 
@@ -155,8 +155,8 @@ def compose(
         maps = compose_affine(affine(torch.ones_like(height), x=across.round(), y=down.round()), maps)
     side = torch.where(flips, -1.0, 1.0)
     maps = compose_affine(affine(side, torch.ones_like(side), x=torch.where(flips, width, 0.0)), maps)
-    if settings.turn:
-        angle = (2 * next(draws) - 1) * math.radians(settings.turn)
+    if settings.rotate:
+        angle = (2 * next(draws) - 1) * math.radians(settings.rotate)
         maps = compose_affine(_about(affine(angle.cos(), xy=-angle.sin(), yx=angle.sin()), height, width), maps)
     for kind, strength in chosen:
         maps = compose_affine(_move(kind - len(COLOR_OPS), strength, height, width), maps)
@@ -298,10 +298,10 @@ def rectangle(high: Tensor, wide: Tensor, middle_y: Tensor, middle_x: Tensor, he
     return ((down - middle_y).abs() < high / 2) & ((across - middle_x).abs() < wide / 2)
 
 
-def erase(pixels: Tensor, chance: float, draws: Iterator[Tensor], noise: Tensor) -> Tensor:
+def erase(pixels: Tensor, rng: float, draws: Iterator[Tensor], noise: Tensor) -> Tensor:
     """Noise in a rectangle of 2% to a third of the area."""
     height, width = pixels.shape[-2:]
-    hit = next(draws) < chance
+    hit = next(draws) < rng
     area = 0.02 + (1 / 3 - 0.02) * next(draws)
     aspect = torch.exp((2 * next(draws) - 1) * math.log(10 / 3))
     high, wide = ((area * aspect).sqrt().clamp(max=1) * height, (area / aspect).sqrt().clamp(max=1) * width)
@@ -334,7 +334,7 @@ def mix(batch: Batch, settings: Augmentation, draws: Iterator[Tensor], drawn: Ba
     weight = overlay.view(-1, 1, 1, 1)
     laid = weight * pixels + (1 - weight) * other
     mixed = torch.where(cuts.view(-1, 1, 1, 1), patched, laid)
-    if settings.mixed < 1:
-        alone = next(draws) >= settings.mixed
+    if settings.mix_prob < 1:
+        alone = next(draws) >= settings.mix_prob
         mixed, share = torch.where(alone.view(-1, 1, 1, 1), pixels, mixed), share.masked_fill(alone, 1.0)
     return {**batch, "pixels": mixed, "other_labels": batch["labels"].flip(0), "share": share}

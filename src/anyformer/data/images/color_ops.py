@@ -106,10 +106,10 @@ def equalize(pixels: Tensor, strength: Tensor) -> Tensor:
 
 
 CHANGES: dict[str, Change] = {
-    "stretch": autocontrast,
-    "equalise": equalize,
-    "solarise": solarize,
-    "posterise": posterize,
+    "autocontrast": autocontrast,
+    "equalize": equalize,
+    "solarize": solarize,
+    "posterize": posterize,
     "saturation": saturation,
     "contrast": contrast,
     "brightness": brightness,

@@ -68,15 +68,15 @@ class ImageFile:
         return cls(name, lambda: io.BytesIO(content()))
 
     @classmethod
-    def of(cls, thing: Any, name: str = "the picture given") -> ImageFile:
+    def of(cls, inputs: Any, name: str = "the picture given") -> ImageFile:
         """A path, bytes, an array [rows, columns(, channels)] or a PIL image."""
-        if isinstance(thing, ImageFile):
-            return thing
-        if isinstance(thing, (str, PathLike)):
-            return cls.file(thing)
-        if isinstance(thing, bytes):
-            return cls.packed(name, lambda: thing)
-        return cls(name, lambda: thing)
+        if isinstance(inputs, ImageFile):
+            return inputs
+        if isinstance(inputs, (str, PathLike)):
+            return cls.file(inputs)
+        if isinstance(inputs, bytes):
+            return cls.packed(name, lambda: inputs)
+        return cls(name, lambda: inputs)
 
     def open(self, mode: str = "RGB", least: tuple[int, int] | None = None) -> Image:
         """In "RGB" or "L". A JPEG that is several times as large as `least` (rows, columns) may come smaller than it
@@ -211,11 +211,11 @@ def _eight_bits(values: Any) -> Array:
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 
-def _in_memory(thing: Any, name: str, mode: str) -> Any:
+def _in_memory(inputs: Any, name: str, mode: str) -> Any:
     PIL = pillow()  # noqa: N806
-    if isinstance(thing, PIL.Image.Image):
-        return convert(_turn(thing), mode)
-    values = np.asarray(thing)
+    if isinstance(inputs, PIL.Image.Image):
+        return convert(_turn(inputs), mode)
+    values = np.asarray(inputs)
     if values.ndim == 3 and values.shape[0] in (1, 3, 4) and values.shape[2] not in (1, 3, 4):
         values = values.transpose(1, 2, 0)
     if values.ndim == 3 and values.shape[2] == 1:

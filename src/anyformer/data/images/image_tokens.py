@@ -28,7 +28,7 @@ class PixelIntensities:
     size: tuple[int, int]
     raster: Raster
     values: int = 256
-    figure: str = "bits_per_dimension"
+    metric_name: str = "bits_per_dimension"
 
     @property
     def start(self) -> int:
@@ -56,7 +56,7 @@ class PixelIntensities:
         levels = (flat * 255 / (self.values - 1)).round() if self.values != 256 else flat
         return levels.to(torch.uint8).view(-1, self.raster.depth, *self.size)
 
-    def given(self, share: float) -> int:
+    def prefix_length(self, share: float) -> int:
         """How many tokens the upper `share` of a picture is, in whole rows (of blocks, where it is written so)."""
         rows = int(self.size[0] * share + 1e-9) // self.raster.rows * self.raster.rows
         return rows * self.size[1] * self.raster.depth
@@ -67,12 +67,12 @@ class ColorPalette:
     """The nearest of `colours` [n, 3], from -1 to 1, for each pixel, row by row. What lies between them is lost."""
 
     size: tuple[int, int]
-    colours: Tensor
-    figure: str = "bits_per_code"
+    colors: Tensor
+    metric_name: str = "bits_per_code"
 
     @property
     def start(self) -> int:
-        return len(self.colours)
+        return len(self.colors)
 
     @property
     def length(self) -> int:
@@ -80,13 +80,13 @@ class ColorPalette:
 
     def encode(self, pixels: Tensor) -> Tensor:
         values = scaled(pixels).flatten(2).transpose(1, 2).reshape(-1, 3)
-        return nearest_color(values, self.colours.to(values)).view(len(pixels), -1)
+        return nearest_color(values, self.colors.to(values)).view(len(pixels), -1)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        pixels = (127.5 * (self.colours.to(tokens.device)[tokens] + 1)).round().clamp(0, 255)
+        pixels = (127.5 * (self.colors.to(tokens.device)[tokens] + 1)).round().clamp(0, 255)
         return pixels.to(torch.uint8).transpose(1, 2).reshape(-1, 3, *self.size)
 
-    def given(self, share: float) -> int:
+    def prefix_length(self, share: float) -> int:
         return int(self.size[0] * share + 1e-9) * self.size[1]
 
     @classmethod
@@ -104,7 +104,7 @@ class ColorPalette:
         """A preprocessor_config.json with these colours in it, as transformers' ImageGPT has them."""
         said = parse_object(config, "preprocessor_config.json")
         said |= {"image_processor_type": "ImageGPTImageProcessor", "do_color_quantize": True}
-        return (json.dumps({**said, "clusters": self.colours.tolist()}) + "\n").encode()
+        return (json.dumps({**said, "clusters": self.colors.tolist()}) + "\n").encode()
 
     @classmethod
     def fit(cls, pixels: Tensor, n: int, size: tuple[int, int], seed: int = 0) -> ColorPalette:
@@ -131,10 +131,10 @@ def scaled(pixels: Tensor) -> Tensor:
     return (pixels.float() - 127.5) / 127.5
 
 
-def nearest_color(values: Tensor, colours: Tensor) -> Tensor:
+def nearest_color(values: Tensor, colors: Tensor) -> Tensor:
     """|a - b|² as a² - 2ab + b², as transformers computes it, so that ties fall alike."""
     found = []
     for some in values.split(CHUNK):
-        distance = some.square().sum(1)[:, None] - 2 * (some @ colours.T) + colours.square().sum(1)[None, :]
+        distance = some.square().sum(1)[:, None] - 2 * (some @ colors.T) + colors.square().sum(1)[None, :]
         found.append(distance.argmin(dim=1))
     return torch.cat(found)

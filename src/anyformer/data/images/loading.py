@@ -91,7 +91,7 @@ class DecodedImages(LazyExamples):
         except UnreadableError:
             raise  # which names the file
         except Error as error:
-            raise type(error)(f"{self.source.where(i)}: {error}") from None
+            raise type(error)(f"{self.source.location(i)}: {error}") from None
         self._keep(i, made)
         return made
 

@@ -1,7 +1,7 @@
 """How a picture becomes pixel_values: resized, cropped, rescaled, normalised, padded. All of it is data, read from and
 written to preprocessor_config.json, and gives the numbers that transformers' own processors give.
 
-The first half (`place`) works on one picture on the CPU and leaves 8-bit pixels; the second (`normalise`) on a batch of
+The first half (`place`) works on one picture on the CPU and leaves 8-bit pixels; the second (`normalize`) on a batch of
 them, wherever it is. Between the two there is room for augmentation.
 """
 
@@ -37,7 +37,7 @@ class ResizeTransform:
     scale: tuple[float, float]  # rows, columns
     offset: tuple[float, float]
     size: tuple[int, int]  # of what the model sees
-    before: tuple[int, int]  # of the picture
+    original_size: tuple[int, int]  # of the picture
 
     def points(self, points: Any) -> NDArray[np.float32]:
         """[..., x, y, more]"""
@@ -67,9 +67,9 @@ class ImageProcessor(Settings):
     or else the picture shrinks or grows to fit into `within`. Sizes are rows, columns."""
 
     size: tuple[int, ...] | None = None
-    shortest: int | None = None
-    longest: int | None = None
-    within: tuple[int, ...] | None = None
+    shortest_edge: int | None = None
+    longest_edge: int | None = None
+    max_size: tuple[int, ...] | None = None
     resample: int = BILINEAR
     crop: tuple[int, ...] | None = None
     rescale: float | None = 1 / 255
@@ -80,11 +80,11 @@ class ImageProcessor(Settings):
     channels: int = 3
 
     def check(self) -> None:
-        for name in ("size", "within", "crop", "pad_size"):
+        for name in ("size", "max_size", "crop", "pad_size"):
             value = getattr(self, name)
             self.require(value is None or (len(value) == 2 and min(value) > 0), f"{name} is {value}; it is two sizes.")
             self.require(value is None or value[0] * value[1] <= LARGEST_AREA, f"{name} is {value}, which is too much.")
-        for name in ("shortest", "longest"):
+        for name in ("shortest_edge", "longest_edge"):
             value = getattr(self, name)
             self.require(value is None or 0 < value**2 <= LARGEST_AREA, f"{name} is {value}, which is too much.")
         self.require(
@@ -98,7 +98,8 @@ class ImageProcessor(Settings):
             )
         self.require(self.std is None or min(self.std) > 0, f"std is {self.std}; it must be above 0.")
         self.require(
-            self.longest is None or self.shortest is not None, "longest says how far shortest may go, which is not set."
+            self.longest_edge is None or self.shortest_edge is not None,
+            "longest says how far shortest may go, which is not set.",
         )
 
     @property
@@ -113,7 +114,7 @@ class ImageProcessor(Settings):
 
     # One picture.
 
-    def place(self, image: Any) -> tuple[Array, ResizeTransform]:
+    def resize(self, image: Any) -> tuple[Array, ResizeTransform]:
         """A PIL image as 8-bit pixels [channels, rows, columns], resized and cropped."""
         before = original_size(image)
         height, width = self.target(before)
@@ -129,7 +130,7 @@ class ImageProcessor(Settings):
         scale = height / before[0], width / before[1]
         return np.ascontiguousarray(pixels), ResizeTransform(scale, offset, pixels.shape[1:], before)
 
-    def place_mask(self, mask: Any, fill: int = 0) -> NDArray[Any]:
+    def resize_mask(self, mask: Any, fill: int = 0) -> NDArray[Any]:
         """Classes of pixels (a PIL image, or an array [rows, columns]), placed as the picture was, by the nearest."""
         from anyformer.data.images.image_file import pillow
 
@@ -145,10 +146,10 @@ class ImageProcessor(Settings):
         height, width = before
         if self.size is not None:
             return self.size[0], self.size[1]
-        if self.shortest is not None:
-            return _by_shortest(before, self.shortest, self.longest)
-        if self.within is not None:
-            rows, columns = self.within
+        if self.shortest_edge is not None:
+            return _by_shortest(before, self.shortest_edge, self.longest_edge)
+        if self.max_size is not None:
+            rows, columns = self.max_size
             if rows * width <= columns * height:  # whichever edge is at its limit gets it to the pixel
                 return rows, max(width * rows // height, 1)
             return max(height * columns // width, 1), columns
@@ -156,7 +157,7 @@ class ImageProcessor(Settings):
 
     # A batch.
 
-    def normalise(self, pixels: Tensor, sizes: Tensor | None = None) -> dict[str, Tensor]:
+    def normalize(self, pixels: Tensor, sizes: Tensor | None = None) -> dict[str, Tensor]:
         """pixel_values [B, C, H, W] of pixels from 0 to 255; where pictures are padded, zeros beyond their `sizes`
         [B, 2], and pixel_mask [B, H, W] with 1 where a picture is."""
         values = pixels.float()
@@ -168,7 +169,7 @@ class ImageProcessor(Settings):
         inside = valid_pixels(sizes, pixels.shape[-2], pixels.shape[-1])
         return {"pixel_values": values * inside.unsqueeze(1), "pixel_mask": inside.long()}
 
-    def denormalise(self, values: Tensor) -> Tensor:
+    def denormalize(self, values: Tensor) -> Tensor:
         """pixel_values back to pixels 0 … 255, 8 bits: for whoever looks at what a model made."""
         values = values.float()
         if self.mean is not None and self.std is not None:
@@ -189,8 +190,8 @@ class ImageProcessor(Settings):
 
     def __call__(self, images: Sequence[Any]) -> dict[str, Tensor]:
         """PIL images -> pixel_values (and pixel_mask)."""
-        stacked = self.stack([self.place(image)[0] for image in images])
-        return self.normalise(stacked["pixels"], stacked.get("sizes"))
+        stacked = self.stack([self.resize(image)[0] for image in images])
+        return self.normalize(stacked["pixels"], stacked.get("sizes"))
 
     # As a file.
 
@@ -207,14 +208,14 @@ class ImageProcessor(Settings):
         config: dict[str, Any] = {"image_processor_type": "DetrImageProcessor" if self.pad else "ViTImageProcessor"}
         if self.crop is not None:
             config["image_processor_type"] = "DeiTImageProcessor" if self.size is not None else "CLIPImageProcessor"
-        config["do_resize"] = self.size is not None or self.shortest is not None or self.within is not None
+        config["do_resize"] = self.size is not None or self.shortest_edge is not None or self.max_size is not None
         if self.size is not None:
             config["size"] = {"height": self.size[0], "width": self.size[1]}
-        elif self.shortest is not None:
-            longest = {} if self.longest is None else {"longest_edge": self.longest}
-            config["size"] = {"shortest_edge": self.shortest, **longest}
-        elif self.within is not None:
-            config["size"] = {"max_height": self.within[0], "max_width": self.within[1]}
+        elif self.shortest_edge is not None:
+            longest = {} if self.longest_edge is None else {"longest_edge": self.longest_edge}
+            config["size"] = {"shortest_edge": self.shortest_edge, **longest}
+        elif self.max_size is not None:
+            config["size"] = {"max_height": self.max_size[0], "max_width": self.max_size[1]}
         config |= {"resample": self.resample, "do_center_crop": self.crop is not None}
         config |= {"do_rescale": self.rescale is not None, "rescale_factor": self.rescale}
         config |= {"do_normalize": self.mean is not None, "image_mean": self.mean, "image_std": self.std}
@@ -332,7 +333,7 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if said.get("do_resize", True):
         ours |= _read_size(said, square=kind not in ("Detr", "ConditionalDetr", "CLIP", "ConvNext", "ViTHybrid"))
     if kind == "ConvNext":
-        ours |= _convnext(ours.pop("shortest"), float(said["crop_pct"])) if "shortest" in ours else {}
+        ours |= _convnext(ours.pop("shortest_edge"), float(said["crop_pct"])) if "shortest_edge" in ours else {}
     elif said.get("do_center_crop"):
         ours["crop"] = _pair(said["crop_size"])
     ours["rescale"] = float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else None
@@ -357,9 +358,9 @@ def _read_size(said: Mapping[str, Any], square: bool) -> dict[str, Any]:
     if "height" in size:
         return {"size": _pair(size)}
     if "shortest_edge" in size:
-        return {"shortest": int(size["shortest_edge"]), "longest": size.get("longest_edge")}
+        return {"shortest_edge": int(size["shortest_edge"]), "longest_edge": size.get("longest_edge")}
     if "max_height" in size:
-        return {"within": (int(size["max_height"]), int(size["max_width"]))}
+        return {"max_size": (int(size["max_height"]), int(size["max_width"]))}
     raise ConfigError(f'"size" is {size}, which is not supported.')
 
 
@@ -375,4 +376,4 @@ def _convnext(size: int, share: float) -> dict[str, Any]:
     """Small pictures are cut out of ones somewhat larger; large ones are squeezed into a square."""
     if size >= 384:
         return {"size": (size, size)}
-    return {"shortest": int(size / share), "crop": (size, size)}
+    return {"shortest_edge": int(size / share), "crop": (size, size)}

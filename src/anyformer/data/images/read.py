@@ -56,7 +56,7 @@ class ImageRows(Rows):
             raise DataError(f"{path} has no pictures.")
         self.path, self._n, self._make, self._at = path, n, make, at
         self.fingerprint = hashlib.blake2b(fingerprint.encode(), digest_size=16).hexdigest()
-        self.about = dict(about or {})
+        self.metadata = dict(about or {})
         self.columns = tuple(make(0))
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class ImageRows(Rows):
     def row(self, i: int) -> Row:
         return self._make(i)
 
-    def where(self, i: int) -> str:
+    def location(self, i: int) -> str:
         return self._at(i)
 
 
@@ -87,11 +87,11 @@ class JoinedImageRows(Rows):
         self.columns = tuple(name for name in parts[0].columns if all(name in part.columns for part in parts))
         self.path = f"{parts[0].path} and {len(parts) - 1} more"
         self.fingerprint = hashlib.blake2b("".join(p.fingerprint for p in parts).encode(), digest_size=16).hexdigest()
-        self.about = {name: value for part in reversed(parts) for name, value in part.about.items()}
+        self.metadata = {name: value for part in reversed(parts) for name, value in part.metadata.items()}
         self.has_files = any(part.has_files for part in parts)
-        labels = [label for part in parts for label in part.about.get("labels", ())]
+        labels = [label for part in parts for label in part.metadata.get("labels", ())]
         if labels:
-            self.about["labels"] = list(dict.fromkeys(labels))
+            self.metadata["labels"] = list(dict.fromkeys(labels))
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -104,9 +104,9 @@ class JoinedImageRows(Rows):
         part, place = self._find(i)
         return part.row(place)
 
-    def where(self, i: int) -> str:
+    def location(self, i: int) -> str:
         part, place = self._find(i)
-        return part.where(place)
+        return part.location(place)
 
 
 def read_images(
@@ -196,7 +196,7 @@ def read_place(place: Archive) -> Rows:
         return _plain(place)
 
     def make(i: int) -> Row:
-        return {"image": place.picture(names[i]), "label": names[i].split("/")[depth]}
+        return {"image": place.image(names[i]), "label": names[i].split("/")[depth]}
 
     at = _naming(place, names)
     return ImageRows(str(place.path), len(names), make, at, place.digest, {"labels": classes})
@@ -205,7 +205,7 @@ def read_place(place: Archive) -> Rows:
 def _plain(place: Archive) -> Rows:
     names = place.names
     at = _naming(place, names)
-    return ImageRows(str(place.path), len(names), lambda i: {"image": place.picture(names[i])}, at, place.digest)
+    return ImageRows(str(place.path), len(names), lambda i: {"image": place.image(names[i])}, at, place.digest)
 
 
 def _naming(place: Archive, names: Sequence[str]) -> Callable[[int], str]:
@@ -263,12 +263,12 @@ def _objects(path: Path, images: Sequence[Any], finder: FileFinder) -> Rows:
 def _named(rows: Rows, finder: FileFinder, path: Path, image: str | None) -> Rows:
     """Rows of a table whose names of pictures become pictures; every one must be there."""
     column = image if image is not None else _image_column(rows)
-    rows.need(column)
+    rows.require_column(column)
     masks = [name for name in rows.columns if name.lower() in MASKS]
 
     def make(i: int) -> Row:
         row = dict(rows.row(i))
-        where = rows.where(i)
+        where = rows.location(i)
         named = row.pop(column)
         if not isinstance(named, str):
             raise DataError(f"{where}, has {named!r} where the name of a picture should be.")
@@ -279,7 +279,7 @@ def _named(rows: Rows, finder: FileFinder, path: Path, image: str | None) -> Row
 
     for i in range(len(rows)):
         make(i)
-    return ImageRows(rows.path, len(rows), make, rows.where, rows.fingerprint + finder.digest, rows.about)
+    return ImageRows(rows.path, len(rows), make, rows.location, rows.fingerprint + finder.digest, rows.metadata)
 
 
 def _arrays(row: Row) -> Row:
@@ -358,12 +358,12 @@ def read_arrays(path: Path) -> Rows:
 
 
 def _of_arrays(
-    path: Path, n: int, picture: Callable[[int], ImageFile], labels: list[str] | None, classes: list[str] | None
+    path: Path, n: int, image: Callable[[int], ImageFile], labels: list[str] | None, classes: list[str] | None
 ) -> Rows:
     about: dict[str, Any] = {} if classes is None else {"labels": classes}
 
     def make(i: int) -> Row:
-        return {"image": picture(i)} if labels is None else {"image": picture(i), "label": labels[i]}
+        return {"image": image(i)} if labels is None else {"image": image(i), "label": labels[i]}
 
     digest = "|".join((Archive(path).digest, str(n)))
     return ImageRows(str(path), n, make, lambda i: f"{path}, picture {i + 1}", digest, about)

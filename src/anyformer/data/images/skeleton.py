@@ -26,7 +26,7 @@ class Skeleton:
         return cls(tuple(f"point_{i + 1}" for i in range(n_joints)))
 
     @property
-    def swaps(self) -> list[int] | None:
+    def flip_indices(self) -> list[int] | None:
         """For each joint the one that it becomes in a mirror; None where names tell no left from right."""
         places = {name: i for i, name in enumerate(self.names)}
         found = [places.get(other_side(name), i) for i, name in enumerate(self.names)]

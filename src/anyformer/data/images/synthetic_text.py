@@ -112,21 +112,21 @@ class TextLineGenerator:
             if drawn is not None:
                 return drawn, text
 
-    def compose(self, chance: np.random.Generator) -> str:
-        kind, shares = chance.random(), PROSE if self.prose else SHARES
+    def compose(self, rng: np.random.Generator) -> str:
+        kind, shares = rng.random(), PROSE if self.prose else SHARES
         if self.words and kind < shares[0]:
-            return " ".join(self.words[i] for i in chance.integers(len(self.words), size=chance.integers(1, 7)))
+            return " ".join(self.words[i] for i in rng.integers(len(self.words), size=rng.integers(1, 7)))
         if kind < shares[1]:
-            return self._figures(chance)
+            return self._figures(rng)
         if self.texts and kind < shares[2]:
-            text = self.texts[chance.integers(len(self.texts))]
-            return _stretch(text.split(), chance) if self.prose else text
-        size = int(chance.integers(1, 16))
-        return "".join(self.letters[i] for i in chance.integers(len(self.letters), size=size))
+            text = self.texts[rng.integers(len(self.texts))]
+            return _stretch(text.split(), rng) if self.prose else text
+        size = int(rng.integers(1, 16))
+        return "".join(self.letters[i] for i in rng.integers(len(self.letters), size=size))
 
-    def _figures(self, chance: np.random.Generator) -> str:
+    def _figures(self, rng: np.random.Generator) -> str:
         """A price, a date, a time, a number with letters before it; a word beside it now and then."""
-        n = [int(x) for x in chance.integers(0, 10_000, size=6)]
+        n = [int(x) for x in rng.integers(0, 10_000, size=6)]
         kinds = (
             f"{n[0] % 500}.{n[1] % 100:02d}",
             f"{n[0] % 31 + 1:02d}/{n[1] % 12 + 1:02d}/{2000 + n[2] % 30}",
@@ -142,23 +142,23 @@ class TextLineGenerator:
             return f"{word} {text}" if n[4] % 4 == 1 else f"{text} {word}"
         return text
 
-    def draw(self, text: str, chance: np.random.Generator) -> Array | None:
+    def draw(self, text: str, rng: np.random.Generator) -> Array | None:
         """None where the text is wider than a line may be."""
         PIL = pillow()  # noqa: N806
         from PIL import ImageDraw
 
         faces = fonts() if self.faces is None else self.faces
-        face = font(faces[int(chance.integers(len(faces)))], int(chance.integers(self.height // 2, self.height - 3)))
+        face = font(faces[int(rng.integers(len(faces)))], int(rng.integers(self.height // 2, self.height - 3)))
         left, top, right, bottom = face.getbbox(text)
         size = max(right - left, 1), max(bottom - top, 1)
-        x, y = int(chance.integers(0, 10)), int(chance.integers(0, 7))
-        width, height = size[0] + x + int(chance.integers(0, 10)), size[1] + y + int(chance.integers(0, 7))
+        x, y = int(rng.integers(0, 10)), int(rng.integers(0, 7))
+        width, height = size[0] + x + int(rng.integers(0, 10)), size[1] + y + int(rng.integers(0, 7))
         if width * self.height / height > self.widest:
             return None
-        ink, paper = int(chance.integers(0, 110)), int(chance.integers(150, 256))
+        ink, paper = int(rng.integers(0, 110)), int(rng.integers(150, 256))
         image = PIL.Image.new("L", (width, height), paper)
         ImageDraw.Draw(image).text((x - left, y - top), text, fill=ink, font=face)
-        return degrade(image, chance, self.height, paper)
+        return degrade(image, rng, self.height, paper)
 
 
 def random_case(text: str, kind: float) -> str:
@@ -166,17 +166,17 @@ def random_case(text: str, kind: float) -> str:
     return text.upper() if kind < 0.15 else text.lower() if kind < 0.2 else text.title() if kind < 0.25 else text
 
 
-def _stretch(words: list[str], chance: np.random.Generator) -> str:
+def _stretch(words: list[str], rng: np.random.Generator) -> str:
     """Some words in a row."""
-    size = int(chance.integers(1, LONGEST + 1))
-    start = int(chance.integers(max(len(words) - size, 0) + 1))
+    size = int(rng.integers(1, LONGEST + 1))
+    start = int(rng.integers(max(len(words) - size, 0) + 1))
     return " ".join(words[start : start + size])
 
 
-def degrade(image: Any, chance: np.random.Generator, height: int, paper: int) -> Array:
+def degrade(image: Any, rng: np.random.Generator, height: int, paper: int) -> Array:
     """Slant, a coarse scan, blur, shadow, noise and the marks of JPEG, each now and then; brought to `height` rows."""
     PIL = pillow()  # noqa: N806
-    draws = chance.random(12)
+    draws = rng.random(12)
     if draws[0] < 0.5:
         lean = (draws[1] - 0.5) * 0.5
         turn = (draws[2] - 0.5) * 4 / max(image.width, 40)
@@ -194,7 +194,7 @@ def degrade(image: Any, chance: np.random.Generator, height: int, paper: int) ->
         pixels = pixels * np.linspace(1 - 0.5 * draws[9], 1, width, dtype=np.float32)[:: 1 if draws[10] < 0.5 else -1]
     if draws[11] < 0.6:
         strength = 4 + 20 * draws[9]
-        pixels = pixels + strength * chance.standard_normal(pixels.shape, dtype=np.float32)
+        pixels = pixels + strength * rng.standard_normal(pixels.shape, dtype=np.float32)
     return pixels.clip(0, 255).astype(np.uint8)
 
 

@@ -76,9 +76,9 @@ class Part:
         try:
             return self.parse(self.text(i))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise DataError(f"{self.where(i)}, is not what it should be: {error}.") from None
+            raise DataError(f"{self.location(i)}, is not what it should be: {error}.") from None
 
-    def where(self, i: int) -> str:
+    def location(self, i: int) -> str:
         number = line_index.line_number(self.data, int(self.spans[0, i])) if self.unit == "line" else i + 1
         return f"{self.path}, {self.unit} {number}"
 

@@ -71,18 +71,18 @@ class Clip:
         return cls(str(path), lambda n: decode(path, n), path)
 
     @classmethod
-    def of(cls, thing: Any) -> Clip:
+    def of(cls, inputs: Any) -> Clip:
         """A folder of frames, a video file, an array, or a list of pictures."""
-        if isinstance(thing, Clip):
-            return thing
-        if isinstance(thing, (str, Path)):
-            return cls.folder(Path(thing)) if Path(thing).is_dir() else cls.file(Path(thing))
-        if isinstance(thing, (list, tuple)):
-            pictures = list(thing)
+        if isinstance(inputs, Clip):
+            return inputs
+        if isinstance(inputs, (str, Path)):
+            return cls.folder(Path(inputs)) if Path(inputs).is_dir() else cls.file(Path(inputs))
+        if isinstance(inputs, (list, tuple)):
+            pictures = list(inputs)
             if not pictures:
                 raise InputError("A clip needs at least one frame; an empty list was given.")
             return cls("the frames given", lambda n: [pictures[i] for i in evenly_spaced(len(pictures), n)])
-        return cls.array(np.asarray(thing), "the clip given")
+        return cls.array(np.asarray(inputs), "the clip given")
 
 
 def evenly_spaced(have: int, want: int) -> list[int]:
@@ -213,13 +213,13 @@ def _table(rows: Rows, path: Path, clip: str | None) -> Rows:
             f"{rows.path} has no column that names clips (looked for {', '.join(CLIP_COLUMNS)}); it has:"
             f' {", ".join(rows.columns)}. Say which it is: data.columns="clip=NAME".'
         )
-    rows.need(column)
+    rows.require_column(column)
     made, names = [], []
     for i, row in enumerate(rows):
         named = path.parent / str(row[column])
         if not os.path.exists(named):  # which no name makes fail
-            raise DataError(f'{rows.where(i)}, names the clip "{row[column]}", which is not in {path.parent}.')
+            raise DataError(f'{rows.location(i)}, names the clip "{row[column]}", which is not in {path.parent}.')
         rest = {name: value for name, value in row.items() if name != column}
         made.append({"clip": Clip.of(named), **rest})
-        names.append(rows.where(i))
+        names.append(rows.location(i))
     return _listed(path, made, names, rows.fingerprint)

@@ -17,29 +17,29 @@ PLACES = 64  # at the end of a text, at which words are compared
 
 
 @torch.inference_mode()
-def ablation(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def ablation(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """For each head of a layer, the change of the output without it: the divergence of what the model says, in bits, or
     where it says no words or classes, how far its last vectors move, as a share of their length."""
-    subject, before = opened.look(ask, patience)
-    site = before.site(ask.stage, ask.layer, ask.part)
+    subject, before = loaded.trace(request, deadline)
+    site = before.site(request.stage, request.layer, request.part)
     before.attention(site)
     block = before.calls[site.stage][site.layer].index
-    said, bits = answer(opened, before)
+    said, bits = answer(loaded, before)
     changes = []
     for head in range(site.heads):
         mute = AblatedHead(stage=site.stage, layer=block, part=site.part, head=head)
-        after, _ = answer(opened, trace(opened.model, subject.batch, (*ask.silence, mute), patience))
+        after, _ = answer(loaded, trace(loaded.model, subject.batch, (*request.silence, mute), deadline))
         changes.append(divergence(said, after) if bits else float((after - said).norm() / said.norm()))
     return {"layer": site.layer, "changes": changes, "bits": bits}
 
 
-def answer(opened: LoadedModel, seen: Trace) -> tuple[Tensor, bool]:
+def answer(loaded: LoadedModel, seen: Trace) -> tuple[Tensor, bool]:
     """Log-probabilities [places, choices] and True; or the last vectors and False."""
-    head = opened.language
+    head = loaded.language
     if head is not None:
-        return head.score(seen.run.tokens[head.reads].pad().x[0, -PLACES:]).float().log_softmax(-1), True
+        return head.score(seen.run.tokens[head.stage].pad().x[0, -PLACES:]).float().log_softmax(-1), True
     logits = seen.output.get("logits")
-    if isinstance(logits, Tensor) and opened.pixels is None:
+    if isinstance(logits, Tensor) and loaded.pixels is None:
         return logits[0].float().reshape(-1, logits.shape[-1]).log_softmax(-1), True
     return seen.run.tokens[list(seen.run.tokens)[-1]].pad().x[0].float(), False
 

@@ -24,14 +24,14 @@ ROLES = ("query", "key", "value")
 
 
 @torch.inference_mode()
-def steps(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
-    attention, head = trace.attention(site), ask.head or 0
+def steps(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
+    subject, trace = loaded.trace(request, deadline)
+    site = trace.site(request.stage, request.layer, request.part)
+    attention, head = trace.attention(site), request.head or 0
     seen = trace.inside(site.stage, site.layer, *(f"{site.part}.{name}" for name in (*ROLES, "weights")))
     weights = pick(seen[site.point][0], head)  # [Q, K]
-    queries, keys = sides(opened, subject, trace, site)
-    at = place(ask.position, len(queries))
+    queries, keys = sides(loaded, subject, trace, site)
+    at = place(request.position, len(queries))
     query, key, value = _of_head(trace, site, seen, head)
     bias = _bias(trace, site, seen, head, at)
     allowed = trace.mask(site).dense(len(weights), weights.shape[1])[0, 0, at]

@@ -25,12 +25,12 @@ TOY = 4  # the width of the lectures' example
 
 
 @torch.inference_mode()
-def embeddings(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def embeddings(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """What goes into a stage: the vectors, how alike they are, and how its positions are encoded."""
-    subject, trace = opened.look(ask, patience)
-    stage = ask.stage if ask.stage in trace.run.layers else next(iter(trace.run.layers))
+    subject, trace = loaded.trace(request, deadline)
+    stage = request.stage if request.stage in trace.run.layers else next(iter(trace.run.layers))
     x = trace.run.layers[stage][0].pad().x[0]
-    names = labels(opened, subject, trace, stage)[: downsample.SIDE]
+    names = labels(loaded, subject, trace, stage)[: downsample.SIDE]
     unit = F.normalize(x[: downsample.SIDE].float(), dim=-1)
     sines = sinusoids(torch.arange(REACH), max(x.shape[-1] // 2 * 2, TOY))
     made: dict[str, Any] = {
@@ -59,7 +59,7 @@ def _encoding(trace: Trace, stage: str) -> dict[str, Any]:
         return {"kind": "none"}
     width, heads = attention.config.d_head, attention.config.n_heads
     one = torch.ones(1, heads, REACH, width, dtype=trace.model.dtype) / width**0.5
-    if places.biases:
+    if places.has_bias:
         scale = attention.config.scale or width**-0.5
         bias = places.bias(torch.zeros_like(one), torch.zeros_like(one), 0, scale, None)
         if bias is not None:
@@ -73,7 +73,7 @@ def _encoding(trace: Trace, stage: str) -> dict[str, Any]:
 
 def _table(positions: Positions, tokens: Tokens) -> Tensor | None:
     """The vectors of the first positions; None where an encoding adds none at the bottom."""
-    limit = min(REACH, positions.limit or REACH)
+    limit = min(REACH, positions.max_positions or REACH)
     x = tokens.pad().x[:1]
     if tokens.grid is not None:
         return None

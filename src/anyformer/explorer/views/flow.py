@@ -30,42 +30,42 @@ def own_layers(trace: Trace, stage: str | None) -> list[AttentionSite]:
     return sites
 
 
-def means(trace: Trace, sites: list[AttentionSite], patience: Deadline) -> Iterator[Tensor]:
+def means(trace: Trace, sites: list[AttentionSite], deadline: Deadline) -> Iterator[Tensor]:
     """The weights of layer after layer, [T, T] each: the mean of its heads."""
     for site in sites:
-        patience.check()
+        deadline.check()
         yield trace.mean_weights(site)
 
 
-def rollout(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
-    subject, trace = opened.look(ask, patience)
-    sites = own_layers(trace, ask.stage)
-    names = labels(opened, subject, trace, sites[0].stage)
+def rollout(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
+    subject, trace = loaded.trace(request, deadline)
+    sites = own_layers(trace, request.stage)
+    names = labels(loaded, subject, trace, sites[0].stage)
     if len(names) > MOST_ROLLED:
         raise InputError(f"Rollout is for up to {MOST_ROLLED:,} tokens; there are {len(names):,}.")
-    total = roll((mean[None, None] for mean in means(trace, sites, patience)), ask.raw)[0]
-    part = downsample.tile(total, ask.top, ask.left)
+    total = roll((mean[None, None] for mean in means(trace, sites, deadline)), request.raw)[0]
+    part = downsample.tile(total, request.top, request.left)
     names_of = {"queries": names[part["top"] :][: downsample.SIDE], "keys": names[part["left"] :][: downsample.SIDE]}
-    at = place(ask.position, len(names))
+    at = place(request.position, len(names))
     row = downsample.strongest(total[at])
     row["keys"] = [names[i] for i in row["places"]]
     return {**part, **names_of, "stage": sites[0].stage, "row": row, "position": at}
 
 
-def flow(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def flow(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """How much can flow from each input token to one output token, when each layer's weights are pipes."""
-    subject, trace = opened.look(ask, patience)
-    sites = own_layers(trace, ask.stage)
-    names = labels(opened, subject, trace, sites[0].stage)
+    subject, trace = loaded.trace(request, deadline)
+    sites = own_layers(trace, request.stage)
+    names = labels(loaded, subject, trace, sites[0].stage)
     if len(names) > MOST_FLOW:
         raise InputError(f"Flow is for up to {MOST_FLOW} tokens; there are {len(names)}. Rollout takes more.")
-    at = place(ask.position, len(names))
-    each = largest_flow(list(means(trace, sites, patience)), at, patience)
+    at = place(request.position, len(names))
+    each = largest_flow(list(means(trace, sites, deadline)), at, deadline)
     found = [float(f"{value:.6g}") for value in each]
     return {"flow": found, "keys": names, "position": at, "stage": sites[0].stage}
 
 
-def largest_flow(layers: list[Tensor], at: int, patience: Deadline) -> list[float]:
+def largest_flow(layers: list[Tensor], at: int, deadline: Deadline) -> list[float]:
     """For each input token, the largest flow from token `at` of the last layer down to it."""
     try:
         from scipy.sparse import csr_array
@@ -86,6 +86,6 @@ def largest_flow(layers: list[Tensor], at: int, patience: Deadline) -> list[floa
     graph = csr_array(edges, shape=(size, size), dtype=np.int32)
     found = []
     for token in range(n):
-        patience.check()
+        deadline.check()
         found.append(maximum_flow(graph, at + depth * n, token).flow_value / WHOLE)
     return found

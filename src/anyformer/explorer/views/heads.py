@@ -17,33 +17,35 @@ from anyformer.explorer.trace import AttentionSite, Trace
 SOUGHT = 12  # heads that are listed
 
 
-def labels(opened: LoadedModel, subject: ModelInput, trace: Trace, stage: str) -> list[str]:
+def labels(loaded: LoadedModel, model_input: ModelInput, trace: Trace, stage: str) -> list[str]:
     """What the tokens of a stage are called: words, cells of a picture, columns of a table, or their numbers."""
-    return token_names(opened, subject, trace, stage)
+    return token_names(loaded, model_input, trace, stage)
 
 
-def sides(opened: LoadedModel, subject: ModelInput, trace: Trace, site: AttentionSite) -> tuple[list[str], list[str]]:
+def sides(
+    loaded: LoadedModel, model_input: ModelInput, trace: Trace, site: AttentionSite
+) -> tuple[list[str], list[str]]:
     """Names of queries and of keys. A decoder of a pair is named by what it says, one word later."""
     crossing = trace.sublayer(site).crosses
-    if trace.sublayer(site).config.grouping != "all":
+    if trace.sublayer(site).config.axis != "all":
         return group_names(trace, site), group_names(trace, site)
     key_stage = trace.memory_stage(site.stage) if crossing else site.stage
-    queries = labels(opened, subject, trace, site.stage)
-    if crossing and subject.answers and len(subject.answers) == len(queries):
-        queries = [word.text for word in subject.answers]
-    return queries, labels(opened, subject, trace, key_stage)
+    queries = labels(loaded, model_input, trace, site.stage)
+    if crossing and model_input.answers and len(model_input.answers) == len(queries):
+        queries = [word.text for word in model_input.answers]
+    return queries, labels(loaded, model_input, trace, key_stage)
 
 
-def heads(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def heads(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """A small grid of each head, how spread it is (bits) and how far it looks (tokens)."""
-    subject, trace = opened.look(ask, patience)
-    sites = trace.layers(ask.stage, ask.part)
-    chosen = sites if ask.layers is None else [site for site in sites if site.layer in ask.layers]
+    subject, trace = loaded.trace(request, deadline)
+    sites = trace.layers(request.stage, request.part)
+    chosen = sites if request.layers is None else [site for site in sites if site.layer in request.layers]
     if not chosen:
-        raise InputError(f"This model has no {ask.part} attention there; its attention is in the list of sites.")
+        raise InputError(f"This model has no {request.part} attention there; its attention is in the list of sites.")
     rows = []
     for site in chosen:
-        patience.check()
+        deadline.check()
         weights = trace.weights(site)
         rows.append(
             {
@@ -53,44 +55,44 @@ def heads(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str
                 "small": downsample.pack(downsample.pooled(weights, downsample.THUMB)),
             }
         )
-    queries, keys = sides(opened, subject, trace, chosen[0])
+    queries, keys = sides(loaded, subject, trace, chosen[0])
     return {"rows": rows, "layers": [site.layer for site in sites], "queries": len(queries), "keys": len(keys)}
 
 
-def head(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def head(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """One head, or the mean of a layer's: as much of its matrix as is drawn, with the names at its edges."""
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
-    weights = pick(trace.weights(site), ask.head)
-    queries, keys = sides(opened, subject, trace, site)
-    part = downsample.tile(weights, ask.top, ask.left)
+    subject, trace = loaded.trace(request, deadline)
+    site = trace.site(request.stage, request.layer, request.part)
+    weights = pick(trace.weights(site), request.head)
+    queries, keys = sides(loaded, subject, trace, site)
+    part = downsample.tile(weights, request.top, request.left)
     made = {**part, "stage": site.stage, "heads": site.heads, "plain": site.plain}
     made["queries"] = queries[part["top"] : part["top"] + downsample.SIDE]
     made["keys"] = keys[part["left"] : part["left"] + downsample.SIDE]
     return made
 
 
-def row(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def row(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """What one token looks at: the strongest of its weights."""
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
-    queries, keys = sides(opened, subject, trace, site)
-    at = place(ask.position, len(queries))
-    found = downsample.strongest(pick(trace.row_weights(site, at), ask.head), 512)
+    subject, trace = loaded.trace(request, deadline)
+    site = trace.site(request.stage, request.layer, request.part)
+    queries, keys = sides(loaded, subject, trace, site)
+    at = place(request.position, len(queries))
+    found = downsample.strongest(pick(trace.row_weights(site, at), request.head), 512)
     return {**found, "position": at, "query": queries[at], "keys": [keys[i] for i in found["places"]]}
 
 
-def seek(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def seek(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """The heads of all layers in which one token looks most at another."""
-    subject, trace = opened.look(ask, patience)
-    sites = trace.layers(ask.stage, ask.part)
+    subject, trace = loaded.trace(request, deadline)
+    sites = trace.layers(request.stage, request.part)
     if not sites:
-        raise InputError(f"This model has no {ask.part} attention to search.")
-    queries, keys = sides(opened, subject, trace, sites[0])
-    at, to = place(ask.position, len(queries)), place(ask.to, len(keys))
+        raise InputError(f"This model has no {request.part} attention to search.")
+    queries, keys = sides(loaded, subject, trace, sites[0])
+    at, to = place(request.position, len(queries)), place(request.to, len(keys))
     found = []
     for site in sites:
-        patience.check()
+        deadline.check()
         each = trace.row_weights(site, at)[:, to].tolist()
         found += [{"layer": site.layer, "head": head, "weight": weight} for head, weight in enumerate(each)]
     found.sort(key=lambda one: -one["weight"])

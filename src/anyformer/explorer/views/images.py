@@ -37,17 +37,17 @@ def as_png(image: Any) -> str:
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def patches_of(opened: LoadedModel) -> ImageInput:
-    inputs = opened.patches
+def patches_of(loaded: LoadedModel) -> ImageInput:
+    inputs = loaded.patches
     if inputs is None:
-        raise InputError(f"A {opened.model.family} model does not cut pictures into patches.")
+        raise InputError(f"A {loaded.model.family} model does not cut pictures into patches.")
     return inputs
 
 
 @torch.inference_mode()
-def filters(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def filters(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """The first principal components of the patch embedding, each as a small picture of its own range."""
-    inputs = patches_of(opened)
+    inputs = patches_of(loaded)
     if inputs.resnet is not None:
         raise InputError("Patches are cut from a network's features here, so their filters are no pictures.")
     weight = inputs.patches.weight.float()
@@ -62,14 +62,14 @@ def filters(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[s
 
 
 @torch.inference_mode()
-def places(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def places(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """How alike the position of one patch is to those of all others (cosine), [rows, columns]."""
-    inputs = patches_of(opened)
+    inputs = patches_of(loaded)
     if inputs.positions is None:
         raise InputError("This model adds no positions to its patches.")
     rows, columns = inputs.config.grid
     table = inputs.positions.table(rows, columns)[inputs.positions.extra :].float()
-    at = place(ask.position, rows * columns)
+    at = place(request.position, rows * columns)
     unit = F.normalize(table, dim=-1)
     return {"map": downsample.pack((unit @ unit[at]).view(rows, columns)), "position": at}
 
@@ -81,23 +81,25 @@ def as_image(pixels: Tensor) -> Any:
 
 
 @torch.inference_mode()
-def detections(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def detections(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Boxes of a detector, surest first, in shares of the picture, each with the query that found it."""
-    head = opened.boxes
-    if head is None or head.set_scores is None:
-        raise InputError(f"A {opened.model.family} model finds no boxes; a detector such as DETR does.")
-    subject, trace = opened.look(ask, patience)
-    scores = trace.output[head.set_scores].float().log_softmax(-1).exp()[..., :-1]
+    head = loaded.boxes
+    if head is None or head.score_field is None:
+        raise InputError(f"A {loaded.model.family} model finds no boxes; a detector such as DETR does.")
+    subject, trace = loaded.trace(request, deadline)
+    scores = trace.output[head.score_field].float().log_softmax(-1).exp()[..., :-1]
     best, classes = scores.max(dim=-1)
     slots = {
         "labels": classes[0],
         "scores": best[0],
-        **{k: v[0] for k, v in head.set_values(trace.output, None).items()},
+        **{k: v[0] for k, v in head.postprocess(trace.output, None).items()},
     }
-    _, chosen = Detect.chosen(opened.model, {})
-    nms = usual_nms(opened.model) if chosen.nms is None else chosen.nms
-    found = tidy(pick_slots(slots, ask.threshold), (1, 1), nms)  # in shares of the picture, as the task does in pixels
-    names = labels_of(opened.model)
+    _, chosen = Detect.chosen(loaded.model, {})
+    nms = usual_nms(loaded.model) if chosen.nms is None else chosen.nms
+    found = tidy(
+        pick_slots(slots, request.threshold), (1, 1), nms
+    )  # in shares of the picture, as the task does in pixels
+    names = labels_of(loaded.model)
     things = [
         {"text": names[label] if label < len(names) else str(label), "score": score, "box": box, "slot": slot}
         for label, score, box, slot in zip(

@@ -27,16 +27,16 @@ SMALL = 64  # queries that are drawn at once
 NUMBERS = 8  # of an item that are sent
 
 
-def input_view(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def input_view(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """What was read as the model sees it, the cells it is cut into, who can be asked about it, and the answer."""
-    subject, trace = opened.look(ask, patience)
-    askers = _askers(opened, subject, trace)
+    subject, trace = loaded.trace(request, deadline)
+    askers = _askers(loaded, subject, trace)
     if not askers and subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not look at pictures, nor at anything else in cells.")
+        raise InputError(f"A {loaded.model.family} model does not look at pictures, nor at anything else in cells.")
     kind = subject.shown.get("kind", "picture" if subject.image is not None else "words")
-    made = {"kind": kind, "askers": askers, "answers": _classes(opened, trace), "of": subject.shown.get("of", 1)}
-    pooled = _pooling(opened)
-    made["pooled"] = None if pooled is None or pooled.reads not in trace.calls else pooling(pooled)
+    made = {"kind": kind, "askers": askers, "answers": _classes(loaded, trace), "of": subject.shown.get("of", 1)}
+    pooled = _pooling(loaded)
+    made["pooled"] = None if pooled is None or pooled.stage not in trace.calls else pooling(pooled)
     where = _surface(trace)
     if where is not None:
         made |= {"shape": list(where.shape), "before": where.before}
@@ -52,8 +52,8 @@ def _surface(trace: Trace) -> TokenLayout | None:
     return next((one for one in each if one is not None), None)
 
 
-def _drawn(subject: ModelInput, where: TokenLayout | None) -> dict[str, Any]:
-    shown = subject.shown
+def _drawn(model_input: ModelInput, where: TokenLayout | None) -> dict[str, Any]:
+    shown = model_input.shown
     if shown.get("kind") == "clip":
         frames = shown["frames"]
         images = [as_png(as_image(one)) for one in frames]
@@ -66,9 +66,9 @@ def _drawn(subject: ModelInput, where: TokenLayout | None) -> dict[str, Any]:
         return {"points": downsample.numbers(shown["items"][:, :NUMBERS]), "numbers": shown["items"].shape[1]}
     if shown.get("kind") == "table":
         return {"names": shown["columns"], "values": shown["values"]}
-    if subject.image is None:
-        return {"names": cell_names(subject, where) if where is not None else []}
-    made = {"image": as_png(subject.image), "size": [subject.image.size[1], subject.image.size[0]]}
+    if model_input.image is None:
+        return {"names": cell_names(model_input, where) if where is not None else []}
+    made = {"image": as_png(model_input.image), "size": [model_input.image.size[1], model_input.image.size[0]]}
     if shown.get("kind") == "sound":
         wave: Tensor = shown["wave"]
         made |= {"wave": wave_of(wave), "seconds": len(wave) / shown["rate"]}
@@ -82,7 +82,7 @@ def wave_of(wave: Tensor) -> Any:
     return downsample.numbers(torch.stack([cut.amin(dim=1), cut.amax(dim=1)], dim=1), 4)
 
 
-def _askers(opened: LoadedModel, subject: ModelInput, trace: Trace) -> list[dict[str, Any]]:
+def _askers(loaded: LoadedModel, model_input: ModelInput, trace: Trace) -> list[dict[str, Any]]:
     """The places of attention whose keys are parts of the input, and who asks there. Where somebody looks at those that
     look at the input (an output at latents), there are no layers to see, and rollout alone."""
     kinds: dict[tuple[str, str], list[AttentionSite]] = {}
@@ -93,14 +93,18 @@ def _askers(opened: LoadedModel, subject: ModelInput, trace: Trace) -> list[dict
             kinds.setdefault((site.stage, site.part), []).append(site)
         elif trace.sublayer(site).crosses and trace.memory_stage(stage) != stage:
             far.setdefault(site.stage, site)
-    near = [_asker(opened, subject, trace, sites) for sites in kinds.values()]
-    return [*near, *({**_asker(opened, subject, trace, [site]), "layers": []} for site in far.values())]
+    near = [_asker(loaded, model_input, trace, sites) for sites in kinds.values()]
+    return [*near, *({**_asker(loaded, model_input, trace, [site]), "layers": []} for site in far.values())]
 
 
-def _asker(opened: LoadedModel, subject: ModelInput, trace: Trace, sites: list[AttentionSite]) -> dict[str, Any]:
+def _asker(loaded: LoadedModel, model_input: ModelInput, trace: Trace, sites: list[AttentionSite]) -> dict[str, Any]:
     first = sites[0]
     own = None if trace.sublayer(first).crosses else layout(trace, first.stage)
-    names = labels(opened, subject, trace, first.stage) if own is not None else sides(opened, subject, trace, first)[0]
+    names = (
+        labels(loaded, model_input, trace, first.stage)
+        if own is not None
+        else sides(loaded, model_input, trace, first)[0]
+    )
     if own is not None:  # cells are clicked on; the others are named
         names = [*names[: own.before], *([] if own.apart else names[own.before + own.cells :])]
     return {
@@ -117,24 +121,24 @@ def _asker(opened: LoadedModel, subject: ModelInput, trace: Trace, sites: list[A
     }
 
 
-def _classes(opened: LoadedModel, trace: Trace) -> list[dict[str, Any]]:
+def _classes(loaded: LoadedModel, trace: Trace) -> list[dict[str, Any]]:
     logits = trace.output.get("logits")
     if logits is None or logits.dim() != 2:
         return []
-    names = labels_of(opened.model)
+    names = labels_of(loaded.model)
     best = logits[0].float().log_softmax(-1).exp().topk(min(5, logits.shape[-1]))
     named = [names[i] if i < len(names) else str(i) for i in best.indices.tolist()]
     return [{"text": name, "chance": chance} for name, chance in zip(named, best.values.tolist(), strict=True)]
 
 
-def query_attention(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def query_attention(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """What one query attends to over the input, [heads, *shape], and the mean of the heads."""
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
-    at = place(ask.position, n_queries(trace, site))
+    subject, trace = loaded.trace(request, deadline)
+    site = trace.site(request.stage, request.layer, request.part)
+    at = place(request.position, n_queries(trace, site))
     maps = attention_map(trace, site, at)
     mean = maps.float().mean(dim=0)
-    query = _name(opened, subject, trace, site, at)
+    query = _name(loaded, subject, trace, site, at)
     return {
         "maps": downsample.pack(maps),
         "mean": downsample.pack(mean),
@@ -144,68 +148,68 @@ def query_attention(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -
     }
 
 
-def _name(opened: LoadedModel, subject: ModelInput, trace: Trace, site: AttentionSite, position: int) -> str:
+def _name(loaded: LoadedModel, model_input: ModelInput, trace: Trace, site: AttentionSite, position: int) -> str:
     own = None if trace.sublayer(site).crosses else layout(trace, site.stage)
     if own is None:
-        return sides(opened, subject, trace, site)[0][position]
+        return sides(loaded, model_input, trace, site)[0][position]
     at = own.place(position) if own.apart else None
-    names = labels(opened, subject, trace, site.stage)
+    names = labels(loaded, model_input, trace, site.stage)
     return names[own.token(position)] if at is None else f"{at[0]}:{names[own.before + at[1]]}"
 
 
-def rollout_view(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def rollout_view(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Rollout over the input: what reaches a token of a stage through all layers and stages below it."""
-    _, trace = opened.look(ask, patience)
-    stage = ask.stage if ask.stage is not None else next(iter(trace.calls), None)
+    _, trace = loaded.trace(request, deadline)
+    stage = request.stage if request.stage is not None else next(iter(trace.calls), None)
     if stage is None or stage not in trace.calls:
         raise InputError("This model has no layers of attention to follow.")
     own, length = layout(trace, stage), trace.tokens(stage).x.shape[1]
-    at = place(ask.position, length)
+    at = place(request.position, length)
     row = torch.zeros(length)
     row[at if own is None else own.token(at)] = 1.0
-    return {**_rolled(trace, stage, row, patience), "position": at}
+    return {**_rolled(trace, stage, row, deadline), "position": at}
 
 
-def _rolled(trace: Trace, stage: str, row: Tensor, patience: Deadline) -> dict[str, Any]:
-    below, row = rollout_to_input(trace, stage, row, patience)
+def _rolled(trace: Trace, stage: str, row: Tensor, deadline: Deadline) -> dict[str, Any]:
+    below, row = rollout_to_input(trace, stage, row, deadline)
     where = layout(trace, below)
     if where is None:
         raise InputError("What comes out at the bottom here are not parts of the input.")
     return {"map": downsample.pack(where.over(row)), "most": float(where.over(row).max())}
 
 
-def pooling_view(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def pooling_view(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """What an answer that is made of many tokens weighs: the tokens themselves, and through all layers the input."""
-    _, trace = opened.look(ask, patience)
-    head = _pooling(opened)
-    if head is None or head.reads not in trace.calls:
-        raise InputError(f"The answer of a {opened.model.family} model is not read off many tokens at once.")
-    row, where = pooled_row(trace, head), layout(trace, head.reads)
-    made = _rolled(trace, head.reads, row, patience)
+    _, trace = loaded.trace(request, deadline)
+    head = _pooling(loaded)
+    if head is None or head.stage not in trace.calls:
+        raise InputError(f"The answer of a {loaded.model.family} model is not read off many tokens at once.")
+    row, where = pooled_row(trace, head), layout(trace, head.stage)
+    made = _rolled(trace, head.stage, row, deadline)
     if where is None or where.apart:
         raise InputError("What the answer is read off are not parts of the input.")
     own = where.over(row)
     return {"by": pooling(head), "mean": downsample.pack(own), "most": float(own.max()), "rolled": made}
 
 
-def _pooling(opened: LoadedModel) -> Head | None:
-    heads = [head for head in opened.model.heads.values() if isinstance(head, Head)]
+def _pooling(loaded: LoadedModel) -> Head | None:
+    heads = [head for head in loaded.model.heads.values() if isinstance(head, Head)]
     return next((head for head in heads if pooling(head) is not None), None)
 
 
-def queries(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def queries(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """All queries that are no parts of the input themselves (latents, slots, joints, class queries), each with what it
     looks at: maps [queries, *shape], small enough to be drawn side by side."""
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
+    subject, trace = loaded.trace(request, deadline)
+    site = trace.site(request.stage, request.layer, request.part)
     where = layout(trace, key_stage(trace, site))
     own = None if trace.sublayer(site).crosses else where
     if where is None or (own is not None and not own.after) or where.apart:
         raise InputError("Nobody asks here but parts of the input themselves.")
-    weights = pick(trace.weights(site), ask.head)
+    weights = pick(trace.weights(site), request.head)
     first = 0 if own is None else own.before + own.cells
-    names = sides(opened, subject, trace, site)[0][first:]
-    start = min(ask.top, max(len(names) - 1, 0))
+    names = sides(loaded, subject, trace, site)[0][first:]
+    start = min(request.top, max(len(names) - 1, 0))
     maps = where.over(weights[first + start : first + start + SMALL])
     tops = [float(one.max()) for one in maps]
     small = downsample.pooled(maps, downsample.THUMB) if maps.dim() > 2 else maps

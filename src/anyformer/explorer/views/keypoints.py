@@ -26,22 +26,22 @@ from anyformer.tasks.text import labels_of
 
 
 @torch.inference_mode()
-def pose(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def pose(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Joints [n, 3] in shares of the picture with their scores, and the map that each comes from: its heat, or how well
     each cell fits the query that points at it."""
-    head = head_of(opened.model, PoseHead)
+    head = head_of(loaded.model, PoseHead)
     if head is None:
-        raise InputError(f"A {opened.model.family} model places no joints; one of poses does.")
-    subject, trace = opened.look(ask, patience)
-    found = head.places(trace.output)[0].float()
+        raise InputError(f"A {loaded.model.family} model places no joints; one of poses does.")
+    subject, trace = loaded.trace(request, deadline)
+    found = head.keypoints(trace.output)[0].float()
     size = torch.tensor(subject.image.size)
-    if crops_persons(opened.model):  # the middles of the first and the last pixel are its edges
+    if crops_persons(loaded.model):  # the middles of the first and the last pixel are its edges
         found = torch.cat([(found[:, :2] * (size - 1) + 0.5) / size, found[:, 2:]], dim=1)
-    bones = skeleton(opened)
+    bones = skeleton(loaded)
     if isinstance(head, KeypointHead):
         cells = trace.run.tokens[head.sees].pad()
         assert cells.grid is not None
-        maps = head.fit(trace.run.layers[head.reads][-1].pad().x, cells)[0].unflatten(-1, cells.grid)
+        maps = head.fit(trace.run.layers[head.stage][-1].pad().x, cells)[0].unflatten(-1, cells.grid)
     else:
         maps = trace.output["heatmaps"][0]
     return {
@@ -57,14 +57,14 @@ def pose(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str,
 
 
 @torch.inference_mode()
-def segments(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def segments(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """The class of each pixel as a picture of colours, and how much of the picture each class has."""
-    if head_of(opened.model, SegmentationHead) is None:
-        raise InputError(f"A {opened.model.family} model says no classes of pixels; one for segments does.")
-    subject, trace = opened.look(ask, patience)
+    if head_of(loaded.model, SegmentationHead) is None:
+        raise InputError(f"A {loaded.model.family} model says no classes of pixels; one for segments does.")
+    subject, trace = loaded.trace(request, deadline)
     size = (subject.image.size[1], subject.image.size[0])
     classes = Segment.classes_of(trace.output["logits"][0].float(), size)
-    names = opened.model.origin.settings.get("task", {}).get("labels") or labels_of(opened.model)
+    names = loaded.model.origin.settings.get("task", {}).get("labels") or labels_of(loaded.model)
     numbers, counts = np.unique(classes, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     found = [

@@ -17,23 +17,23 @@ from anyformer.explorer.views.heads import pick, sides
 
 
 @torch.inference_mode()
-def mask(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def mask(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """For every query and key 0 where one may look at the other, else the number of the part that forbids it; the
     weights under it; and how far padding moves what the real tokens become."""
-    subject, trace = opened.look(ask, patience)
-    site = trace.site(ask.stage, ask.layer, ask.part)
-    weights = pick(trace.weights(site), ask.head)
-    queries, keys = sides(opened, subject, trace, site)
+    subject, trace = loaded.trace(request, deadline)
+    site = trace.site(request.stage, request.layer, request.part)
+    weights = pick(trace.weights(site), request.head)
+    queries, keys = sides(loaded, subject, trace, site)
     parts = trace.mask(site).parts
     forbidden = _forbidden(parts, *weights.shape)
-    made = downsample.tile(forbidden, ask.top, ask.left)
-    made["weights"] = downsample.tile(weights, ask.top, ask.left)["cells"]
+    made = downsample.tile(forbidden, request.top, request.left)
+    made["weights"] = downsample.tile(weights, request.top, request.left)["cells"]
     made["queries"] = queries[made["top"] : made["top"] + downsample.SIDE]
     made["keys"] = keys[made["left"] : made["left"] + downsample.SIDE]
     made["parts"] = [
         {"says": says(part), "forbids": int((forbidden == number).sum())} for number, part in enumerate(parts, 1)
     ]
-    made["moved"] = _moved(opened, ask, subject, trace, patience) if ask.padding else None
+    made["moved"] = _moved(loaded, request, subject, trace, deadline) if request.padding else None
     return made
 
 
@@ -57,11 +57,13 @@ def _forbidden(parts: tuple[Mask, ...], queries: int, keys: int) -> Tensor:
     return found
 
 
-def _moved(opened: LoadedModel, ask: ViewRequest, subject: ModelInput, trace: Trace, patience: Deadline) -> float:
+def _moved(
+    loaded: LoadedModel, request: ViewRequest, model_input: ModelInput, trace: Trace, deadline: Deadline
+) -> float:
     """The largest change of a number of the real tokens' last vectors, as a share of the largest such number."""
-    _, bare = opened.look(ask.replace(padding=0), patience)
-    stage = next(name for name in subject.words if name in bare.run.tokens)
+    _, bare = loaded.trace(request.replace(padding=0), deadline)
+    stage = next(name for name in model_input.words if name in bare.run.tokens)
     alone = bare.run.tokens[stage].pad().x[0]
     padded = trace.run.tokens[stage].pad().x[0]
-    real = padded[-len(alone) :] if ask.padding_left else padded[: len(alone)]
+    real = padded[-len(alone) :] if request.padding_left else padded[: len(alone)]
     return float((real - alone).abs().max() / alone.abs().max())

@@ -44,10 +44,10 @@ def _count(part: nn.Module, seen: set[int]) -> int:
 
 
 @torch.inference_mode()
-def sizes(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def sizes(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """The whole table, for the input at hand."""
-    _, trace = opened.look(ask, patience)
-    model = opened.model
+    _, trace = loaded.trace(request, deadline)
+    model = loaded.model
     layers = []
     for stage, calls in trace.calls.items():
         for number, call in enumerate(calls):
@@ -122,7 +122,7 @@ def _cache(model: Model) -> int:
     """Bytes that each token of a text adds to what decoding remembers."""
     total = 0
     for stage in cast("Iterable[Stage]", model.stages.values()):
-        for part in stage.modules() if stage.remembers else ():
+        for part in stage.modules() if stage.has_cache else ():
             if isinstance(part, Attention) and part.config.d_context is None:
                 config = part.config
                 width = (config.d_head + config.width_value // config.n_heads) * config.kv_heads

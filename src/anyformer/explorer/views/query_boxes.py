@@ -25,48 +25,48 @@ SECONDS = 8.0  # allow; the first is always looked at
 
 
 @torch.inference_mode()
-def slots(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def slots(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """`boxes` [pictures, slots, 4] (centre x and y, width, height in 0…1) from picture `top` on, their colours, how
     many pictures there are (`of`) and which is the next."""
-    if opened.boxes is None or opened.processor is None:
-        raise InputError(f"A {opened.model.family} model finds no boxes; a detector such as DETR does.")
-    pictures, of, source = _some(opened, ask)
-    found = _until(opened, ask, pictures, patience)
+    if loaded.boxes is None or loaded.processor is None:
+        raise InputError(f"A {loaded.model.family} model finds no boxes; a detector such as DETR does.")
+    pictures, of, source = _some(loaded, request)
+    found = _until(loaded, request, pictures, deadline)
     tints = size_colors(found[..., 2:].reshape(-1, 2)).view(*found.shape[:2], 3)
     packed = {"boxes": downsample.pack(found), "colours": downsample.pack(tints)}
-    return {**packed, "of": of, "next": ask.top + len(found), "source": source}
+    return {**packed, "of": of, "next": request.top + len(found), "source": source}
 
 
-def _until(opened: LoadedModel, ask: ViewRequest, pictures: list[ImageFile], patience: Deadline) -> Tensor:
+def _until(loaded: LoadedModel, request: ViewRequest, images: list[ImageFile], deadline: Deadline) -> Tensor:
     """[pictures, slots, 4] of as many as there is time for."""
-    began, boxes = time.monotonic(), [_boxes(opened, ask, pictures[0], patience)]
-    for picture in pictures[1:]:
+    began, boxes = time.monotonic(), [_boxes(loaded, request, images[0], deadline)]
+    for picture in images[1:]:
         if time.monotonic() - began > SECONDS:
             break
-        boxes.append(_boxes(opened, ask, picture, patience))
+        boxes.append(_boxes(loaded, request, picture, deadline))
     return torch.stack(boxes)
 
 
-def _some(opened: LoadedModel, ask: ViewRequest) -> tuple[list[ImageFile], int, str]:
-    if ask.pictures:
-        given = [ImageFile.of(decoded(one, "picture")) for one in ask.pictures]
-        return given, ask.top + len(given), "given"
-    if opened.gallery is not None:
-        chosen, of, source = opened.gallery.some(ask.top, AT_ONCE), len(opened.gallery), "folder"
+def _some(loaded: LoadedModel, request: ViewRequest) -> tuple[list[ImageFile], int, str]:
+    if request.pictures:
+        given = [ImageFile.of(decoded(one, "picture")) for one in request.pictures]
+        return given, request.top + len(given), "given"
+    if loaded.gallery is not None:
+        chosen, of, source = loaded.gallery.some(request.top, AT_ONCE), len(loaded.gallery), "folder"
     else:
-        numbers = range(ask.top, min(ask.top + AT_ONCE, sample_inputs.SCENES))
+        numbers = range(request.top, min(request.top + AT_ONCE, sample_inputs.SCENES))
         chosen, of, source = [ImageFile.of(sample_inputs.scene(i)) for i in numbers], sample_inputs.SCENES, "example"
     if not chosen:
-        raise InputError(f"There are pictures 0 to {of - 1}; {ask.top} is none of them.")
+        raise InputError(f"There are pictures 0 to {of - 1}; {request.top} is none of them.")
     return chosen, of, source
 
 
-def _boxes(opened: LoadedModel, ask: ViewRequest, picture: ImageFile, patience: Deadline) -> Tensor:
+def _boxes(loaded: LoadedModel, request: ViewRequest, image: ImageFile, deadline: Deadline) -> Tensor:
     """[slots, 4]"""
-    assert opened.processor is not None
-    pixels = resize_image(opened, picture.open(opened.processor.mode))
-    stacked = opened.processor.stack([pixels])
-    batch = opened.processor.normalise(stacked["pixels"], stacked.get("sizes"))
-    with watched(opened.model, None, [], patience), ablate_heads(opened.model, ask.silence):
-        found: Tensor = opened.model(**batch).pred_boxes[0]
+    assert loaded.processor is not None
+    pixels = resize_image(loaded, image.open(loaded.processor.mode))
+    stacked = loaded.processor.stack([pixels])
+    batch = loaded.processor.normalize(stacked["pixels"], stacked.get("sizes"))
+    with watched(loaded.model, None, [], deadline), ablate_heads(loaded.model, request.silence):
+        found: Tensor = loaded.model(**batch).pred_boxes[0]
     return found.float()

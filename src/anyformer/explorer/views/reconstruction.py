@@ -38,51 +38,51 @@ def masking(inputs: ImageInput, share: float) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def reconstruction(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def reconstruction(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """A masked autoencoder: what it saw, what it made of it, and the picture."""
-    if isinstance(opened.reader, ClipReader):
-        return _hidden_tubes(opened, opened.reader, ask, patience)
-    head, processor = opened.pixels, opened.processor
+    if isinstance(loaded.reader, ClipReader):
+        return _hidden_tubes(loaded, loaded.reader, request, deadline)
+    head, processor = loaded.pixels, loaded.processor
     if head is None or processor is None:
-        raise InputError(f"A {opened.model.family} model does not fill in what is hidden; a masked autoencoder does.")
-    inputs, subject = patches_of(opened), opened.subject(ask, patience)
+        raise InputError(f"A {loaded.model.family} model does not fill in what is hidden; a masked autoencoder does.")
+    inputs, subject = patches_of(loaded), loaded.subject(request, deadline)
     pixels = subject.batch["pixel_values"]
     n = inputs.config.grid[0] * inputs.config.grid[1]
-    share = min(max(ask.share, 1 / n), (n - 1) / n)  # one patch at least is hidden, and one is seen
-    noise = torch.rand(1, n, generator=seeded(ask))
-    with watched(opened.model, None, [], patience), ablate_heads(opened.model, ask.silence), masking(inputs, share):
-        out = opened.model(pixel_values=pixels, noise=noise)
-    made = head.picture(out.logits, pixels, out.mask)
+    share = min(max(request.share, 1 / n), (n - 1) / n)  # one patch at least is hidden, and one is seen
+    noise = torch.rand(1, n, generator=seeded(request))
+    with watched(loaded.model, None, [], deadline), ablate_heads(loaded.model, request.silence), masking(inputs, share):
+        out = loaded.model(pixel_values=pixels, noise=noise)
+    made = head.reconstruct(out.logits, pixels, out.mask)
     grid = inputs.config.grid
     covered = F.interpolate(out.mask.view(1, 1, *grid), size=made.shape[2:]) > 0
-    grey = processor.normalise(torch.full_like(pixels, GREY))["pixel_values"]
+    grey = processor.normalize(torch.full_like(pixels, GREY))["pixel_values"]
     images = {"seen": torch.where(covered, grey, pixels), "made": made, "picture": pixels}
     return {
-        **{name: as_png(as_image(processor.denormalise(one)[0])) for name, one in images.items()},
+        **{name: as_png(as_image(processor.denormalize(one)[0])) for name, one in images.items()},
         "loss": float(out.loss),
         "hidden": int(out.mask.sum()),
         "patches": n,
     }
 
 
-def _hidden_tubes(opened: LoadedModel, reader: ClipReader, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def _hidden_tubes(loaded: LoadedModel, reader: ClipReader, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Tubes through all frames are hidden, as many as the share says."""
-    head, inputs = head_of(opened.model, VideoPixelHead), opened.stages[0].inputs
+    head, inputs = head_of(loaded.model, VideoPixelHead), loaded.stages[0].inputs
     if head is None or not isinstance(inputs, VideoInput):
         raise InputError(
-            f"This {opened.model.family} model does not fill in what is hidden; one with pixels as its head does."
+            f"This {loaded.model.family} model does not fill in what is hidden; one with pixels as its head does."
         )
-    pixels = opened.subject(ask, patience).batch["pixel_values"]
+    pixels = loaded.subject(request, deadline).batch["pixel_values"]
     times, rows, columns = inputs.config.grid
-    mask = hidden_tubes(inputs, ask.share, ask)
-    with watched(opened.model, None, [], patience), ablate_heads(opened.model, ask.silence):
-        out = opened.model(pixel_values=pixels, bool_masked_pos=mask)
-    plain = head.plain(pixels)
+    mask = hidden_tubes(inputs, request.share, request)
+    with watched(loaded.model, None, [], deadline), ablate_heads(loaded.model, request.silence):
+        out = loaded.model(pixel_values=pixels, bool_masked_pos=mask)
+    plain = head.denormalize(pixels)
     seen = tubelets(plain, inputs.config.tubelet, channels_last=True)
     seen = torch.where(mask.view(1, times, rows, columns, 1), GREY / 255, seen)
     clips = {
         "seen": from_tubelets(seen, inputs.config.tubelet, inputs.config.n_channels),
-        "made": head.clip(out.logits, pixels, mask),
+        "made": head.reconstruct(out.logits, pixels, mask),
         "picture": plain,
     }
     images = {

@@ -27,16 +27,16 @@ SHOWN = 20  # words of a distribution
 BEST = 5  # and of one at each step or layer
 
 
-def tokens(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def tokens(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Every token: id, text, the characters and bytes it stands for; and the sites."""
-    subject, _ = opened.look(ask, patience)
+    subject, _ = loaded.trace(request, deadline)
     shown = {name: [_word(word) for word in words] for name, words in subject.words.items()}
-    return {"words": shown, "answers": [_word(word) for word in subject.answers], **sites(opened, ask, patience)}
+    return {"words": shown, "answers": [_word(word) for word in subject.answers], **sites(loaded, request, deadline)}
 
 
-def sites(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def sites(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Where attention can be looked at: stages and parts, with their layers and heads."""
-    _, trace = opened.look(ask, patience)
+    _, trace = loaded.trace(request, deadline)
     kinds: dict[tuple[str, str], dict[str, Any]] = {}
     for site in trace.sites():
         one = kinds.setdefault(
@@ -61,54 +61,54 @@ def _word(word: TokenLabel) -> dict[str, Any]:
     }
 
 
-def head_of(opened: LoadedModel) -> LanguageHead:
-    head = opened.language
+def head_of(loaded: LoadedModel) -> LanguageHead:
+    head = loaded.language
     if head is None:
-        raise InputError(f"This {opened.model.family} model has no output that says words.")
+        raise InputError(f"This {loaded.model.family} model has no output that says words.")
     return head
 
 
 @torch.inference_mode()
-def next_words(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def next_words(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """The likeliest words at a place, as the model says and after temperature, top-k and top-p."""
-    _, trace = opened.look(ask, patience)
-    head = head_of(opened)
-    x = trace.run.tokens[head.reads].pad().x
-    at = place(ask.position, x.shape[1])
+    _, trace = loaded.trace(request, deadline)
+    head = head_of(loaded)
+    x = trace.run.tokens[head.stage].pad().x
+    at = place(request.position, x.shape[1])
     scores = head.score(x[:, at]).float()
     plain = scores.log_softmax(-1).exp()
-    kept = scores / ask.temperature
-    kept = keep_top_k(kept, ask.top_k) if ask.top_k else kept
-    kept = keep_top_p(kept, ask.top_p) if ask.top_p < 1 else kept
+    kept = scores / request.temperature
+    kept = keep_top_k(kept, request.top_k) if request.top_k else kept
+    kept = keep_top_p(kept, request.top_p) if request.top_p < 1 else kept
     chances = kept.log_softmax(-1).exp()
     ids = scores[0].topk(min(SHOWN, scores.shape[-1])).indices
     rows = [
         {"id": word.id, "text": word.text, "model": float(plain[0, word.id]), "chance": float(chances[0, word.id])}
-        for word in opened.words(ids.tolist(), target=opened.writes)
+        for word in loaded.words(ids.tolist(), target=loaded.writes)
     ]
     left = int((chances[0] > 0).sum())
     return {"words": rows, "position": at, "left": left, "vocabulary": scores.shape[-1], "entropy": _bits(plain[0])}
 
 
-def _bits(chances: Tensor) -> float:
-    return float(-torch.special.xlogy(chances, chances).sum() / torch.log(torch.tensor(2.0)))
+def _bits(probs: Tensor) -> float:
+    return float(-torch.special.xlogy(probs, probs).sum() / torch.log(torch.tensor(2.0)))
 
 
 @torch.inference_mode()
-def logit_lens(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def logit_lens(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """The residual stream read through the output head after every layer (the logit lens): the best words there, and
     how likely each layer finds what the last one says."""
-    _, trace = opened.look(ask, patience)
-    head = head_of(opened)
-    stage = cast("Stage", opened.model.stages[head.reads])
-    layers = trace.run.layers[head.reads]
-    final = trace.run.tokens[head.reads].pad().x
-    at = place(ask.position, final.shape[1])
+    _, trace = loaded.trace(request, deadline)
+    head = head_of(loaded)
+    stage = cast("Stage", loaded.model.stages[head.stage])
+    layers = trace.run.layers[head.stage]
+    final = trace.run.tokens[head.stage].pad().x
+    at = place(request.position, final.shape[1])
     answer = int(head.score(final[:, at]).argmax())
     norm = stage.stack.final_norm if stage.stack is not None else None
     rows = []
     for n, layer in enumerate(layers):
-        patience.check()
+        deadline.check()
         x = layer.pad().x[:, at]
         if x.shape[-1] != final.shape[-1]:  # recurrent layers of another width
             continue
@@ -116,7 +116,7 @@ def logit_lens(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dic
         x = final[:, at] if n == len(layers) - 1 else x
         chances = head.score(x).float().log_softmax(-1).exp()[0]
         best = chances.topk(min(BEST, len(chances)))
-        words = opened.words(best.indices.tolist(), target=opened.writes)
+        words = loaded.words(best.indices.tolist(), target=loaded.writes)
         rows.append(
             {
                 "layer": n,
@@ -127,52 +127,52 @@ def logit_lens(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dic
                 "bits": _bits(chances),
             }
         )
-    return {"rows": rows, "answer": opened.words([answer], target=opened.writes)[0].text, "position": at}
+    return {"rows": rows, "answer": loaded.words([answer], target=loaded.writes)[0].text, "position": at}
 
 
 @torch.inference_mode()
-def generation(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def generation(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Writing one token after another: what was likely, what was taken, and how the cache grows."""
-    model, batch = opened.model, _prompt(opened, ask, patience)
-    dice = torch.Generator().manual_seed(ask.seed)
-    ending = {opened.end} if opened.end is not None else set()
+    model, batch = loaded.model, _prompt(loaded, request, deadline)
+    dice = torch.Generator().manual_seed(request.seed)
+    ending = {loaded.end} if loaded.end is not None else set()
     opening = batch.pop("decoder_input_ids", None)
     rows: list[dict[str, Any]] = []
-    with watched(model, None, [], patience), ablate_heads(model, ask.silence):
+    with watched(model, None, [], deadline), ablate_heads(model, request.silence):
         state, scores = prefill(model, batch, opening)
-        for _ in range(ask.steps):
-            chances, chosen = _choose(scores, ask, dice)
-            rows.append({**_step(opened, scores, chances, chosen), "cache": cache_of(state)})
+        for _ in range(request.steps):
+            chances, chosen = _choose(scores, request, dice)
+            rows.append({**_step(loaded, scores, chances, chosen), "cache": cache_of(state)})
             if chosen in ending or _full(model, state):
                 break
             scores = decode_step(model, state, torch.tensor([[chosen]]))
     read = batch["input_ids"][0].tolist() if "input_ids" in batch else []
-    return {"read": [word.text for word in opened.words(read)], "steps": rows}
+    return {"read": [word.text for word in loaded.words(read)], "steps": rows}
 
 
-def _prompt(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
-    if not (opened.continues or opened.writes):
-        raise InputError(f"A {opened.model.family} model does not write; a decoder or an encoder-decoder does.")
-    subject = opened.subject(ask.replace(target="") if opened.writes else ask, patience)
+def _prompt(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
+    if not (loaded.continues or loaded.writes):
+        raise InputError(f"A {loaded.model.family} model does not write; a decoder or an encoder-decoder does.")
+    subject = loaded.subject(request.replace(target="") if loaded.writes else request, deadline)
     batch = {name: value for name, value in subject.batch.items() if name != "logits_to_keep"}
-    if opened.writes:
-        batch["decoder_input_ids"] = torch.tensor([[opened.model.decoder_start]])
+    if loaded.writes:
+        batch["decoder_input_ids"] = torch.tensor([[loaded.model.decoder_start]])
     return batch
 
 
-def _choose(scores: Tensor, ask: ViewRequest, dice: torch.Generator) -> tuple[Tensor, int]:
-    kept = scores.float() / ask.temperature
-    kept = keep_top_k(kept, ask.top_k) if ask.top_k else kept
-    kept = keep_top_p(kept, ask.top_p) if ask.top_p < 1 else kept
+def _choose(scores: Tensor, request: ViewRequest, generators: torch.Generator) -> tuple[Tensor, int]:
+    kept = scores.float() / request.temperature
+    kept = keep_top_k(kept, request.top_k) if request.top_k else kept
+    kept = keep_top_p(kept, request.top_p) if request.top_p < 1 else kept
     chances = kept.log_softmax(-1).exp()
-    chosen = torch.multinomial(chances, 1, generator=dice) if ask.sample else chances.argmax(-1)
+    chosen = torch.multinomial(chances, 1, generator=generators) if request.sample else chances.argmax(-1)
     return chances[0], int(chosen)
 
 
-def _step(opened: LoadedModel, scores: Tensor, chances: Tensor, chosen: int) -> dict[str, Any]:
+def _step(loaded: LoadedModel, scores: Tensor, probs: Tensor, chosen: int) -> dict[str, Any]:
     plain = scores.float().log_softmax(-1).exp()[0]
-    best = chances.topk(min(BEST, len(chances)))
-    words = opened.words([chosen, *best.indices.tolist()], target=opened.writes)
+    best = probs.topk(min(BEST, len(probs)))
+    words = loaded.words([chosen, *best.indices.tolist()], target=loaded.writes)
     others = [
         {"text": word.text, "chance": chance}
         for word, chance in zip(words[1:], downsample.numbers(best.values), strict=True)
@@ -180,7 +180,7 @@ def _step(opened: LoadedModel, scores: Tensor, chances: Tensor, chosen: int) -> 
     return {
         "id": chosen,
         "text": words[0].text,
-        "chance": float(chances[chosen]),
+        "chance": float(probs[chosen]),
         "model": float(plain[chosen]),
         "best": others,
     }
@@ -192,7 +192,7 @@ def cache_of(state: Cache) -> dict[str, int]:
     for memory in state.layers.values():
         for tensor in (getattr(memory, "key", None), getattr(memory, "value", None)):
             if tensor is not None:
-                held = getattr(memory, "held", tensor.shape[2])
+                held = getattr(memory, "num_held", tensor.shape[2])
                 size += tensor[:, :, :held].numel() * tensor.element_size()
         if isinstance(memory, dict):
             size += sum(tensor.numel() * tensor.element_size() for tensor in memory.values())
@@ -211,13 +211,13 @@ class _Tree:
         self.levels: list[list[dict[str, Any]]] = []
         self.scores = torch.zeros(1)
 
-    def note(self, scores: Tensor, strategy: BeamSearch, tokens: Tensor) -> None:
+    def record(self, scores: Tensor, strategy: BeamSearch, tokens: Tensor) -> None:
         source, token, order = (one[0].tolist() for one in strategy.considered)
         logs, full = strategy.processed, strategy.length >= strategy.plan.max_length
         level = []
         for i, (beam, word) in enumerate(zip(source, token, strict=True)):
             said = float(logs[beam, word]) + (float(self.scores[beam]) if self.levels else 0.0)
-            ended = full or word in strategy.plan.end
+            ended = full or word in strategy.plan.eos_ids
             on = order.index(i) if i in order and not ended else None
             level.append({"id": word, "from": beam, "score": said, "beam": on, "ended": ended and i < strategy.beams})
         self.levels.append(level)
@@ -225,25 +225,25 @@ class _Tree:
 
 
 @torch.inference_mode()
-def beam_tree(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
+def beam_tree(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
     """Beam search as a tree: at each step the candidates with their scores (summed log-probabilities), and which of
     them go on."""
-    if ask.beams < 2:
+    if request.beams < 2:
         raise InputError("A tree has two beams or more.")
-    model, batch = opened.model, _prompt(opened, ask, patience)
-    options = {"num_beams": ask.beams, "max_new_tokens": ask.steps, "do_sample": False, **opened.ending()}
+    model, batch = loaded.model, _prompt(loaded, request, deadline)
+    options = {"num_beams": request.beams, "max_new_tokens": request.steps, "do_sample": False, **loaded.ending()}
     tree = _Tree()
-    with watched(model, None, [], patience), ablate_heads(model, ask.silence):
+    with watched(model, None, [], deadline), ablate_heads(model, request.silence):
         start = start_decoding(model, (), {**batch, **options})
         strategy = make_strategy(start.plan, start.prompt)
         assert isinstance(strategy, BeamSearch)
         strategy.observed = True
         for _ in decode_loop(model, start, strategy, cast("Any", tree)):
-            patience.check()
-    result = strategy.result()[0, start.plan.prompt :].tolist()
+            deadline.check()
+    result = strategy.result()[0, start.plan.prompt_length :].tolist()
     best = float(strategy.end_scores.gather(1, strategy.returned()).flatten()[0])
     for level in tree.levels:
-        for one, word in zip(level, opened.words([one["id"] for one in level], target=opened.writes), strict=True):
+        for one, word in zip(level, loaded.words([one["id"] for one in level], target=loaded.writes), strict=True):
             one["text"] = word.text
-    said = [word.text for word in opened.words(result, target=opened.writes)]
-    return {"levels": tree.levels, "result": said, "ids": result, "score": best, "beams": ask.beams}
+    said = [word.text for word in loaded.words(result, target=loaded.writes)]
+    return {"levels": tree.levels, "result": said, "ids": result, "score": best, "beams": request.beams}

@@ -22,17 +22,17 @@ from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.tasks.ask_image import AskImage
 
 
-def word_attention(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> dict[str, Any]:
-    subject, seen = _written(opened, ask, patience)
+def word_attention(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
+    subject, seen = _written(loaded, request, deadline)
     found = _speaking(subject, seen)
     if not found or subject.image is None:
-        raise InputError(f"A {opened.model.family} model does not put pictures into words.")
-    site = next((one for one in found if one.layer == ask.layer), None)
+        raise InputError(f"A {loaded.model.family} model does not put pictures into words.")
+    site = next((one for one in found if one.layer == request.layer), None)
     if site is None:
         raise InputError(f"Words look at the input in layers {', '.join(str(one.layer) for one in found)}.")
     where = layout(seen, key_stage(seen, site))
     assert where is not None
-    weights = pick(seen.weights(site), ask.head)
+    weights = pick(seen.weights(site), request.head)
     return {
         "image": as_png(subject.image),
         "size": [subject.image.size[1], subject.image.size[0]],
@@ -45,36 +45,36 @@ def word_attention(opened: LoadedModel, ask: ViewRequest, patience: Deadline) ->
     }
 
 
-def _speaking(subject: ModelInput, seen: Trace) -> list[AttentionSite]:
+def _speaking(model_input: ModelInput, seen: Trace) -> list[AttentionSite]:
     """Where words look at the input: across, or at what stands before them in their own stage."""
-    found = [site for site in seen.sites() if site.stage in subject.words and subject.answers]
+    found = [site for site in seen.sites() if site.stage in model_input.words and model_input.answers]
     seeing = [site for site in found if layout(seen, key_stage(seen, site)) is not None]
     crossing = [site for site in seeing if seen.sublayer(site).crosses]
     chosen = crossing or seeing
     return [site for site in chosen if (site.stage, site.part) == (chosen[0].stage, chosen[0].part)]
 
 
-def _written(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> tuple[ModelInput, Trace]:
+def _written(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> tuple[ModelInput, Trace]:
     """A pass over what is written. Where picture and text stand in one sequence, that goes on from the text (a language
     model with a picture docked to it), or from a word that begins, whatever text is given besides (GIT)."""
-    stage = next((one for one in opened.stages if isinstance(one.inputs, (PrefixedTextInput, MultimodalInput))), None)
+    stage = next((one for one in loaded.stages if isinstance(one.inputs, (PrefixedTextInput, MultimodalInput))), None)
     if stage is None:
-        return opened.look(ask, patience)
-    key = (*ask.key(), "written")
-    if key not in opened.passes:
-        subject, given = _prompt(opened, ask, patience)
+        return loaded.trace(request, deadline)
+    key = (*request.key(), "written")
+    if key not in loaded.passes:
+        subject, given = _prompt(loaded, request, deadline)
         prompt = given["input_ids"][0].tolist()
-        if ask.target is None:
-            ids = opened.generate(ask, given, patience)
+        if request.target is None:
+            ids = loaded.generate(request, given, deadline)
         else:
-            ids = prompt + [word.id for word in opened.cut(ask.target, special=False)[0]]
-        words = opened.words(ids)
+            ids = prompt + [word.id for word in loaded.tokenize(request.target, special=False)[0]]
+        words = loaded.words(ids)
         batch = {**given, "input_ids": torch.tensor([ids[:-1]])}
         if "both_ways" in given:  # the answer is read from left to right
             batch["both_ways"] = F.pad(given["both_ways"], (0, len(ids) - 1 - len(prompt)))
         made = replace(subject, batch=batch, words={stage.name: words[:-1]}, answers=words[len(prompt) :])
-        opened.keep(key, made, trace(opened.model, batch, ask.silence, patience))
-    return opened.passes[key]
+        loaded.keep(key, made, trace(loaded.model, batch, request.silence, deadline))
+    return loaded.passes[key]
 
 
 def _prompt(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> tuple[ModelInput, dict[str, Any]]:

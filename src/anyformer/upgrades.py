@@ -1,0 +1,124 @@
+"""What saved settings were called in the past: folders and runs saved then keep loading.
+
+The one place for old names. Add a row when a saved setting, family or value is renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Class of settings -> old name of a field -> today's name.
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "AnswerOptions": {"max_answer": "max_answer_length"},
+    "Augmentation": {
+        "erase": "random_erasing",
+        "jitter": "color_jitter",
+        "mixed": "mix_prob",
+        "operations": "randaugment_ops",
+        "turn": "rotate",
+    },
+    "AutoencoderConfig": {"normalise_pixels": "norm_pix_loss"},
+    "BEiTConfig": {
+        "average": "mean_pooling",
+        "d_helper": "d_auxiliary",
+        "gain": "layer_scale",
+        "helper": "auxiliary",
+        "helper_keeps": "auxiliary_concat_input",
+        "helper_weight": "auxiliary_weight",
+        "n_helper": "n_auxiliary_convs",
+        "relative": "relative_position_bias",
+    },
+    "CaptionOptions": {"plain": "normalize_text"},
+    "CaptionerConfig": {"net": "backbone"},
+    "ClassifyOptions": {"agree": "r_drop"},
+    "CompleteImageOptions": {"given": "prompt_fraction", "samples": "num_samples"},
+    "DETRConfig": {"every_layer": "auxiliary_loss", "nothing_weight": "no_object_weight"},
+    "DataSettings": {"held_out": "validation_split", "share": "fraction"},
+    "DistillOptions": {"teacher_weight": "distill_weight"},
+    "EmbedOptions": {"highest": "max_score", "normalise": "normalize", "pool": "pooling"},
+    "GPT3Config": {"band": "local_window"},
+    "ImageTextOptions": {"max_target": "max_target_length"},
+    "KeypointDecoderConfig": {"in_turn": "autoregressive", "n_joints": "n_keypoints"},
+    "LanguageOptions": {"carry": "carry_memory"},
+    "LineReaderConfig": {"spelling": "ctc_weight"},
+    "LuongConfig": {"feed": "input_feeding"},
+    "MaskOptions": {"rate": "mask_prob"},
+    "MatchOptions": {"max_target": "max_target_length"},
+    "MetaLMConfig": {"docks": "encoders"},
+    "OcrOptions": {"wide": "overflow"},
+    "PairOptions": {"either_way": "symmetric"},
+    "PerceiverConfig": {
+        "cross_widen": "cross_widening_factor",
+        "n_rounds": "n_repeats",
+        "sound_patch": "audio_patch_size",
+        "widen": "widening_factor",
+    },
+    "PoseOptions": {"see": "region"},
+    "ResNetConfig": {
+        "dilate_last": "dilation",
+        "downsample_first": "downsample_in_first_stage",
+        "kind": "block",
+        "stride_early": "downsample_in_bottleneck",
+    },
+    "ResNetClassifierConfig": {"net": "backbone"},
+    "RoFormerConfig": {"turn_values": "rotary_value"},
+    "RopeConfig": {
+        "base": "theta",
+        "fast": "beta_fast",
+        "gain": "attention_factor",
+        "high": "high_freq_factor",
+        "kind": "rope_type",
+        "low": "low_freq_factor",
+        "share": "partial_rotary_factor",
+        "slow": "beta_slow",
+        "trained": "original_max_length",
+    },
+    "SequenceToSequenceOptions": {"agree": "r_drop", "gaps": "infilling", "max_target": "max_target_length"},
+    "ShowAttendTellConfig": {"coverage": "coverage_weight", "entropy": "entropy_weight", "hard": "hard_attention"},
+    "SummarizeOptions": {"no_repeat": "no_repeat_ngram_size", "stem": "use_stemmer"},
+    "SutskeverConfig": {"show_context": "context_every_step"},
+    "TimeSformerConfig": {"attends": "attention_type"},
+    "TrainSettings": {
+        "accumulate": "gradient_accumulation",
+        "average": "average_checkpoints",
+        "checkpointing": "gradient_checkpointing",
+        "clip": "max_grad_norm",
+        "ema": "ema_decay",
+        "explode": "divergence_factor",
+        "keep": "keep_checkpoints",
+        "minutes": "max_minutes",
+        "record": "cuda_graphs",
+        "warmup": "warmup_steps",
+    },
+    "TrainState": {"stale": "evals_without_improvement"},
+    "TransformerXLConfig": {"order": "norm_order"},
+    "ViTPoseConfig": {"hidden_ratio": "mlp_ratio", "n_joints": "n_keypoints", "spread": "heatmap_sigma"},
+}
+
+
+# Class of settings -> field (today's name) -> old value -> today's value.
+VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "ClassifyOptions": {"problem": {"classes": "classification", "number": "regression"}},
+    "ELECTRAConfig": {"head": {"discriminate": "replaced_tokens"}},
+    "RopeConfig": {"rope_type": {"blend": "llama3"}},
+}
+
+FAMILIES: Mapping[str, str] = {"joints": "keypoint-detr"}
+
+
+def fields_of(cls: type) -> dict[str, str]:
+    """The old names of a class's fields and those of its bases, each with today's name."""
+    return {old: new for base in reversed(cls.__mro__) for old, new in FIELDS.get(base.__name__, {}).items()}
+
+
+def upgrade(cls: type, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What was saved of an object of a class, under today's names."""
+    names = fields_of(cls)
+    values = {name: values for base in cls.__mro__ for name, values in VALUES.get(base.__name__, {}).items()}
+    renamed = {names.get(name, name): value for name, value in saved.items()}
+    return {name: _lookup(values.get(name, {}), value) for name, value in renamed.items()}
+
+
+def _lookup(values: Mapping[str, str], value: Any) -> Any:
+    return values.get(value, value) if isinstance(value, str) else value

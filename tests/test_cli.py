@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 import anyformer as af
 from anyformer import pretrained
 from anyformer.cli import run as console
+from anyformer.cli.listing import format_count, parse_size_range
 from anyformer.cli.main import list_recipes, main, recipe_names
 from anyformer.tasks import TASKS, find
 
@@ -37,7 +39,34 @@ def test_recipes_are_listed_with_their_parameters(capsys: pytest.CaptureFixture[
     assert run("recipes") == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in af.recipes())
-    assert "124,439,808" in shown and "GPT-2 (Radford et al. 2019)" in shown
+    assert "gpt2-124m 124M" in " ".join(shown.split()) and "GPT-2 (Radford et al. 2019)" in shown
+    assert len(shown.splitlines()) < 120
+
+
+def test_recipes_of_a_family_and_a_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes", "--family", "gpt2") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {row[1] for row in rows} == {"gpt2"} and ["gpt2-124m", "gpt2", "124,439,808"] in [row[:3] for row in rows]
+    assert run("recipes", "--family", "gpt2", "--size", "100M-400M") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["gpt2-124m", "gpt2-355m"]
+    for wrong in (("--family", "gpt9"), ("--size", "big"), ("--size", "-"), ("--family", "gpt2", "--size", "1-2")):
+        assert run("recipes", *wrong) == 2
+        assert wrong[-1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10M", (0, 1e7)), ("10m-", (1e7, math.inf)), ("1.5K-2B", (1500, 2e9)), ("7", (0, 7))],
+)
+def test_a_range_of_sizes(text: str, expected: tuple[float, float]) -> None:
+    assert parse_size_range(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(7, "7"), (1234, "1.2K"), (85_066, "85K"), (999_890_000, "1.0B"), (124_439_808, "124M")]
+)
+def test_counts_are_short(count: int, text: str) -> None:
+    assert format_count(count) == text
 
 
 def test_counted_parameters_are_those_of_the_built_model() -> None:

@@ -85,7 +85,9 @@ def recipe(name: str) -> Recipe:
 def family(name: str) -> Family:
     load_recipes()
     if name not in FAMILIES:
-        raise ConfigError(f'There is no family "{name}".{nearest(name, FAMILIES)} There are: {", ".join(FAMILIES)}.')
+        raise ConfigError(
+            f'There is no family "{name}".{nearest(name, FAMILIES)} There are: {", ".join(sorted(FAMILIES))}.'
+        )
     return FAMILIES[name]
 
 

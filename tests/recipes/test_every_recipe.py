@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,10 @@ def test_dropout_only_in_training(name: str) -> None:
 @pytest.mark.parametrize("name", af.recipes())
 def test_docstring(name: str) -> None:
     """A family says what it is like and what is different, and what was published."""
+    from anyformer.cli.main import heading
     from anyformer.registry import recipe
 
-    about = recipe(name).family.description
-    assert "Published:" in about
+    family = recipe(name).family
+    about = sys.modules[family.build.__module__].__doc__ or ""
+    assert "Published:" in about and len(heading(family.description)) <= 80
     assert "as " in about.lower() or "original Transformer" in about

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Heavy things load in the command that needs them."""
+"""The command line. Each command imports what it needs, so that `anyformer --help` is fast."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ EXAMPLES = """One library for every transformer, from text to images to anything
 \b
 Start here:
   anyformer demo
-      every model that came with anyformer put to work once, on one page
+      run every installed model once and write a page with the answers
   anyformer run translate "A man rides a bicycle."
-      a model that ships, or with --model your own, put to work; "anyformer run --help" has more
+      run a model on an input
   anyformer models
-      the models that ship, and whether they are here
+      list the models that are installed or can be
   anyformer recipes
-      the models that can be built
+      list the architectures and sizes that can be built
   anyformer tasks
-      what they can be trained and used for
+      list what a model can be trained and used for
   anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
-      train a model on your own files; anyformer train --help says more
+      train a model on your own files
   anyformer eval classify-text --model mine/ --data dev.tsv
-      how good a model is, by the field's own metric
+      compute the metrics of a model on labeled rows
+  anyformer explore --model mine/
+      look inside a model in the browser
   anyformer convert gpt2/ mine/ --to anyformer
-      a Hugging Face folder as anyformer's own
-  anyformer convert mine/ theirs/ --to hf
-      and back, for transformers
+      convert a Hugging Face folder to an anyformer folder
+  anyformer convert mine/ gpt2/ --to hf
+      convert it back
 
 \b
 In Python:
@@ -54,20 +56,20 @@ def show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-VERSION = typer.Option("--version", help="Print the version and stop.", callback=show_version, is_eager=True)
+VERSION = typer.Option("--version", help="Print the version and exit.", callback=show_version, is_eager=True)
 
 
 @app.callback()
 def begin(version: Annotated[bool, VERSION] = False) -> None:
-    """What holds for every command."""
+    """Options of the program itself."""
 
 
 def note(text: str) -> None:
-    """Something to know beside the answer, which alone stands on standard output."""
+    """Print a message to standard error; standard output holds the answers alone."""
     print(text, file=sys.stderr, flush=True)
 
 
-# What a shell may complete; none of it imports torch.
+# Shell completion; does not import torch.
 
 
 def task_names(incomplete: str) -> list[str]:
@@ -83,13 +85,13 @@ def model_names(incomplete: str) -> list[str]:
 
 
 def recipe_names(incomplete: str) -> list[str]:
-    """The names in every table of sizes, read from the source, and the models that may be taken further."""
+    """Names of recipes, read from the source files, and of models that can be fine-tuned."""
     found = [name for path in (Path(__file__).parents[1] / "recipes").glob("*.py") for name in _names_in(path)]
     return [*(name for name in sorted(found) if name.startswith(incomplete)), *model_names(incomplete)]
 
 
 def _names_in(path: Path) -> list[str]:
-    """The keys of SIZES or RECIPES, and of tables that stand in a call of `register`."""
+    """Keys of SIZES or RECIPES in a source file, and of tables in a call of `register`."""
     tables: list[ast.AST] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("SIZES", "RECIPES"):
@@ -105,34 +107,42 @@ class CheckpointFormat(StrEnum):
     anyformer = "anyformer"
 
 
-@app.command()
-def recipes() -> None:
-    """List the models that can be built: name, family, parameters, what it is.
+@app.command(short_help="List architectures and their sizes.")
+def recipes(
+    family: Annotated[str | None, typer.Option(metavar="NAME", help="List the sizes of this family only")] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="RANGE", help="Parameters: 10M (at most), 100M- or 10M-100M")
+    ] = None,
+) -> None:
+    """List the architectures and their sizes.
 
-    Example: anyformer recipes
+    \b
+    Examples:
+      anyformer recipes
+      anyformer recipes --family bert
+      anyformer recipes --size 5M-20M
     """
-    from rich.console import Console
-    from rich.table import Table
+    from anyformer.cli.listing import show_recipes
 
-    table = Table(box=None, pad_edge=False)
-    for column, side in (("name", "left"), ("family", "left"), ("parameters", "right")):
-        table.add_column(column, justify=side, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("what it is")
-    for name, family, parameters, about in list_recipes():
-        table.add_row(name, family, f"{parameters:,}", about)
-    # Piped, a recipe is one line; in a terminal it fits the window.
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    show_recipes(list_recipes(family), family, size)
 
 
-def list_recipes() -> list[tuple[str, str, int, str]]:
-    """Parameters are counted on the meta device: nothing is allocated, tied ones count once."""
+def list_recipes(family: str | None = None) -> list[tuple[str, str, int, str]]:
+    """Name, family, number of parameters and description of every recipe (of one family).
+
+    Parameters are counted on the meta device: no memory is allocated, and tied parameters count once.
+    """
     import torch
 
     from anyformer import registry
 
+    if family is not None:
+        registry.family(family)
     rows = []
     for name in registry.recipes():
         recipe = registry.recipe(name)
+        if family not in (None, recipe.family.name):
+            continue
         with torch.device("meta"):
             model = recipe.family.build(recipe.config)
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -149,48 +159,61 @@ def heading(text: str) -> str:
 def train(
     task: Annotated[
         str,
-        typer.Argument(
-            metavar="TASK", help="What the model is to do: translate, classify-text, …", autocompletion=task_names
-        ),
+        typer.Argument(metavar="TASK", help="Task name, listed by `anyformer tasks`", autocompletion=task_names),
     ],
     recipe: Annotated[
-        str, typer.Option(help="A recipe's name, or a model folder to take further.", autocompletion=recipe_names)
+        str,
+        typer.Option(
+            metavar="NAME|DIR", help="Recipe to train from scratch, or model to fine-tune", autocompletion=recipe_names
+        ),
     ],
-    data: Annotated[list[str], typer.Option(help="A file, a glob, or FILE,FILE side by side; may be repeated.")],
-    out: Annotated[Path, typer.Option(help="The folder that the model goes to.")],
-    valid: Annotated[list[str] | None, typer.Option(help="Files to evaluate on; else some rows are held back.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings in a YAML or JSON file.")] = None,
-    set: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting; may be repeated.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out; start it if the folder is empty.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every setting, resolved, and stop.")] = False,
+    data: Annotated[
+        list[str], typer.Option(metavar="PATH", help="Training file, folder, glob or FILE,FILE; can be repeated")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder for the model and its checkpoints")],
+    valid: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Validation files (default: split from --data)")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML or JSON file with settings")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting, such as train.lr=1e-4; can be repeated")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print all resolved settings and exit")] = False,
 ) -> None:
-    """Train a model on your own files, and leave a folder that runs.
+    """Train a model on your own files.
 
     \b
     Examples:
       anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
       anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
-      anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
       anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
-      anyformer train classify-image --recipe patches --data pictures/ --out probe/ --set train.freeze=encoder.* \\
-          --set train.lr=3e-3                                      a linear layer on what a model knows already
-      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
-                                                                   another tokenizer; shared words keep their vectors
-      anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
-                                                                   the language first, from texts with gaps: then
-                                                                   --recipe first/ learns from few rows
-      anyformer train generate --recipe gpt2/ … --set train.lora=8   small adapters learn, the weights stay
-      anyformer train generate … --resume                          the same command, where it was cut off
-      torchrun --nproc-per-node 4 -m anyformer train …             on several GPUs
-      torchrun --nproc-per-node 4 --max-restarts 3 -m anyformer train … --resume
-                                                                   the same, restarted if a process dies
+      anyformer train generate … --resume
+          continue after an interruption: the same command with --resume
 
     \b
-    Settings (--dry-run prints all): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
-    train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, … Of a model folder, those of model.* that
-    change no weight, such as model.dropout.
+    Fine-tuning (--recipe is a model folder or the name of an installed model):
+      anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
+      anyformer train classify-image --recipe patches --data pictures/ --out probe/ --set train.freeze=encoder.* \\
+          --set train.lr=3e-3
+          freeze the encoder and train a linear classifier
+      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set train.lora=8
+          train LoRA adapters of rank 8
+      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
+          replace the tokenizer; tokens in both vocabularies keep their embeddings
+      anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
+          pre-train on unlabeled text, then fine-tune with --recipe first/
+
+    \b
+    Several GPUs:
+      torchrun --nproc-per-node 4 -m anyformer train …
+      torchrun --nproc-per-node 4 --max-restarts 3 -m anyformer train … --resume
+          restart if a process dies
+
+    \b
+    Settings (all of them: --dry-run): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
+    train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
+    When fine-tuning, only settings of model.* that change no weight can be set, such as model.dropout.
     """
     from anyformer.training.command import TrainRequest, run
     from anyformer.training.command import dry_run as describe
@@ -204,41 +227,31 @@ def train(
         run(order)
 
 
-@app.command()
+@app.command(short_help="List tasks and the columns of their data.")
 def tasks() -> None:
-    """List the tasks: name, what it is, the columns of a row, the figure that says which model is better.
+    """List the tasks with the columns of their data.
 
     Example: anyformer tasks
     """
-    from rich.console import Console
-    from rich.table import Table
+    from anyformer.cli.listing import show_tasks
 
-    from anyformer.tasks import TASKS, find
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("columns", no_wrap=True)
-    for name in TASKS:
-        kind = find(name)
-        table.add_row(name, kind.about, ", ".join(column.name for column in kind.columns))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    show_tasks()
 
 
-@app.command()
+@app.command(short_help="List named models, or show a model's card.")
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show the card of this model.", autocompletion=model_names)
+        str | None, typer.Argument(metavar="NAME", help="Show the card of this model", autocompletion=model_names)
     ] = None,
 ) -> None:
-    """List the models that ship: name, task, parameters, size, score, whether it is here. With NAME: its card.
+    """List the models that anyformer knows by name, or show the card of one.
 
     \b
     Examples:
       anyformer models
       anyformer models en-de
     """
-    from anyformer.cli.run import show_card, show_models
+    from anyformer.cli.listing import show_card, show_models
 
     if name is None:
         show_models()
@@ -246,30 +259,33 @@ def models(
         show_card(name)
 
 
-@app.command(name="eval")
+@app.command(name="eval", short_help="Compute metrics on labeled rows.")
 def evaluate(
     task: Annotated[
         str,
-        typer.Argument(metavar="TASK", help="What the model does: see anyformer tasks.", autocompletion=task_names),
+        typer.Argument(metavar="TASK", help="Task name, listed by `anyformer tasks`", autocompletion=task_names),
     ],
-    data: Annotated[str, typer.Option(metavar="PATH", help="Rows with the right answers; globs, gz and xz too.")],
+    data: Annotated[str, typer.Option(metavar="PATH", help="Labeled rows: file, folder, glob or FILE,FILE")],
     model: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="A model folder, or the name of a model that ships; else the usual one.",
+            help="Model folder or name (default: the task's usual model)",
             autocompletion=model_names,
         ),
     ] = None,
-    columns: Annotated[str, typer.Option(help="Which column is what: text=4,label=2.")] = "",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
+    columns: Annotated[str, typer.Option(help="Columns of the data, as in text=4,label=2")] = "",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1, …")] = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="Data type: float32, bfloat16, … (default: as saved)")] = None,
     set: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the task, task.*; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Task setting, such as task.lowercase=true; can be repeated"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Draw where each query puts its boxes.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="IMAGE", help="Image file: box positions of each object query")
+    ] = None,
 ) -> None:
-    """Say how good a model is on rows that it has not learned from, by the field's own metric.
+    """Compute the metrics of a model on labeled rows.
 
     \b
     Examples:
@@ -278,9 +294,9 @@ def evaluate(
       anyformer eval tag --model mine/ --data eng.testa.gz
       anyformer eval detect --model mine/ --data val.json --out slots.png
       anyformer eval read --data lines.tsv,lines.zip
-          by the model for it that ships
+          evaluate the task's usual model
       anyformer eval read --data lines.tsv,lines.zip --set task.lowercase=true --set task.overflow=cut
-          errors of case do not count, and what is wider than the model's limit is cut off
+          ignore case, and crop lines that are wider than the model allows
     """
     from anyformer.tasks import find
     from anyformer.tasks.evaluate import evaluate_task, show
@@ -299,111 +315,109 @@ def evaluate(
     found.check()
 
 
-@app.command()
+@app.command(short_help="Convert to or from a Hugging Face folder.")
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A model folder, anyformer's or Hugging Face's.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    to: Annotated[CheckpointFormat, typer.Option(help="The form to write it in.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Model folder, of anyformer or Hugging Face")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder")],
+    to: Annotated[CheckpointFormat, typer.Option(help="Format of the output folder")],
 ) -> None:
-    """Write a model folder in another form; the numbers it gives stay the same.
+    """Convert a model folder between the formats of anyformer and Hugging Face.
+
+    The converted model gives the same outputs.
 
     Example: anyformer convert gpt2/ mine/ --to anyformer
     """
     from anyformer.checkpoints.folder import load
 
     load(source).save(target, format=to.value)
-    print(f"{target} holds the model of {source}, as {to.value} has it.")
+    print(f"Wrote {source} to {target} in the format {to.value}.")
 
 
-# Options of `run` that go to the task, each under its own name; those of model.generate first.
+# Options of `run` that are passed to the task by name; those of model.generate first.
 DECODING = ("max_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "seed")
 WORDING = ("stop", "system", "shots", "template")
 FINDING = ("threshold",)
 HEARING = ("language", "timestamps")
 
 
-@app.command("run")
+@app.command("run", short_help="Run a model on texts, images or audio.")
 def run_task(
     context: typer.Context,
     task: Annotated[
-        str, typer.Argument(metavar="TASK", help="What to do, such as generate or embed.", autocompletion=task_names)
+        str, typer.Argument(metavar="TASK", help="Task name, listed by `anyformer tasks`", autocompletion=task_names)
     ],
     model: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="A model folder, a .gguf file, or the name of a model that ships; else the usual one.",
+            help="Model folder, .gguf file or name (default: usual model)",
             autocompletion=model_names,
         ),
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="INPUT", help="A text, a file that holds one, a table of them, or - for lines of input."
-        ),
+        typer.Argument(metavar="INPUT", help="Text, file, table of inputs, or - for standard input"),
     ] = None,
-    columns: Annotated[str, typer.Option(help="Which column of a table is what: text=4.")] = "",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default as the files have it.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="The longest answer, in tokens.")] = None,
-    num_beams: Annotated[int | None, typer.Option(help="Search with so many beams.")] = None,
-    do_sample: Annotated[bool | None, typer.Option("--do-sample", help="Draw words by their probability.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling: below 1 is tamer, above wilder.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sampling: among the k likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sampling: among the likeliest that reach p together.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Sampling: the same seed draws the same.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be given again.")] = None,
-    system: Annotated[str | None, typer.Option(help="What a chat model is told before the question.")] = None,
-    shots: Annotated[str | None, typer.Option(help="A file of examples: question, tab, answer on each line.")] = None,
-    template: Annotated[str | None, typer.Option(help=r"How an example is written: 'Q: {0}\nA: {1}\n\n'.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Finding things: as sure as this at least, 0 to 1.")] = None,
+    columns: Annotated[str, typer.Option(help="Columns of a table, as in text=4")] = "",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1, …")] = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="Data type: float32, bfloat16, … (default: as saved)")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Maximum number of tokens to generate")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Number of beams (1: greedy search)")] = None,
+    do_sample: Annotated[
+        bool | None, typer.Option("--do-sample", help="Sample instead of taking the most probable token")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling temperature; below 1 is more deterministic")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the most probable tokens of total probability p")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed for sampling")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; can be repeated")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt of a chat model")] = None,
+    shots: Annotated[str | None, typer.Option(help="Few-shot examples: a file of question, tab, answer lines")] = None,
+    template: Annotated[str | None, typer.Option(help=r"Few-shot template, such as 'Q: {0}\nA: {1}\n\n'")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Minimum score of a detection, from 0 to 1")] = None,
     language: Annotated[
-        str | None, typer.Option(help="Speech: what is spoken; unsaid, the model listens for it.")
+        str | None, typer.Option(help="Spoken language of the audio (default: detected automatically)")
     ] = None,
-    timestamps: Annotated[
-        bool | None, typer.Option("--timestamps", help="Speech: add timestamps to the transcript.")
-    ] = None,
-    overflow: Annotated[
-        str | None, typer.Option(help="Reading: squeeze, cut or refuse a line wider than the model's limit.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Write the answer drawn on the picture.")] = None,
+    timestamps: Annotated[bool | None, typer.Option("--timestamps", help="Add timestamps to the transcript")] = None,
+    overflow: Annotated[str | None, typer.Option(help="Text lines that are too wide: squeeze, cut or refuse")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="IMAGE", help="Image file: the answer drawn on the input")] = None,
     chat: Annotated[
         bool | None,
-        typer.Option("--chat/--no-chat", help="Hold a conversation; or continue the text without the chat template."),
+        typer.Option("--chat/--no-chat", help="Chat in the terminal / continue text without chat template"),
     ] = None,
 ) -> None:
-    """Put a model to work on texts, on files, or on the lines of standard input.
+    """Run a model on texts, files, tables or the lines of standard input.
 
     \b
-    Examples:
+    Text:
       anyformer run translate "A man rides a bicycle."
-          by the model for it that ships; anyformer models lists them
       anyformer run translate --model en-fr "A man rides a bicycle."
-          by another of them
       anyformer run generate --model gpt2/ "Once upon a time" --do-sample --temperature 0.8
-          go on with a text; on a terminal it appears word by word
       anyformer run generate --chat
-          talk with a chat model
-      anyformer run answer "Who baked cookies?" "Amanda baked cookies."
-          a question and the text, or the file, that has the answer; so classify-pair; or lines with a tab in between
-      anyformer run classify-pair --model mine/ "It rained, so" "she took an umbrella" "she took the sun"
-          the best of several choices, by a model that learned to choose
-      anyformer run match --model clip/ beach.jpg "a dog" "two children"
-          which of the texts fits the picture
-      anyformer run ask-image --model mine/ beach.jpg "who is there?"
-          a picture, and a question about it
+          chat with a model
       anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
-          examples first, then each case; an answer ends where the next example would begin
+          few-shot prompts: the examples, then each input
+      anyformer run answer "Who baked cookies?" "Amanda baked cookies."
+          a question and a context (or a file); likewise classify-pair
+      anyformer run classify-pair --model mine/ "It rained, so" "she took an umbrella" "she took the sun"
+          multiple choice
       anyformer run embed --model MiniLM/ - < sentences.txt
-          a vector for each line
-      anyformer run classify-text reviews.tsv
-          an answer for each row of a table (.tsv, .csv, .jsonl, .parquet); --columns text=NAME says which column
-      anyformer run classify-image --model mine/ cat.jpg --out seen.png
-          a class for a picture, and the picture with what the model looked at
-      anyformer run detect --model mine/ street.jpg --threshold 0.7 --out seen.png
-          what is where, and the picture with boxes around it
+          one vector for each line of standard input
+      anyformer run classify-text reviews.tsv --columns text=2
+          one answer for each row of a table (.tsv, .csv, .jsonl, .parquet)
+
+    \b
+    Images and audio:
+      anyformer run classify-image --model mine/ cat.jpg --out attention.png
+      anyformer run detect --model mine/ street.jpg --threshold 0.7 --out boxes.png
+      anyformer run match --model clip/ beach.jpg "a dog" "two children"
+          rank texts by how well they match an image
+      anyformer run ask-image --model mine/ beach.jpg "who is there?"
       anyformer run transcribe --model whisper/ talk.wav --language de --timestamps
-          what was said, and when
     """
     from anyformer.cli import run as console
 
@@ -422,39 +436,42 @@ def _unescape(text: Any) -> Any:
     return [_unescape(item) for item in text]
 
 
-@app.command()
+@app.command(short_help="Look inside models in the browser.")
 def explore(
     model: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="A model folder or .gguf file; may be repeated.")
+        list[Path] | None, typer.Option(metavar="DIR", help="Model folder or .gguf file; can be repeated")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="The port to listen at; by default the first free one.")] = None,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    port: Annotated[int | None, typer.Option(help="Port (default: the first free one)")] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser")] = False,
     images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder of pictures, for the map of a detector's query slots.")
+        Path | None, typer.Option(metavar="DIR", help="Image folder for the map of a detector's queries")
     ] = None,
 ) -> None:
-    """Look inside a model in the browser, with your own input. Without --model: whatever models lie around.
+    """Look inside models in the browser, with your own inputs.
+
+    Without --model, the page lists the models in the current folder and those that are installed.
 
     \b
     Examples:
       anyformer explore --model mine/
-      anyformer explore --model transformer/ --model rnn/            two models, side by side
+      anyformer explore --model transformer/ --model rnn/
+          compare two models side by side
     """
     from anyformer.explorer.server import serve
 
     serve(model or [], port, browser=not no_open, images=images)
 
 
-@app.command()
+@app.command(short_help="Run every installed model once.")
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the page goes, or the model and the picture.")] = Path("demo-output"),
-    train: Annotated[bool, typer.Option("--train", help="Train a small translator instead: a minute.")] = False,
-    seed: Annotated[int, typer.Option(help="With --train: other numbers and other first weights.")] = 1,
+    out: Annotated[Path, typer.Option(help="Output folder for the page and its images")] = Path("demo-output"),
+    train: Annotated[bool, typer.Option("--train", help="Train a small translator instead (one minute)")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of --train")] = 1,
 ) -> None:
-    """Put every model that is here to work once, and gather the answers on a page.
+    """Run every installed model once and write a page with inputs, answers and images.
 
-    With --train, or where there is none: train a small Transformer to translate number words, English to German, and
-    show what it attends to.
+    With --train, or if no model is installed, train a small Transformer that translates numbers from English words to
+    German ones, and draw its cross-attention.
 
     \b
     Examples:
@@ -465,7 +482,7 @@ def demo(
     from anyformer.cli.demo.tour import available_models, tour
 
     if not train and not available_models():
-        print("No model is here to show (anyformer models says how to get some), so one is trained.", flush=True)
+        print("No model is installed (`anyformer models` lists how to get some): training one instead.", flush=True)
         train = True
     if train:
         run(out, DemoSettings(seed=seed))
@@ -474,16 +491,16 @@ def demo(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """A mistake of the user's ends in one sentence and exit code 2 (3 if the other inputs were answered); a mistake of
-    ours in a traceback."""
+    """Run the command line. An `af.Error` is printed as one sentence with exit code 2 (3 if some inputs were answered);
+    any other exception is a bug and shows a traceback."""
     from anyformer.errors import Error, SkippedError, StoppedError, presentable
 
-    # Without lines of our code.
+    # Warnings without source lines.
     warnings.formatwarning = lambda message, *where, **more: f"anyformer: {presentable(str(message))}\n"
     try:
         app(arguments, prog_name="anyformer")
     except Error as error:
-        if os.environ.get("RANK", "0") == "0":  # of many processes that make the same mistake, one says so
+        if os.environ.get("RANK", "0") == "0":  # under torchrun, only the first process prints the error
             print(f"anyformer: {error}", file=sys.stderr)
         sys.exit(130 if isinstance(error, StoppedError) else 3 if isinstance(error, SkippedError) else 2)
 

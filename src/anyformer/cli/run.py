@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer import pretrained
 from anyformer.data.images.image_file import SUFFIXES
-from anyformer.errors import Error, InputError, SkippedError, nearest
+from anyformer.errors import Error, InputError, SkippedError
 from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.base import Task, spell_device
 from anyformer.tasks.generate import TextGenerator
@@ -279,39 +279,6 @@ def show_pieces(pieces: Iterable[str]) -> None:
 def format_answer(answer: Any) -> str:
     """An answer as one printed thing; a vector as its numbers."""
     return " ".join(f"{x:.6g}" for x in answer.tolist()) if isinstance(answer, Tensor) else str(answer)
-
-
-def show_models() -> None:
-    """The models that ship, as a table, and a word on those that are not here."""
-    from rich.console import Console
-    from rich.table import Table
-
-    listed = pretrained.models()
-    table = Table(box=None, pad_edge=False)
-    for title in ("name", "task", "parameters", "size", "score", "here"):
-        table.add_column(
-            title, justify="right" if title in ("parameters", "size") else "left", no_wrap=title != "score"
-        )
-    for model in listed:
-        size = f"{model.bytes / 1e6:.1f} MB" if model.bytes else ""
-        usual = f"{model.task} *" if model.default else model.task
-        here = "yes" if model.problem is None else "no"
-        table.add_row(model.name, usual, f"{model.parameters:,}", size, model.score, here)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-    console.print(table)
-    console.print("\n* used for its task where no --model is given; anyformer models NAME shows a card", soft_wrap=True)
-    for trouble in (model.problem for model in listed if model.problem is not None):
-        console.print(trouble, soft_wrap=True)
-    if pretrained.models_folder() is None:
-        console.print(f"anyformer's own models are not installed: {pretrained.GET}.", soft_wrap=True)
-
-
-def show_card(name: str) -> None:
-    found = pretrained.find(name)
-    if found is None:
-        names = [model.name for model in pretrained.models()]
-        raise InputError(f'No model "{name}" ships.{nearest(name, names)} There are: {", ".join(names)}.')
-    print(found.card)
 
 
 def waiting(message: str) -> Any:

@@ -194,11 +194,13 @@ _SMALL_NET = ResNetConfig(block="basic", d_stem=64, widths=(64, 128, 256), depth
 _SMALL: dict[str, Any] = {"backbone": _SMALL_NET, "image_size": (160, 160), "d_model": 256, "dropout": 0.3}
 
 register(
-    Family("show-tell", ShowTellConfig, build_show_tell, init, __doc__ or ""),
+    Family("show-tell", ShowTellConfig, build_show_tell, init, "Show and Tell (Vinyals et al. 2015)"),
     {"show-tell-tiny": ShowTellConfig(**_TINY, d_hidden=48), "show-tell-small": ShowTellConfig(**_SMALL, d_hidden=512)},
 )
 register(
-    Family("show-attend-tell", ShowAttendTellConfig, build_show_attend_tell, init, __doc__ or ""),
+    Family(
+        "show-attend-tell", ShowAttendTellConfig, build_show_attend_tell, init, "Show, Attend and Tell (Xu et al. 2015)"
+    ),
     {
         "show-attend-tell-tiny": ShowAttendTellConfig(**_TINY, d_hidden=48),
         "show-attend-tell-small": ShowAttendTellConfig(**_SMALL, d_hidden=512),
@@ -206,7 +208,13 @@ register(
     },
 )
 register(
-    Family("cnn-transformer", CNNTransformerConfig, build_cnn_transformer, init_transformer, __doc__ or ""),
+    Family(
+        "cnn-transformer",
+        CNNTransformerConfig,
+        build_cnn_transformer,
+        init_transformer,
+        "CNN encoder with a Transformer decoder",
+    ),
     {
         "cnn-transformer-tiny": CNNTransformerConfig(**_TINY, n_layers=1, n_decoder_layers=2, n_heads=4, d_hidden=64),
         "cnn-transformer-small": CNNTransformerConfig(

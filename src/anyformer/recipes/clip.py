@@ -191,7 +191,10 @@ SIZES = {
 }
 
 register(Family("clip", CLIPConfig, build, init, __doc__ or ""), SIZES)
-register(Family("clip-text", CLIPTextConfig, build_text, init_tower, __doc__ or ""), {"clip-text-tiny": _TINY_TEXT})
 register(
-    Family("clip-vision", CLIPVisionConfig, build_vision, init_tower, __doc__ or ""), {"clip-vision-tiny": _TINY_VISION}
+    Family("clip-text", CLIPTextConfig, build_text, init_tower, "Text tower of CLIP"), {"clip-text-tiny": _TINY_TEXT}
+)
+register(
+    Family("clip-vision", CLIPVisionConfig, build_vision, init_tower, "Image tower of CLIP"),
+    {"clip-vision-tiny": _TINY_VISION},
 )

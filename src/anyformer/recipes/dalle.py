@@ -1,4 +1,4 @@
-"""A text, then a picture, in one decoder (DALL-E, Ramesh et al. 2021): as GPT-2, except that after a text of fixed
+"""DALL-E (Ramesh et al. 2021), a text and then an image in one decoder: as GPT-2, except that after a text of fixed
 length, filled up with padding that is read like any other word, come the codes of a picture, row by row, with learned
 vectors of row and column. Codes are words too: they follow the text's in the vocabulary. What the codes mean is up to
 who encodes the picture: the colours of a palette, or the numbers of a discrete autoencoder.

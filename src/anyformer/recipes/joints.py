@@ -1,6 +1,6 @@
-"""Joints decoded all at once: as DETR, except that there is one learned query for each joint of a body or landmark of a
-face, so nothing has to be matched; each points at its place, and every decoder layer's answer is learned from. Norms
-come before the sublayers, and the residual network is small, so that a few thousand pictures are enough.
+"""Keypoints from learned queries: as DETR, except that there is one learned query for each keypoint of a body or face,
+so no matching is needed, and every decoder layer has a loss. Norms come before the sublayers, and the residual network
+is small, so that a few thousand images are enough.
 
 Published: nothing in these sizes; TFPose and PRTR (Mao et al. 2021, Li et al. 2021) decode COCO's joints in this way.
 """

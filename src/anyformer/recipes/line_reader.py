@@ -1,4 +1,4 @@
-"""A reader of text lines made for little data: as TrOCR (Li et al. 2021), except that convolutions turn a line of any
+"""OCR of text lines for small data sets: as TrOCR (Li et al. 2021), except that convolutions turn a line of any
 width into columns, letters are the vocabulary, and while it learns a second head reads the columns by themselves (CTC,
 as Watanabe et al. 2017 do it for speech), which teaches where letters stand.
 

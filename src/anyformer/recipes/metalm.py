@@ -1,4 +1,4 @@
-"""Language models as general-purpose interfaces (MetaLM, Hao et al. 2022): as GPT-2, except that encoders of any
+"""MetaLM (Hao et al. 2022), a language model with encoders docked to it: as GPT-2, except that encoders of any
 modality are docked to it. What an encoder makes of a picture or a sound stands among the words, each vector projected
 to their width at a place that a token keeps free; such a run, and a question if the caller says so, is seen both ways,
 and everything after it is causal. Pictures and words may take turns.

@@ -1,4 +1,4 @@
-"""A fully connected mixer (MLP-Mixer, Tolstikhin et al. 2021, on text): as GPT-2, except that a network over positions
+"""MLP-Mixer on text (Tolstikhin et al. 2021): as GPT-2, except that a network over positions
 takes the place of attention. Any two places are one layer apart, but the weights belong to places and not to words, and
 to one length: a longer text cannot be read at all. Its matrices are triangular, so that no word sees the future.
 

@@ -155,7 +155,7 @@ def init(config: RNNTranslatorConfig) -> InitConfig:
 
 
 register(
-    Family("sutskever", SutskeverConfig, build_sutskever, init, __doc__ or ""),
+    Family("sutskever", SutskeverConfig, build_sutskever, init, "RNN encoder-decoder (Sutskever et al. 2014)"),
     {
         "sutskever-tiny": SutskeverConfig(d_model=32, d_hidden=48, vocab_size=256, n_layers=2),
         "sutskever-small": SutskeverConfig(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),
@@ -164,7 +164,7 @@ register(
     training={"sutskever-small": SMALL_PARALLEL_DATA},
 )
 register(
-    Family("bahdanau", BahdanauConfig, build_bahdanau, init, __doc__ or ""),
+    Family("bahdanau", BahdanauConfig, build_bahdanau, init, "RNN with additive attention (Bahdanau et al. 2015)"),
     {
         "bahdanau-tiny": BahdanauConfig(d_model=32, d_hidden=48, vocab_size=256, d_out=32, dropout=0.1),
         "bahdanau-small": BahdanauConfig(d_model=256, d_hidden=320, d_out=256, dropout=0.3),
@@ -173,7 +173,7 @@ register(
     training={"bahdanau-small": SMALL_PARALLEL_DATA},
 )
 register(
-    Family("luong", LuongConfig, build_luong, init, __doc__ or ""),
+    Family("luong", LuongConfig, build_luong, init, "RNN with multiplicative attention (Luong et al. 2015)"),
     {
         "luong-tiny": LuongConfig(d_model=32, d_hidden=48, vocab_size=256, n_layers=2, dropout=0.2),
         "luong-small": LuongConfig(d_model=256, d_hidden=320, n_layers=2, dropout=0.3),

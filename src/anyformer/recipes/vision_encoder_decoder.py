@@ -1,5 +1,5 @@
-"""Pictures into words: as the encoder-decoder of any two families, except that the encoder reads pictures. A ViT with
-GPT-2, its cross-attention new, is the captioner without any convolution.
+"""Image encoder with a text decoder: as the encoder-decoder of any two families, except that the encoder reads images.
+A ViT with GPT-2 and newly initialized cross-attention is the captioner without convolutions.
 
 With TrOCR's decoder it reads lines of text (Li et al. 2021): the base and large models, and one made for lines of 32 by
 640 pixels that is spelled by characters.

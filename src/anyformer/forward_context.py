@@ -108,7 +108,7 @@ def zero_padding(tokens: Tokens) -> Tensor:
     if torch.compiler.is_compiling() or not tokens.x.is_inference():
         return tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
     # What an encoder made is shown again at every step of decoding; layers share a memo, but not their vectors.
-    seen: tuple[Tensor, Tensor] | None = tokens.memo.get("blank")
+    seen: tuple[Tensor, Tensor] | None = tokens.memo.get("zero_padding")
     if seen is None or seen[0] is not tokens.x:
         seen = tokens.memo["zero_padding"] = (tokens.x, tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0))
     return seen[1]

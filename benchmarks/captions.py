@@ -1,11 +1,11 @@
-"""A page of pictures: what people wrote of each, what captioners write, and where they look before each word.
+"""A page of images: what people wrote of each, what captioners write, and where they look before each word.
 
     python benchmarks/captions.py FOLDER [FOLDER …] --data CAPTIONS.json,IMAGES.zip --out page [--pictures 12]
                                   [--scores] [--device cuda]
 
 Each FOLDER is a model trained for `caption`, or the name of one that ships; the four of the lectures side by side are
-show-tell, show-attend-tell, cnn-transformer and vit-transformer. `page/index.html` needs nothing else: the pictures are
-in it. With --scores every captioner is measured on all pictures of the data, as `anyformer eval caption` does it.
+show-tell, show-attend-tell, cnn-transformer and vit-transformer. `page/index.html` needs nothing else: the images are
+in it. With --scores every captioner is measured on all images of the data, as `anyformer eval caption` does it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anyformer.tasks.caption import Caption
 from anyformer.tasks.evaluate import evaluate_task
 from anyformer.tasks.picture_text import texts_of
 
-WIDEST, THUMB = 480, 152  # pixels of a picture, and of the same picture above a word
+WIDEST, THUMB = 480, 152  # pixels of an image, and of the same image above a word
 MOST = 24  # words whose regions are shown
 SCORES = {
     "cider": "CIDEr",
@@ -60,7 +60,7 @@ article.picture{display:grid;grid-template-columns:minmax(0,15rem) minmax(0,1fr)
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence; and for each of its words the picture with what was looked at, where the captioner looks."""
+    """A sentence; and for each of its words the image with what was looked at, where the captioner looks."""
 
     text: str
     looks: Sequence[tuple[str, Any]]
@@ -71,7 +71,7 @@ class Captioner:
     name: str
     family: str
     parameters: int
-    said: Sequence[Said]  # of each picture
+    said: Sequence[Said]  # of each image
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -114,8 +114,8 @@ def _figure(value: float | None) -> str:
 
 
 def article(number: int, picture: ImageFile, people: Sequence[str], captioners: Sequence[Captioner]) -> str:
-    """A picture with what people wrote on the left, and what the captioners did on the right."""
-    shown = image(picture.open(), f"picture {number + 1}", WIDEST)
+    """An image with what people wrote on the left, and what the captioners did on the right."""
+    shown = image(picture.open(), f"image {number + 1}", WIDEST)
     wrote = "".join(f"<li>{html.escape(text)}</li>" for text in people)
     said = "".join(sentence(one, one.said[number]) for one in captioners)
     return (
@@ -145,13 +145,13 @@ def page(found: Rows, rows: Sequence[Row], captioners: Sequence[Captioner]) -> s
         article(number, row["image"], texts_of(row, "captions"), captioners) for number, row in enumerate(rows)
     )
     summary = (
-        f"The first pictures of {source}: what people wrote of each, and what captioners write. The small pictures are"
+        f"The first images of {source}: what people wrote of each, and what captioners write. The small images are"
         " bright where the captioner looked most before it wrote the word below, and dark where it looked"
-        " least; a captioner that is given the picture only once has none."
+        " least; a captioner that is given the image only once has none."
     )
     note = (
-        f"CIDEr over all {len(found):,} pictures of {source}. Shuffled: the same captions, each beside another"
-        " picture's references. The commonest: the caption that most training pictures have, for every picture. A"
+        f"CIDEr over all {len(found):,} images of {source}. Shuffled: the same captions, each beside another"
+        " image's references. The commonest: the caption that most training images have, for every image. A"
         " captioner that looks is above both."
     )
     below = f"<p class='note'>{note}</p>" if any(one.figures for one in captioners) else ""
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", required=True, help="CAPTIONS.json,IMAGES.zip")
     parser.add_argument("--out", type=Path, required=True, help="the folder that the page goes to")
     parser.add_argument("--pictures", type=int, default=12, help="how many, from the first")
-    parser.add_argument("--scores", action="store_true", help="measure every captioner on all pictures of the data")
+    parser.add_argument("--scores", action="store_true", help="measure every captioner on all images of the data")
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args(arguments)
     if chosen.pictures < 1:

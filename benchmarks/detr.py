@@ -1,12 +1,12 @@
-"""DETR's table: GFLOPs and parameters beside the paper's, and pictures a second beside transformers.
+"""DETR's table: GFLOPs and parameters beside the paper's, and images a second beside transformers.
 
     python benchmarks/detr.py                       # counts only, a few seconds
     python benchmarks/detr.py --device cuda         # and speed: bfloat16, 800 x 1066, batches of 1 and 16
-    python benchmarks/detr.py --data val.json       # counts at the sizes of the pictures of a COCO json
+    python benchmarks/detr.py --data val.json       # counts at the sizes of the images of a COCO json
 
 The paper counts multiply-adds (one product and one sum are one) of convolutions and matrix products, the mean over the
-first 100 pictures of COCO val2017, each resized to a shorter side of 800 with the longer at most 1333. The same rule is
-applied here to the sizes in the json given; by default to the COCO pictures under $ANYFORMER_DATA/coco256, which are of
+first 100 images of COCO val2017, each resized to a shorter side of 800 with the longer at most 1333. The same rule is
+applied here to the sizes in the json given; by default to the COCO images under $ANYFORMER_DATA/coco256, which are of
 that split; where there are none, to one of 800 x 1120.
 """
 
@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import anyformer as af
 from anyformer import registry
 
-PAPER = {  # table 1 of Carion et al. 2020: GFLOPs, millions of parameters, pictures a second on a V100, AP
+PAPER = {  # table 1 of Carion et al. 2020: GFLOPs, millions of parameters, images a second on a V100, AP
     "detr-r50": (86, 41, 28, 42.0),
     "detr-r50-dc5": (187, 41, 12, 43.3),
     "detr-r101": (152, 60, 20, 43.5),
@@ -51,7 +51,7 @@ def resized(height: int, width: int) -> tuple[int, int]:
 
 
 def sizes(path: Path | None) -> Counter[tuple[int, int]]:
-    """How many pictures there are of each size after resizing."""
+    """How many images there are of each size after resizing."""
     if path is None or not path.exists():
         return Counter({ALONE: 1})
     images = json.loads(path.read_text(encoding="utf-8"))["images"][:FIRST]
@@ -59,7 +59,7 @@ def sizes(path: Path | None) -> Counter[tuple[int, int]]:
 
 
 def count(name: str, pictures: Counter[tuple[int, int]]) -> tuple[float, float]:
-    """Billions of multiply-adds for the mean picture, and millions of parameters. Nothing is computed: meta tensors."""
+    """Billions of multiply-adds for the mean image, and millions of parameters. Nothing is computed: meta tensors."""
     found = registry.recipe(name)
     with torch.device("meta"):
         model = found.family.build(found.config).eval()
@@ -72,7 +72,7 @@ def count(name: str, pictures: Counter[tuple[int, int]]) -> tuple[float, float]:
 
 
 def rate(call: Callable[[], Any], rows: int, rounds: int) -> float:
-    """Pictures a second: the median of several rounds."""
+    """Images a second: the median of several rounds."""
     for _ in range(3):
         call()
     times = []
@@ -116,7 +116,7 @@ def main() -> None:
     data = os.environ.get("ANYFORMER_DATA")
     usual = None if data is None else Path(data) / "coco256" / "val.json"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=usual, help="a COCO json, for the sizes of its pictures")
+    parser.add_argument("--data", type=Path, default=usual, help="a COCO json, for the sizes of its images")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--as-is", action="store_true", help="nothing compiled, which takes half a minute a row")
@@ -124,14 +124,14 @@ def main() -> None:
     pictures = sizes(asked.data)
     area: Tensor = torch.tensor([float(h * w * n) for (h, w), n in pictures.items()])
     mean = float(area.sum()) / pictures.total() / 1e6
-    print(f"{pictures.total()} pictures, {len(pictures)} sizes, {mean:.2f} million pixels each\n")
+    print(f"{pictures.total()} images, {len(pictures)} sizes, {mean:.2f} million pixels each\n")
     print("| model | GFLOPs | paper | parameters | paper | AP of the paper |\n|---|---|---|---|---|---|")
     for name, (flops, parameters, _, ap) in PAPER.items():
         ours, size = count(name, pictures)
         print(f"| {name} | {ours:.0f} | {flops} | {size:.1f}M | {parameters}M | {ap} |")
     if asked.device == "cpu":
         return
-    print(f"\n{torch.cuda.get_device_name()}, bfloat16, {SPEED[0]} x {SPEED[1]}, pictures a second\n")
+    print(f"\n{torch.cuda.get_device_name()}, bfloat16, {SPEED[0]} x {SPEED[1]}, images a second\n")
     print(
         "| model | batch | anyformer | compiled | transformers | ratio | paper, V100 |\n|---|---|---|---|---|---|---|"
     )

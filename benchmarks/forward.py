@@ -97,7 +97,7 @@ def workloads(cuda: bool) -> list[Workload]:
         Workload(f"BERT-base, {8 * more} x 128", *bert, lambda: text(8 * more, 128, 30000), real),
         Workload(f"BERT-base, uneven {32 * more} x 128", *bert, lambda: text(32 * more, 128, 30000, True), real),
         Workload(
-            f"ViT-B/16, {8 * more} pictures",
+            f"ViT-B/16, {8 * more} images",
             *vit,
             lambda: {"pixel_values": torch.randn(8 * more, 3, 224, 224)},
             lambda b: b["pixel_values"].shape[0] * 197.0,

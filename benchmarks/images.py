@@ -1,6 +1,6 @@
-"""Pictures through anyformer beside its peers: same sizes, weights and precision, one run, alternating.
+"""Images through anyformer beside its peers: same sizes, weights and precision, one run, alternating.
 
-    python benchmarks/images.py                    # 2 CPU cores: ViT-B/16, 8 pictures, float32
+    python benchmarks/images.py                    # 2 CPU cores: ViT-B/16, 8 images, float32
     python benchmarks/images.py --device cuda      # ViT-B/16 and DETR-R50 running, ViT-B/16 training, bfloat16
 
 Ours runs as a user gets it: `af.load(folder, …).optimize()`, on a GPU also `.compile(mode="reduce-overhead")`, which
@@ -129,17 +129,17 @@ def training(rows: int) -> dict[str, Step]:
 
 def workloads(device: str) -> list[Workload]:
     if device == "cpu":
-        return [Workload("ViT-B/16 running, 8 pictures", 8, lambda: vit("cpu", 8, torch.float32))]
+        return [Workload("ViT-B/16 running, 8 images", 8, lambda: vit("cpu", 8, torch.float32))]
     half = torch.bfloat16
     return [
-        Workload("ViT-B/16 running, 128 pictures", 128, lambda: vit("cuda", 128, half)),
-        Workload("DETR-R50 running, 16 pictures of 800 x 1066", 16, lambda: detr("cuda", 16, half, (800, 1066))),
-        Workload("ViT-B/16 training, 128 pictures", 128, lambda: training(128)),
+        Workload("ViT-B/16 running, 128 images", 128, lambda: vit("cuda", 128, half)),
+        Workload("DETR-R50 running, 16 images of 800 x 1066", 16, lambda: detr("cuda", 16, half, (800, 1066))),
+        Workload("ViT-B/16 training, 128 images", 128, lambda: training(128)),
     ]
 
 
 def run(load: Workload, options: argparse.Namespace) -> dict[str, Any]:
-    """Pictures a second."""
+    """Images a second."""
     torch.manual_seed(0)
     steps = {name: counted(step, load.pictures) for name, step in load.make().items()}
     cpu = options.device == "cpu"

@@ -1,7 +1,7 @@
-"""Joints decoded all at once beside one after another: milliseconds a batch, the same model but for the decoding.
+"""Keypoints decoded all at once beside one after another: milliseconds a batch, the same model but for the decoding.
 
-    python benchmarks/joints.py                     # CPU, one picture and 16
-    python benchmarks/joints.py --device cuda       # bfloat16 autocast, one picture and 64
+    python benchmarks/joints.py                     # CPU, one image and 16
+    python benchmarks/joints.py --device cuda       # bfloat16 autocast, one image and 64
 
 Accuracy is what `anyformer train pose` (with --set model.autoregressive=true) and `anyformer eval` report.
 """
@@ -46,7 +46,7 @@ def main() -> None:
             joints = model.config.n_keypoints  # type: ignore[attr-defined]
             once, turns = found
             print(
-                f"{name:<11} {joints:>3} joints  batch {rows:<3} once {once:8.1f} ms  in turn {turns:8.1f} ms"
+                f"{name:<11} {joints:>3} keypoints  batch {rows:<3} once {once:8.1f} ms  in turn {turns:8.1f} ms"
                 f"  {turns / once:5.1f} x"
             )
 

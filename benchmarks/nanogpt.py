@@ -1,4 +1,4 @@
-"""nanoGPT's model and optimiser settings, restated layer by layer for timing (its own file is not at hand here).
+"""nanoGPT's model and optimizer settings, restated layer by layer for timing (its own file is not at hand here).
 
 As there: pre-norm blocks, one matrix for query, key and value, F.scaled_dot_product_attention, exact GELU, biases as
 GPT-2 has them or none, the output tied to the word table, AdamW with decay on matrices only, fused on a GPU.

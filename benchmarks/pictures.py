@@ -1,9 +1,9 @@
-"""Pictures a second: opened, decoded and resized on one core, beside transformers' processor on the same files; fed to
+"""Images a second: opened, decoded and resized on one core, beside transformers' processor on the same files; fed to
 a trainer from memory; and augmented on a device.
 
 python benchmarks/pictures.py [--device cuda]
 
-Pictures: CIFAR-10 and COCO-256 under ANYFORMER_DATA, or made-up ones of like sizes.
+Images: CIFAR-10 and COCO-256 under ANYFORMER_DATA, or made-up ones of like sizes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _jpeg(height: int, width: int, seed: int) -> bytes:
 
 
 def rates(count: int, *works: Callable[[], object], device: str = "cpu") -> list[float]:
-    """Pictures a second: the medians of a few rounds, taking turns."""
+    """Images a second: the medians of a few rounds, taking turns."""
     seconds: list[list[float]] = [[] for _ in works]
     for _ in range(ROUNDS + 1):
         for work, spent in zip(works, seconds, strict=True):
@@ -70,7 +70,7 @@ def rates(count: int, *works: Callable[[], object], device: str = "cpu") -> list
 
 
 def decoding(files: list[bytes], size: int) -> list[float]:
-    """Ours (open, place, normalise one by one) and transformers' with Pillow."""
+    """Ours (open, place, normalize one by one) and transformers' with Pillow."""
     from PIL import Image
     from transformers import ViTImageProcessorPil
 
@@ -90,7 +90,7 @@ def decoding(files: list[bytes], size: int) -> list[float]:
 
 
 def feeding(files: list[bytes], batch: int = 512) -> float:
-    """Kept pictures as stacked batches."""
+    """Kept images as stacked batches."""
     processor = ImageProcessor(size=(32, 32))
     rows = ListRows([{"image": ImageFile.of(content)} for content in files])
     examples = DecodedImages(rows, lambda row: {"image": processor.resize(row["image"].open())[0]})
@@ -125,16 +125,16 @@ def main() -> None:
         files, name = found
         ours, theirs = decoding(files, size)
         print(
-            f"decode to {size} x {size}, one core ({name}): {ours:,.0f} pictures/s, transformers {theirs:,.0f},", end=""
+            f"decode to {size} x {size}, one core ({name}): {ours:,.0f} images/s, transformers {theirs:,.0f},", end=""
         )
         print(f" ratio {ours / theirs:.2f}")
-    print(f"feed kept 32 x 32 in batches of 512, one core: {feeding(small()[0]):,.0f} pictures/s")
+    print(f"feed kept 32 x 32 in batches of 512, one core: {feeding(small()[0]):,.0f} images/s")
     strong = ClassifyImageOptions().augment.replace(magnitude=0.9, random_erasing=0.25, mix_prob=1.0)  # as DeiT
     for side, batch in ((32, 512), (224, 64)):
         for compiled in (False, True) if options.device != "cpu" else (False,):
             found_rate = augmenting(options.device, batch, side, strong, compiled)
             how = "compiled" if compiled else "one by one"
-            print(f"augment {side} x {side}, batch {batch}, {options.device}, {how}: {found_rate:,.0f} pictures/s")
+            print(f"augment {side} x {side}, batch {batch}, {options.device}, {how}: {found_rate:,.0f} images/s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lines of text read from pictures, beside Tesseract, and lines drawn to learn from.
+"""Lines of text read from images, beside Tesseract, and lines drawn to learn from.
 
 python benchmarks/read.py [--model FOLDER] [--data $ANYFORMER_DATA/sroie] [--threads 2] [--lines 720] [--weights int8]
 python benchmarks/read.py --model lines --drawn test_2016_flickr.en.gz --fonts Carlito,LinLibertine_R,EBGaramond

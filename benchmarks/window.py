@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--full-up-to", type=int, default=16384, help="longest length for full attention")
     given = parser.parse_args()
-    torch.set_num_threads(1)  # two threads on a shared machine measure the neighbours
+    torch.set_num_threads(1)  # two threads on a shared machine measure the neighbors
     print(f"torch {torch.__version__}, {given.device}")
     print(f"largest difference from the dense reference, float64: {check(given.device):.1e}")
     print("| length | " + " | ".join(f"{span} ms, + backward ms, MiB" for span in SPANS) + " |")

@@ -1,4 +1,4 @@
-"""Draw docs/overview.png, the picture of the README: answers of three models that ship.
+"""Draw docs/overview.png, the image of the README: answers of three models that ship.
 
 python docs/overview.py
 """

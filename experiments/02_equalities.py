@@ -25,15 +25,15 @@ CLAIM = Claim(
     name="equalities",
     title="Three pairs that are the same sum",
     items=("000-2.1-10", "001-3-07", "001-5-01", "001-9-03"),
-    says="""Looking a word up in a table is multiplying a one-hot vector by that table. Cutting a picture into patches
+    says="""Looking a word up in a table is multiplying a one-hot vector by that table. Cutting an image into patches
 and projecting each is a convolution whose stride is the size of its kernel. Self-attention can do whatever a
-convolution does: a head for each tap of the kernel, each looking at one fixed neighbour.""",
+convolution does: a head for each tap of the kernel, each looking at one fixed neighbor.""",
     did="""Both sides of each pair were computed with random weights, in double and in single precision, and the largest
 difference of any number is given. On the left stand anyformer's own parts (the word table; ViT's patch projection; an
 attention of nine heads with relative positions on a grid), on the right plain products and PyTorch's `conv2d`. For the
-attention queries and keys are zero; the table of relative positions of head (i, j) is 0 at its one neighbour and so
+attention queries and keys are zero; the table of relative positions of head (i, j) is 0 at its one neighbor and so
 far below elsewhere that nothing is left after the softmax. Past the border a head looks at the token in front of the
-picture, whose vector is zero: that is the zero padding of the convolution. Values pass unchanged, and the output
+image, whose vector is zero: that is the zero padding of the convolution. Values pass unchanged, and the output
 projection is the kernel.""",
     seeds=(1,),
 )
@@ -103,7 +103,7 @@ PAIRS = {
 
 
 def weights_by_hand(row: int, column: int) -> Tensor:
-    """What each head looks at from one cell, as pictures [9, rows, columns]."""
+    """What each head looks at from one cell, as images [9, rows, columns]."""
     part = set_by_hand(torch.randn(D_OUT, D_IN, 3, 3), torch.zeros(D_OUT))
     holder, watch = torch.nn.ModuleDict({"self": part}), Watch()
     name_taps(holder, watch)

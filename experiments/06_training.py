@@ -29,9 +29,9 @@ CLAIM = Claim(
     title="Many heads, warm-up, norms and smoothing, one at a time",
     items=("000-2.6-02", "000-2.6-04", "001-5-01", "003-13-04", "004-15-01", "004-15-03"),
     says="""Eight heads do better than one of the same total width. A transformer wants a warm-up of its learning rate,
-above all when it is normalised after the sublayers ("post"); normalised before them ("pre") it trains without. Label
+above all when it is normalized after the sublayers ("post"); normalized before them ("pre") it trains without. Label
 smoothing makes the model less sure and its loss worse, but its answers better. Layer norm is used and not batch norm,
-because a batch's sequences have uneven lengths and a token's result must not depend on its neighbours.""",
+because a batch's sequences have uneven lengths and a token's result must not depend on its neighbors.""",
     did="""A causal stack of 6 blocks, width 64, reads a number in English words and goes on in German ("twenty one" →
 "ein und zwanzig"; numbers of 1 to 4 digits, 3,000 to learn from, 500 others to be tested on, rows of a batch of uneven
 length); AdamW at a rate of 0.003, 120 batches of 32, when
@@ -99,7 +99,7 @@ def examine(model: Model, rows: Rows) -> tuple[float, float, float]:
 
 
 def disturbed(way: Way, rows: Rows, seed: int) -> float:
-    """How far a row's scores move, as a share of their size, when its neighbours are others: the model in training."""
+    """How far a row's scores move, as a share of their size, when its neighbors are others: the model in training."""
     model = make(way, len(rows.corpus.tokenizer), seed).train()
     results = []
     for others in (range(1, 8), range(8, 15)):
@@ -141,7 +141,7 @@ def report(found: dict[str, list[Result]], moved: dict[str, list[float]], rows: 
     words = len(rows.corpus.tokenizer)
     table = Table(
         "Held out",
-        ["way", "parameters", "loss", "numbers right", "sureness", "moved by neighbours"],
+        ["way", "parameters", "loss", "numbers right", "sureness", "moved by neighbors"],
         [
             [
                 name,
@@ -154,7 +154,7 @@ def report(found: dict[str, list[Result]], moved: dict[str, list[float]], rows: 
     )
     alone = {name: max(values) for name, values in moved.items()}
     exact = {
-        "with layer norm a row does not depend on its neighbours": all(
+        "with layer norm a row does not depend on its neighbors": all(
             value < 1e-5 for name, value in alone.items() if name != "batch norm"
         ),
         "with batch norm it does": alone["batch norm"] > 1e-3,

@@ -82,7 +82,7 @@ def find_places(fit: Tensor, test: Tensor) -> float:
 
 
 def _standard(x: Tensor, like: Tensor) -> Tensor:
-    """Centred and scaled as the fitted tokens are, so that the ridge means the same in every layer; with a constant."""
+    """Centered and scaled as the fitted tokens, so that the ridge means the same in every layer; with a constant."""
     flat = like.flatten(0, 1).double()
     x = (x.double() - flat.mean(0)) / flat.std(0).clamp(min=1e-12)
     return F.pad(x, (0, 1), value=1.0)

@@ -1,4 +1,4 @@
-"""Claim 10: vision transformers need more data than convolutions, and one layer of theirs sees the whole picture.
+"""Claim 10: vision transformers need more data than convolutions, and one layer of theirs sees the whole image.
 
 python experiments/10_pictures.py
 python experiments/10_pictures.py --device cuda --full     # the real recipes, 200 epochs
@@ -31,14 +31,14 @@ CLAIM = Claim(
     name="pictures",
     title="ViT, hybrid and ResNet on a share of CIFAR-10, and what one layer sees",
     items=("000-1-04", "001-9-04", "001-9-05", "003-23-05", "004-25-03"),
-    says="A vision transformer knows nothing about pictures beforehand, so it needs more of them than a convolutional"
+    says="A vision transformer knows nothing about images beforehand, so it needs more of them than a convolutional"
     " network; a hybrid stands between. In return one layer of attention already reaches every pixel, where a"
-    " convolution reaches its neighbours and needs many layers for the rest.",
-    did="Small ones of the three, from nothing, on 1%, 10% and 100% of CIFAR-10's 50,000 training pictures, brought"
-    " to 16 x 16 so that a run takes seconds: the same 200 steps of 32 pictures (mirrored by chance) at every share,"
+    " convolution reaches its neighbors and needs many layers for the rest.",
+    did="Small ones of the three, from nothing, on 1%, 10% and 100% of CIFAR-10's 50,000 training images, brought"
+    " to 16 x 16 so that a run takes seconds: the same 200 steps of 32 images (mirrored by chance) at every share,"
     " the same rate (0.002, falling), accuracy on 2,000 others. So short a run does not show what many epochs would;"
     " `--device cuda --full` trains the recipes at 32 x 32 for their 200 epochs. Then, with fresh weights and in"
-    " float64: the gradient of one output in the middle of a 32 x 32 picture with respect to every pixel, and how"
+    " float64: the gradient of one output in the middle of a 32 x 32 image with respect to every pixel, and how"
     " many pixels have one, after one layer of self-attention on single pixels and after 3 x 3 convolutions.",
     takes={
         "device": "of the full version: cpu or cuda",
@@ -80,7 +80,7 @@ def run(options: Options) -> Found:
             "Accuracy", ["share", "pictures", *(f"{name}, {size:,} parameters" for name, size in sizes.items())], rows
         ),
         Table(
-            "Pixels of a 32 x 32 picture that one output in its middle depends on",
+            "Pixels of a 32 x 32 image that one output in its middle depends on",
             ["layers", "pixels", "share"],
             [[name, round(1024 * share), f"{share:.1%}"] for name, share in seen.items()],
         ),
@@ -192,7 +192,7 @@ ATTENTION = "1 layer of self-attention"
 
 
 def influence() -> dict[str, Tensor]:
-    """How much each pixel of a 32 x 32 picture moves one output in its middle, as shares of all."""
+    """How much each pixel of a 32 x 32 image moves one output in its middle, as shares of all."""
     torch.manual_seed(0)
     vit = af.build("vit-lite", n_layers=1, patch_size=(1, 1), d_model=32, n_heads=4, d_hidden=64, drop_path=0.0)
     maps = {ATTENTION: gradient(vit, lambda x: tokens(vit, x)[:, 16 * 32 + 16])}
@@ -252,8 +252,8 @@ def draw_scores(scores: dict[tuple[str, float], list[float]]) -> Picture:
                 marker="o", capsize=3, label=name,
             )  # fmt: skip
         axes.axhline(CHANCE, color="grey", linestyle=":", label="chance")
-        axes.set(xscale="log", xlabel="share of the training pictures, %", ylabel="accuracy")
-    return Picture(figure, "Accuracy on pictures not seen, after the same number of steps.")
+        axes.set(xscale="log", xlabel="share of the training images, %", ylabel="accuracy")
+    return Picture(figure, "Accuracy on images not seen, after the same number of steps.")
 
 
 def draw_maps(maps: dict[str, Tensor]) -> Picture:

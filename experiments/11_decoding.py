@@ -1,4 +1,4 @@
-"""Claim 11: joints all at once or in turn, what DETR's slots specialise in, and four captioners.
+"""Claim 11: keypoints all at once or in turn, what DETR's slots specialize in, and four captioners.
 
 python experiments/11_decoding.py
 python experiments/11_decoding.py --model runs/cells --captioners runs/a,runs/b,runs/c,runs/d
@@ -29,15 +29,15 @@ from real import data, teach
 CLAIM = Claim(
     number=11,
     name="decoding",
-    title="Joints at once or in turn, DETR's slots, and four captioners",
+    title="Keypoints at once or in turn, DETR's slots, and four captioners",
     items=("002-6-03", "002-16-02", "003-3-04", "003-17-02"),
-    says="Joints can be decoded all at once by learned queries, without the wait of one after another and without"
-    " losing accuracy. DETR's query slots specialise: each looks after some places and sizes of boxes. And captioners"
+    says="Keypoints can be decoded all at once by learned queries, without the wait of one after another and without"
+    " losing accuracy. DETR's query slots specialize: each looks after some places and sizes of boxes. And captioners"
     " get better from one vector (Show and Tell) to attention (Show, Attend and Tell) to transformers.",
-    did="Joints: 68 landmarks of 1,500 faces at 48 x 48, the same small model (1 encoder and 2 decoder layers, 48"
+    did="Keypoints: 68 landmarks of 1,500 faces at 48 x 48, the same small model (1 encoder and 2 decoder layers, 48"
     " wide) with all queries at once or each told where the one before was placed (the truth in training, its own"
     " answer later); error on 300 faces of other people, as a share of what the mean face gives, and the time for one"
-    " picture. Slots: the detector of blood cells that ships (`detr-small`), or `--model`, a detector's folder; where"
+    " image. Slots: the detector of blood cells that ships (`detr-small`), or `--model`, a detector's folder; where"
     " neither is at hand a small DETR learns for 200 steps. We ask how much of the variation of all boxes' middles the"
     " slot alone explains. Captioners: `--captioners` are four folders; without it the four tiny recipes learn from"
     " Flickr8k at 32 x 32 for 50 steps, one seed, which is far too short for captions: only the loss is worth a look"
@@ -73,7 +73,7 @@ def run(options: Options) -> Found:
     )
 
 
-# Joints
+# Keypoints
 
 
 def joints(options: Options) -> dict[str, dict[str, Any]]:
@@ -112,7 +112,7 @@ def some(rows: Rows, n: int) -> Rows:
 
 
 def wait(model: Any, times: int = 9) -> float:
-    """The median time for one picture."""
+    """The median time for one image."""
     picture, taken = torch.randn(1, 1, 48, 48), []
     with torch.inference_mode():
         for _ in range(times):
@@ -126,7 +126,7 @@ def wait(model: Any, times: int = 9) -> float:
 
 
 def slots(options: Options) -> tuple[Tensor, dict[str, object]]:
-    """Where each slot put its boxes over the pictures [pictures, slots, 4]; and how good the detector is."""
+    """Where each slot put its boxes over the images [images, slots, 4]; and how good the detector is."""
     val = data("bccd/val.json")
     cells = pretrained.find("cells")
     usual = None if options.quick or cells is None or cells.problem is not None else cells.name
@@ -228,7 +228,7 @@ def joint_table(poses: dict[str, dict[str, Any]]) -> Table:
         [name, one["size"], spread(one["share"]), spread(one["pixels"]), spread(one["ms"])]
         for name, one in poses.items()
     ]
-    columns = ["decoding", "parameters", "error, share of the mean face's", "error in pixels of 96", "ms a picture"]
+    columns = ["decoding", "parameters", "error, share of the mean face's", "error in pixels of 96", "ms an image"]
     return Table("Joints", columns, rows)
 
 
@@ -244,7 +244,7 @@ def caption_table(captions: dict[str, dict[str, object]]) -> Table:
 
 def draw_joints(poses: dict[str, dict[str, Any]]) -> Picture:
     with plot(2, width=3.2) as (figure, (left, right)):
-        for axes, key, label in ((left, "share", "error, share of the mean face's"), (right, "ms", "ms a picture")):
+        for axes, key, label in ((left, "share", "error, share of the mean face's"), (right, "ms", "ms an image")):
             found: list[Spread] = [spread(one[key]) for one in poses.values()]
             axes.bar(list(poses), [one.mean for one in found], 0.5, yerr=[one.deviation for one in found], capsize=3)
             axes.set(ylabel=label)
@@ -253,7 +253,7 @@ def draw_joints(poses: dict[str, dict[str, Any]]) -> Picture:
 
 def draw_slots(boxes: Tensor) -> Picture:
     figure = af.plot.query_boxes(boxes, n=20)
-    return Picture(figure, "Where each query slot places its boxes on pictures of blood cells: a dot a picture.")
+    return Picture(figure, "Where each query slot places its boxes on images of blood cells: a dot an image.")
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def judge(looked: dict[str, Looked]) -> tuple[str, str]:
         words += ' What "it" means can be read off that head.'
     else:
         words += (
-            " So the pattern is there on the lectures' sentence, in some heads; but a picture of one of them is chosen"
+            " So the pattern is there on the lectures' sentence, in some heads; but an image of one of them is chosen"
             ' after the fact, and that head hardly tells what "it" means elsewhere.'
         )
     words += ' In a decoder "it" cannot know the ending: its weights are the same for both, exactly.'
@@ -237,7 +237,7 @@ def draw(looked: dict[str, Looked]) -> Picture:
             axes.set_title(name, fontsize=9)
     return Picture(
         figure,
-        "A dot a head. Those at the lower right do what is claimed; on the grey line the ending changes nothing; the"
+        "A dot a head. Those at the lower right do what is claimed; on the gray line the ending changes nothing; the"
         " ring is the head that does it most.",
     )
 

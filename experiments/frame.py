@@ -285,7 +285,7 @@ def write_index(out: Path) -> None:
 
 INDEX = """\
 One command a claim; each page is written by its script from what it measured, also where that contradicts the lectures.
-`python experiments/01_scale.py` runs the first again; `--seeds 4 5 6` with other chances, `--quick` in a few seconds
+`python experiments/01_scale.py` runs the first again; `--seeds 4 5 6` with other seeds, `--quick` in a few seconds
 (which says little). Times are of one processor core, with an H200 in claim 8."""
 
 

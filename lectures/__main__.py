@@ -41,7 +41,7 @@ def tell(shown: Shown, pictures: Path) -> None:
             pictures.mkdir(parents=True, exist_ok=True)
             path = pictures / f"{one.id}{f'-{i}' if i else ''}.png"
             thing.savefig(path, bbox_inches="tight", dpi=120)
-            print(f"  picture: {path}")
+            print(f"  image: {path}")
         else:
             print("\n".join(f"  {line}" for line in str(thing).splitlines()))
     for place in elsewhere(one):

@@ -1711,7 +1711,7 @@ def rotary(step: int = 1) -> Any:
     return drawn
 
 
-section("000-2.8", "The full picture")
+section("000-2.8", "The full image")
 
 
 def _pytorch_layer(model: Any, stage: str) -> Any:

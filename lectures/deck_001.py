@@ -612,7 +612,7 @@ def rollout(keep: float = 0.5) -> Any:
 
 missing(
     "001-9-10", "The model attends to regions that matter for the class", kind="claim", cost="slow",
-    needs="rollout mass inside labelled objects divided by their share of the area, averaged over images with masks",
+    needs="rollout mass inside labeled objects divided by their share of the area, averaged over images with masks",
 )  # fmt: skip
 
 section("001-10", "Encoders and decoders")

@@ -370,7 +370,7 @@ def only_the_past() -> Any:
 def special_token_then_the_previous(shift: int = 1) -> Table:
     """The decoder reads a special token first, then each time the token it wrote before, at the next position.
 
-    The written tokens, fed back after the start token, are the likeliest at every step.
+    The written tokens, fed back after the start token, are the most probable at every step.
     """
     translate = shipped("translate", "en-de")
     model, source = translate.model, torch.tensor([translate.tokenizer.encode("A dog runs.")])
@@ -401,7 +401,7 @@ def logits_of_the_dictionary(tied: bool = True) -> Table:
     assert torch.allclose(seen["decoder.output"] @ table.T, logits, atol=1e-5)
     best = probabilities[0].max(-1)
     return Table(
-        ["position", "likeliest next", "probability"],
+        ["position", "most probable next", "probability"],
         [[t, int(i), float(p)] for t, (p, i) in enumerate(zip(best.values, best.indices, strict=True))],
     )
 
@@ -456,7 +456,8 @@ def cross_entropy(smoothing: float = 0.0) -> Table:
 def beam_search(num_beams: int = 8) -> Table:
     """Beam search keeps the n best beginnings at each step; greedy search keeps one, and can miss the best text.
 
-    Beside all 216 texts of three words from a vocabulary of six: here the beams find the likeliest, greedy does not.
+    Beside all 216 texts of three words from a vocabulary of six: here the beams find the most probable one, greedy
+    search does not.
     """
     torch.manual_seed(2)
     model = af.build("gpt2-tiny", vocab_size=6).eval()
@@ -752,7 +753,7 @@ def decoders_write() -> str:
 
 @item("004-20-03", kind="figure")
 def denoising_and_language_modelling() -> Table:
-    """Denoising (an encoder) asks for the hidden words; language modelling (a decoder) for the next word everywhere.
+    """Denoising (an encoder) asks for the hidden words; language modeling (a decoder) for the next word everywhere.
 
     Of the tokens of a text 15% give a loss in the first, all in the second.
     """
@@ -763,7 +764,7 @@ def denoising_and_language_modelling() -> Table:
     shares = [float((labels != -100).float().mean()) for labels in (denoising["labels"], following["labels"])]
     assert abs(shares[0] - 0.15) < 0.01 and shares[1] == 1
     assert torch.equal(following["input_ids"], ids) and not torch.equal(denoising["input_ids"], ids)
-    rows = [["denoising (BERT)", "the text with gaps", shares[0]], ["language modelling (GPT)", "the text", shares[1]]]
+    rows = [["denoising (BERT)", "the text with gaps", shares[0]], ["language modeling (GPT)", "the text", shares[1]]]
     return Table(["objective", "reads", "share of tokens with a loss"], rows)
 
 

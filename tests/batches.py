@@ -46,7 +46,7 @@ def pictures(side: str = "right") -> Batch:
 
 
 def masked_pictures(side: str = "right") -> Batch:
-    """Two pictures on one canvas, the second smaller."""
+    """Two images on one canvas, the second smaller."""
     mask = torch.zeros(2, 96, 128, dtype=torch.long)
     mask[0] = 1
     mask[1, :64, :64] = 1

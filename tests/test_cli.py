@@ -437,7 +437,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_words_beside_pictures(tmp_path: Path) -> None:
-    """What is no file and has no picture's name is said, stops and all; a name that is mistyped stays one."""
+    """What is no file and has no image's name is said, stops and all; a name that is mistyped stays one."""
     (tmp_path / "a.png").write_bytes(b"")
     here, texts = str(tmp_path / "a.png"), ["3.5 dogs.", "Mr. Hill"]
     assert console.split_inputs("match", [here, *texts], {}) == ([here], {"texts": texts})

@@ -103,14 +103,14 @@ def test_batched_is_single(name: str, side: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["vit-tiny", "detr-tiny"])
 def test_batched_pictures_are_single(name: str) -> None:
-    """A picture on its canvas gives the same with other pictures beside it as without."""
+    """An image on its canvas gives the same with other images beside it as without."""
     model, batch = build(name), cast(BATCHES[name]("right"), torch.float64)
     fields = ("logits", "pred_boxes", "last_hidden_state") if name == "detr-tiny" else ("logits",)
     together = model(**batch)
     for row in range(2):
         alone = model(**{key: value[row : row + 1] for key, value in batch.items()})
         for field in fields:
-            _close(together[field][row], alone[field][0], f"{field} of picture {row}")
+            _close(together[field][row], alone[field][0], f"{field} of image {row}")
 
 
 @both_types
@@ -144,7 +144,7 @@ def _counted(model: af.Model, batch: Batch, monkeypatch: pytest.MonkeyPatch, pac
 
 
 def test_packed_pictures_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for DETR, whose encoder packs the cells of pictures that are smaller than their canvas."""
+    """The same for DETR, whose encoder packs the cells of images that are smaller than their canvas."""
     model, batch = build("detr-tiny"), cast(BATCHES["detr-tiny"]("right"), torch.float64)
     packed = _counted(model, batch, monkeypatch, packs=True)
     monkeypatch.setattr("anyformer.model.PACK_BELOW", 0.0)

@@ -47,7 +47,7 @@ class DataError(Error):
 
 
 class UnreadableError(DataError):
-    """The file of a row (a picture, a sound, a clip) that is missing, damaged, or of another kind."""
+    """The file of a row (an image, a sound, a clip) that is missing, damaged, or of another kind."""
 
 
 class InputError(Error):

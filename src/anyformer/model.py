@@ -41,7 +41,7 @@ class Stage(nn.Module):
     """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at.
 
     `decodes` off: it reads all at once, causal or not (the text side of CLIP). `optional`: it stands aside where its
-    first input is not given (the pictures of a text).
+    first input is not given (the images of a text).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Pictures of what attention does, for notebooks and papers. matplotlib loads when the first one is drawn."""
+"""Images of what attention does, for notebooks and papers. matplotlib loads when the first one is drawn."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def alignment(
     *,
     title: str = "Which source word each target word looks at",
 ) -> Figure:
-    """Cross-attention as a picture: a row for each target word, dark where it looks.
+    """Cross-attention as an image: a row for each target word, dark where it looks.
 
     `weights` is [target, source], or [heads, target, source], of which the mean is drawn. The alignment that
     `generate` gives has a row for each new token; if `target_tokens` are those of a whole sequence, the tokens before
-    them (the start token) have no row and are left out. With `path` the picture is written there (.png, .svg, .pdf);
+    them (the start token) have no row and are left out. With `path` the image is written there (.png, .svg, .pdf);
     the figure comes back either way.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
@@ -71,7 +71,7 @@ def temperature(
 ) -> Figure:
     """softmax(scores / temperature) as bars, a panel for each temperature, with its entropy in the title.
 
-    `scores` has one number for each label. With `path` the picture is written there; the figure comes back either way.
+    `scores` has one number for each label. With `path` the image is written there; the figure comes back either way.
     """
     from matplotlib.figure import Figure
 

@@ -130,10 +130,10 @@ class Tokens:
     """A batch of sequences of vectors.
 
     `positions` index the position encodings of the real tokens. `code` is an encoding that attention adds to queries
-    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of a picture,
-    and `frames` how many pictures follow one another where they are those of a clip.
+    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of an image,
+    and `frames` how many images follow one another where they are those of a clip.
     `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers. `spans` [B, T] numbers the
-    runs of tokens that see each other both ways where the rest is causal (a picture in a text); -1 is the rest.
+    runs of tokens that see each other both ways where the rest is causal (an image in a text); -1 is the rest.
     `documents` [B or 1, T] numbers the texts that share a row: causal attention stays inside each of them.
     `summands`, known while compiling, are what `x` is the sum of, for whoever can sum and do more at once.
     """

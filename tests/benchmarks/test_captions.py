@@ -20,7 +20,7 @@ from tests.pages import Page
 from tests.training import picture_files as files
 
 ROOT = Path(__file__).parents[2]
-# One that is given the picture once, and two that look before every word.
+# One that is given the image once, and two that look before every word.
 RECIPES = {"told": "show-tell-tiny", "attended": "show-attend-tell-tiny", "vit": "vision-encoder-decoder-tiny"}
 
 
@@ -39,7 +39,7 @@ captions = load("captions")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six pictures, one of them with a caption that looks like HTML, and three captioners that have learned nothing."""
+    """Six images, one of them with a caption that looks like HTML, and three captioners that have learned nothing."""
     folder = tmp_path_factory.mktemp("captions")
     for name, content in files.captioned(6).items():
         (folder / name).write_bytes(content)
@@ -60,7 +60,7 @@ def write(made: Path, out: Path, *more: str) -> str:
 
 
 def cells(text: str, name: str) -> list[list[str]]:
-    """The words below the small pictures of one captioner, picture by picture."""
+    """The words below the small images of one captioner, image by image."""
     parts = re.findall(rf"<section class='one'><h2>{name}<.*?</section>", text, flags=re.S)
     return [re.findall(r"<li><img [^>]*><span>([^<]*)</span></li>", part) for part in parts]
 
@@ -89,7 +89,7 @@ def test_one_page_with_every_captioner(made: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_scores_are_those_of_eval(made: Path, tmp_path: Path) -> None:
-    """In the table on top, each below its title, of all pictures and not only of those that are shown."""
+    """In the table on top, each below its title, of all images and not only of those that are shown."""
     caption: Any = af.task("caption", made / "attended")
     figures = caption.evaluate(Caption.read(made / "x.json"))
     page = write(made, tmp_path, "--pictures", "1", "--scores")
@@ -97,8 +97,8 @@ def test_scores_are_those_of_eval(made: Path, tmp_path: Path) -> None:
     assert row is not None
     shown = re.findall(r"<td class='number'>([^<]*)</td>", row[0])[1:]
     assert shown == [f"{figures[name]:.3f}" for name in ("cider", "cider_shuffled", "cider_commonest")]
-    assert float(shown[2]) > 1, "the commonest caption fits some of so few pictures"
-    assert len(re.findall("<article", page)) == 1 and "over all 6 pictures of x.json" in page
+    assert float(shown[2]) > 1, "the commonest caption fits some of so few images"
+    assert len(re.findall("<article", page)) == 1 and "over all 6 images of x.json" in page
 
 
 def test_the_table_has_the_figures_that_were_found() -> None:
@@ -118,7 +118,7 @@ def test_long_sentences_are_cut(made: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_region_is_bright_where_the_captioner_looked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two words, the first looked for at the upper left, the second at the lower right of an even picture."""
+    """Two words, the first looked for at the upper left, the second at the lower right of an even image."""
     caption: Any = af.task("caption", made / "attended")
     maps = torch.zeros(2, 4, 4)
     maps[0, 0, 0] = maps[1, 3, 3] = 1.0

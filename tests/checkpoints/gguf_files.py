@@ -33,7 +33,7 @@ def oracle(kind: str, tied: bool = False) -> Any:
 
 
 def permute(tensor: np.ndarray, n_heads: int) -> np.ndarray:
-    """llama.cpp's converter: feature i and feature i + half of a head become neighbours."""
+    """llama.cpp's converter: feature i and feature i + half of a head become neighbors."""
     halves = tensor.reshape(n_heads, 2, tensor.shape[0] // n_heads // 2, *tensor.shape[1:])
     return halves.swapaxes(1, 2).reshape(tensor.shape)
 

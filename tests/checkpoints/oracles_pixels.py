@@ -1,4 +1,4 @@
-"""The oracle of the decoder whose words are colours."""
+"""The oracle of the decoder whose words are colors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHITECTURES = ("ImageGPTForCausalImageModeling", "ImageGPTForImageClassificati
 
 
 def imagegpt_case() -> Case:
-    """Pictures have no padding: the mean of the tokens is over all of them."""
+    """Images have no padding: the mean of the tokens is over all of them."""
     return Case({"input_ids": ids(4, 9), "attention_mask": torch.ones(4, 9, dtype=torch.long)}, {})
 
 

@@ -1,4 +1,4 @@
-"""The oracles of models that read pictures and text; `oracles` takes them up in its own tables."""
+"""The oracles of models that read images and text; `oracles` takes them up in its own tables."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def trocr_case(architecture: str) -> Case:
 
 
 def git_case(architecture: str) -> Case:
-    """A picture in front of each text: ten tokens, all of them real."""
+    """An image in front of each text: ten tokens, all of them real."""
     mask = ragged(4, 7)
     batch = {"input_ids": ids(4, 7), "attention_mask": mask, "pixel_values": torch.randn(4, 3, 24, 24)}
     return Case(batch, {"": torch.cat([torch.ones(4, 10, dtype=torch.long), mask], dim=1)})

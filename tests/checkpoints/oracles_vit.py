@@ -1,4 +1,4 @@
-"""The oracles of the picture classifiers; `oracles` takes them up in its own tables."""
+"""The oracles of the image classifiers; `oracles` takes them up in its own tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CLIP's towers as older files name them, its two ways of finding a text's end, and pictures of another size."""
+"""CLIP's towers as older files name them, its two ways of finding a text's end, and images of another size."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_larger_picture(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path) -> None:
     model = af.build("clip-tiny")
     pictures = torch.randn(3, 3, 32, 32)
-    with pytest.raises(af.InputError, match="2 texts and 3 pictures"):
+    with pytest.raises(af.InputError, match="2 texts and 3 images"):
         model(input_ids=torch.ones(2, 4, dtype=torch.long), pixel_values=pictures, return_loss=True)
     with pytest.raises(af.InputError, match="does not write step by step"):
         model.generate(input_ids=torch.ones(2, 4, dtype=torch.long))

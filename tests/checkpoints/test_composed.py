@@ -106,7 +106,7 @@ def test_text_with_gpt2_as_decoder(tmp_path: Path) -> None:
 
 
 def test_keywords_of_both_sides(tmp_path: Path) -> None:
-    """Labels alone, another picture size, types and places of the decoder's tokens, vectors, the encoder's output."""
+    """Labels alone, another image size, types and places of the decoder's tokens, vectors, the encoder's output."""
     oracle = make_oracle(PICTURES)
     model = af.load(save_oracle(oracle, tmp_path))
     pixels, labels = torch.randn(2, 3, 24, 24), ids(2, 6)
@@ -154,12 +154,12 @@ def test_a_fresh_one_goes_to_transformers(tmp_path: Path) -> None:
 
 
 def test_sides_that_do_not_fit(tmp_path: Path) -> None:
-    """A decoder that reads pictures, an encoder that reads text, a decoder without cross-attention."""
+    """A decoder that reads images, an encoder that reads text, a decoder without cross-attention."""
     save_oracle(make_oracle(PICTURES), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     text = {**SMALL["EncoderDecoder"][1]["encoder"]}
     for changes, words in (
-        ({"encoder": text}, "must read pictures"),
+        ({"encoder": text}, "must read images"),
         ({"decoder": {**config["decoder"], "add_cross_attention": False}}, "cross-attention"),
         ({"decoder": {**config["decoder"], "model_type": "gpt5"}}, "gpt5"),
     ):

@@ -142,7 +142,7 @@ def sweep() -> list[tuple[str, str, Any]]:
 
 
 def fit_batch(case: Case, config: Any, changed: str) -> Case:
-    """Pictures of the size and channels that the config asks for."""
+    """Images of the size and channels that the config asks for."""
     batch = dict(case.batch)
     for name in ("pixel_values", "inputs"):
         if name in batch and batch[name].dim() == 4:

@@ -1,4 +1,4 @@
-"""GIT beyond one picture and one text: films, texts alone, words written greedily and by beams."""
+"""GIT beyond one image and one text: films, texts alone, words written greedily and by beams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDS = [4, 9, 17, 23]
 
 
 def test_a_film(tmp_path: Path) -> None:
-    """Two frames of three that the model knows, and one picture in its place."""
+    """Two frames of three that the model knows, and one image in its place."""
     oracle = make_oracle("GitForCausalLM", num_image_with_embedding=3)
     model = af.load(save_oracle(oracle, tmp_path))
     for pixels in (torch.randn(2, 2, 3, 24, 24), torch.randn(2, 3, 24, 24)):
@@ -41,7 +41,7 @@ def test_text_alone_is_causal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_what_is_written(beams: int, tmp_path: Path) -> None:
-    """From a picture alone, and after words of uneven length."""
+    """From an image alone, and after words of uneven length."""
     oracle = make_oracle("GitForCausalLM", pad_token_id=2)  # transformers' beams take 0 for no id at all
     model = af.load(save_oracle(oracle, tmp_path))
     pixels = torch.randn(6, 3, 24, 24)
@@ -76,7 +76,7 @@ def test_padding_changes_nothing() -> None:
 
 def test_mistakes() -> None:
     model = af.build("git-tiny")
-    with pytest.raises(af.InputError, match="3 texts and 2 pictures"):
+    with pytest.raises(af.InputError, match="3 texts and 2 images"):
         model(input_ids=ids(3, 4), pixel_values=torch.randn(2, 3, 32, 32))
     with pytest.raises(af.InputError, match="bos_token_id"):
         model.generate(pixel_values=torch.randn(2, 3, 32, 32), bos_token_id=None)

@@ -1,4 +1,4 @@
-"""ImageGPT writes the pixels that transformers writes, from the token that every picture begins with."""
+"""ImageGPT writes the pixels that transformers writes, from the token that every image begins with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = 60  # the last of the small oracle's vocabulary
 
 @pytest.mark.parametrize("given", [1, 13])
 def test_greedy_pixels(given: int, tmp_path: Path) -> None:
-    """All 24 pixels of a picture of which nothing, or a half, is given: the same ids, in float64."""
+    """All 24 pixels of an image of which nothing, or a half, is given: the same ids, in float64."""
     oracle = make_oracle("ImageGPTForCausalImageModeling").double()
     model = af.load(save_oracle(oracle, tmp_path))
     prompt = torch.randint(0, 60, (3, given), generator=torch.Generator().manual_seed(2))

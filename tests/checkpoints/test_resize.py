@@ -1,4 +1,4 @@
-"""A model with more words says the same about those it had; one for larger pictures sees what it saw."""
+"""A model with more words says the same about those it had; one for larger images sees what it saw."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_larger_pictures_are_what_interpolation_gives(positions: str, tmp_path: 
 
 @pytest.mark.parametrize("patch", [(16, 16), (8, 16), (12, 12)])
 def test_enlarged_patches_give_the_same_tokens(patch: tuple[int, int]) -> None:
-    """FlexiViT's promise: a picture whose patches are enlarged one by one is to the resized model what it was."""
+    """FlexiViT's promise: an image whose patches are enlarged one by one is to the resized model what it was."""
     model = af.build("vit-tiny").double()
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     cut = pixels.unfold(2, 8, 8).unfold(3, 8, 8)  # [B, C, rows, columns, 8, 8]

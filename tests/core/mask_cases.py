@@ -81,7 +81,7 @@ def _either(*rules: Rule) -> Rule:
     return lambda b, i, j: any(rule(b, i, j) for rule in rules)
 
 
-def _local(b: int, i: int, j: int) -> bool:  # on a picture of width 4: 1 row up or down, 2 columns aside
+def _local(b: int, i: int, j: int) -> bool:  # on an image of width 4: 1 row up or down, 2 columns aside
     (y, x), (v, u) = divmod(i, 4), divmod(j, 4)
     return abs(y - v) <= 1 and abs(x - u) <= 2
 
@@ -90,7 +90,7 @@ def _blocks_1d(b: int, i: int, j: int) -> bool:  # blocks of 4, and 3 before eac
     return i // 4 * 4 - 3 <= j < i // 4 * 4 + 4 + 3
 
 
-# A picture of 4 columns in blocks of 1 x 2 cells, 1 token a cell: where each of 12 tokens stands, by hand.
+# An image of 4 columns in blocks of 1 x 2 cells, 1 token a cell: where each of 12 tokens stands, by hand.
 _CELLS = [(i // 4, i % 4) for i in range(12)]
 # And one of 4 columns in blocks of 2 x 2: the first block's four, then those of the block to its right, then below.
 _TALL = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0), (3, 1)]

@@ -117,7 +117,7 @@ def test_grouped_heads_are_repeated_heads(groups: int) -> None:
 
 @pytest.mark.parametrize("kind", ["layer", "rms", "rms_offset"])
 def test_query_and_key_norms(kind: Literal["layer", "rms", "rms_offset"]) -> None:
-    """Each head's queries and keys are normalised before they meet; values are not."""
+    """Each head's queries and keys are normalized before they meet; values are not."""
     attention = _make(qk_norm=NormConfig(kind=kind, eps=1e-6), mask=Causal())
     assert attention.query_norm is not None
     assert attention.key_norm is not None

@@ -106,7 +106,7 @@ def test_parallel_branches() -> None:
 
 
 def test_cross_attention_normalises_its_context_only_when_asked() -> None:
-    """Perceiver normalises both sides; the original decoder takes the encoder's output as it is."""
+    """Perceiver normalizes both sides; the original decoder takes the encoder's output as it is."""
     x, memory = _normal(2, 3, WIDTH), Tokens(_normal(2, 5, 4, seed=1), torch.tensor([[1] * 5, [1, 1, 0, 0, 0]]).bool())
     for asked in (True, False):
         block = _block(_sublayer("cross", CROSS, context_norm=asked))

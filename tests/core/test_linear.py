@@ -119,7 +119,7 @@ def test_odd_widths_under_autocast() -> None:
 
 
 def test_what_was_packed_is_forgotten_by_training() -> None:
-    """A fused optimiser moves weights without a new version; an answer after it must not come from the old ones."""
+    """A fused optimizer moves weights without a new version; an answer after it must not come from the old ones."""
     layer = Linear(32, 32)
     torch.nn.init.normal_(layer.weight)
     torch.nn.init.zeros_(layer.bias)

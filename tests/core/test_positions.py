@@ -122,7 +122,7 @@ def test_t5_bias_picks_a_number_a_head() -> None:
 @pytest.mark.parametrize("size", [(3, 3), (3, 5), (4, 2)], ids=str)
 @pytest.mark.parametrize("made_for", [(3, 3), (3, 5)], ids=str)
 def test_grid_bias_is_beits(made_for: tuple[int, int], size: tuple[int, int]) -> None:
-    """Rows and columns apart, the class token aside, in pictures of the size that it was made for and of others."""
+    """Rows and columns apart, the class token aside, in images of the size that it was made for and of others."""
     encoding = RelativeGrid(*made_for, 2).double()
     encoding.weight.data.copy_(_normal(*encoding.weight.shape))
     theirs = BeitRelativePositionBias(
@@ -240,7 +240,7 @@ def test_rotary_scores_see_only_distances(layout: str) -> None:
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_sinusoidal_2d_is_detrs(masked: bool) -> None:
-    """DETR's encoding, which counts within the real part of each picture."""
+    """DETR's encoding, which counts within the real part of each image."""
     rows, columns, d_model = 4, 5, 8
     mask = torch.zeros(2, rows, columns, dtype=torch.bool)
     mask[0] = True
@@ -255,7 +255,7 @@ def test_sinusoidal_2d_is_detrs(masked: bool) -> None:
 
 
 def test_grid_2d_is_detrs_learned_encoding() -> None:
-    """A vector for the column beside one for the row, cell by cell; a larger picture is an error."""
+    """A vector for the column beside one for the row, cell by cell; a larger image is an error."""
     theirs = DetrLearnedPositionEmbedding(3).double()
     ours = LearnedRowColumn(50, 50, 6).double()
     ours.load_state_dict({"row": theirs.row_embeddings.weight, "column": theirs.column_embeddings.weight})
@@ -281,7 +281,7 @@ def test_sinusoids_2d_are_maes() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 4), (6, 6), (3, 5), (2, 8)])
 def test_grid_interpolates_as_vit(rows: int, columns: int) -> None:
-    """A picture of another size takes its vectors as the published ViT does, also one with as many cells."""
+    """An image of another size takes its vectors as the published ViT does, also one with as many cells."""
     theirs = ViTEmbeddings(ViTConfig(hidden_size=6, image_size=32, patch_size=8)).double()
     grid = LearnedGrid(4, 4, 6, extra=1).double()
     grid.weight.data.copy_(theirs.position_embeddings[0])

@@ -89,14 +89,14 @@ def test_examples_on_demand() -> None:
 
     def make(row: dict[str, Any]) -> dict[str, Any]:
         if row["label"] == 3:
-            raise af.InputError("three is no picture.")
+            raise af.InputError("three is no image.")
         made.append(row["label"])
         return {"pixels": np.full(4, row["label"])}
 
     found = LazyExamples(ROWS, make)
     assert len(found) == 7 and made == [] and found.row(5) == 5 and found.lengths.tolist() == [1] * 7
     assert found[2]["pixels"].tolist() == [2] * 4 and found[2] and made == [2, 2]
-    with pytest.raises(af.InputError, match=r"row 4: three is no picture"):
+    with pytest.raises(af.InputError, match=r"row 4: three is no image"):
         found[3]
 
 

@@ -102,7 +102,7 @@ def test_a_bomb_is_refused_and_the_bound_can_be_set(name: str, tmp_path: Path, m
     with pytest.raises(af.DataError, match=rf"{name}.*unpacks to more than 1 MB.*ANYFORMER_MAX_UNPACKED"):
         use(tmp_path / name)
     monkeypatch.setenv("ANYFORMER_MAX_UNPACKED", "5MB")
-    assert "unpacks" not in refusal(lambda: use(tmp_path / name))  # though zeros are no picture
+    assert "unpacks" not in refusal(lambda: use(tmp_path / name))  # though zeros are no image
 
 
 def test_what_is_large_packed_may_be_large_unpacked(tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ PIXELS = np.zeros((3, 4, 4, 3), dtype=np.uint8)
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"x": PIXELS, "y": np.array(3)}, "3 pictures and 1 labels"),
-        ({"x": PIXELS, "y": np.zeros((3, 2))}, "3 pictures and 6 labels"),
+        ({"x": PIXELS, "y": np.array(3)}, "3 images and 1 labels"),
+        ({"x": PIXELS, "y": np.zeros((3, 2))}, "3 images and 6 labels"),
         ({"x": PIXELS, "y": np.array([0, 1, 5]), "classes": np.array(["a", "b"])}, "names 2 classes"),
         ({"x": PIXELS, "y": np.array([0, 1, -1]), "classes": np.array(["a", "b"])}, "names 2 classes"),
         ({"x": PIXELS, "y": np.array([0.0, 1.0, np.nan]), "classes": np.array(["a", "b"])}, "names 2 classes"),

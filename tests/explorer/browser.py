@@ -105,6 +105,6 @@ def served(shelf: ModelList) -> Iterator[Page]:
 
 
 def sent(page: Page) -> str:
-    """The picture that the page sends."""
+    """The image that the page sends."""
     url: str = page.tab.locator("#thumb").get_attribute("src")
     return url.partition(",")[2]

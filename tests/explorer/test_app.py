@@ -84,7 +84,7 @@ def test_a_view_over_http_is_the_view(client: TestClient, ids: Ids, opened: dict
         ("decoder/generation", {"text": "a", "seed": 10**20}, "seed must be a whole number"),
         ("mae/hidden", {"picture": "", "seed": -(10**20)}, "seed must be a whole number"),
         ("decoder/next", {"text": "a", "silence": [{"stage": "decoder", "layer": 7}]}, "no attention"),
-        ("decoder/picture", {"text": "a"}, "does not look at pictures"),
+        ("decoder/picture", {"text": "a"}, "does not look at images"),
         ("encoder/generation", {"text": "a"}, "does not write"),
     ],
 )
@@ -98,7 +98,7 @@ def test_mistakes_are_one_sentence(client: TestClient, ids: Ids, path: str, body
 @pytest.mark.parametrize("recipe", ["metalm-tiny", "bert-tiny"])
 def test_a_second_text_for_a_model_that_reads_none(tmp_path: Path, recipe: str) -> None:
     """An empty one is none."""
-    pytest.importorskip("PIL", reason="pictures are read with Pillow")
+    pytest.importorskip("PIL", reason="images are read with Pillow")
     one = LoadedModel.load(save(tmp_path / "model", recipe))
     asked = {"text": "5 7", "picture": picture()}
     assert view(one, "tokens", **asked, pair="")["words"] == view(one, "tokens", **asked)["words"]
@@ -160,11 +160,11 @@ def test_patience_ends(opened: dict[str, LoadedModel]) -> None:
     ended, gone = Deadline(0), Deadline(60)
     gone.cancel()
     time.sleep(0.01)
-    for patience, says in ((ended, "longer than"), (gone, "cancelled")):
+    for patience, says in ((ended, "longer than"), (gone, "canceled")):
         with pytest.raises(Error, match=says):
             one.trace(ViewRequest(text="something new for nobody"), patience)
     lock = threading.Lock()
-    with lock, pytest.raises(Error, match="cancelled"):
+    with lock, pytest.raises(Error, match="canceled"):
         gone.acquire(lock)
     assert view(one, "next", text="something new for nobody")["words"]  # whoever is patient gets an answer
 

@@ -133,7 +133,7 @@ def test_who_looks_around_from_a_stop_is_told(page: Page) -> None:
     page.act(lambda: page.tab.locator("#again").click())
     shows_what_it_says(page, STOPS[25])
     page.act(lambda: page.tab.select_option("#add", page.ids["vit"]))
-    assert page.text("#said").startswith("This stop takes a model that looks at pictures; other models are open.")
+    assert page.text("#said").startswith("This stop takes a model that looks at images; other models are open.")
 
 
 def test_the_back_button_and_the_address(page: Page) -> None:

@@ -201,7 +201,7 @@ def test_boxes_of_a_silenced_detector(page: Page, things: Models) -> None:
 
 
 def test_slots(page: Page, things: Models, tmp_path: Path) -> None:
-    """The examples first; then pictures that are handed in, several at once; a square leads to its query."""
+    """The examples first; then images that are handed in, several at once; a square leads to its query."""
     from PIL import Image
 
     placed: Any = "all => all.map((one) => one.dataset.box.split(' ').map(Number))"
@@ -214,7 +214,7 @@ def test_slots(page: Page, things: Models, tmp_path: Path) -> None:
     for i, frame in enumerate(frames(3)):
         Image.fromarray(frame).save(tmp_path / f"{i}.png")
     page.act(lambda: page.tab.locator("#many-files").set_input_files(sorted(tmp_path.iterdir())))
-    page.tab.wait_for_selector('p:has-text("3 of 3 your pictures")')
+    page.tab.wait_for_selector('p:has-text("3 of 3 your images")')
     assert page.tab.locator('circle.place[data-slot="0"]').count() == 3
     page.act(lambda: page.tab.locator('svg [aria-label="query 6"]').click())
     assert "view=boxes" in page.tab.url and "pos=6" in page.tab.url

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-pytest.importorskip("PIL", reason="pictures take Pillow")
+pytest.importorskip("PIL", reason="images take Pillow")
 
 import anyformer as af
 from anyformer.core.attention import Attention

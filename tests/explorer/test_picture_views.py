@@ -1,4 +1,4 @@
-"""Pictures: against the tasks' own functions, PyTorch and NumPy."""
+"""Images: against the tasks' own functions, PyTorch and NumPy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("PIL", reason="pictures take Pillow")
+pytest.importorskip("PIL", reason="images take Pillow")
 
 import anyformer as af
 from anyformer.data.images.attention_maps import class_attention
@@ -88,7 +88,7 @@ def test_boxes_and_where_their_queries_look(opened: Models) -> None:
     found = one.model.detect(**batch, threshold=0.0)[0]
     got = view(one, "boxes", picture=picture(), threshold=0.0)
     assert [thing["slot"] for thing in got["things"]] == found.queries.tolist()
-    assert got["things"][0]["box"] == pytest.approx(found.boxes[0].clamp(0, 1).tolist(), abs=1e-5)  # cut to the picture
+    assert got["things"][0]["box"] == pytest.approx(found.boxes[0].clamp(0, 1).tolist(), abs=1e-5)  # cut to the image
     with torch.no_grad(), af.look(one.model, "decoder.blocks.1.cross.weights") as seen:
         one.model(**batch)
     slot = got["things"][0]["slot"]
@@ -117,5 +117,5 @@ def test_views_that_do_not_fit_say_so(opened: Models) -> None:
         view(opened["vit"], "picture", picture="%%%")
     with pytest.raises(Error, match="finds no boxes"):
         view(opened["vit"], "boxes", picture=picture())
-    with pytest.raises(Error, match="picture"):
+    with pytest.raises(Error, match="image"):
         view(opened["vit"], "picture", picture="aGVsbG8=")

@@ -1,4 +1,4 @@
-"""The pictures from Python: what is drawn is what was seen."""
+"""The images from Python: what is drawn is what was seen."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_mistakes(seen: Seen) -> None:
 
 
 def test_maps_over_a_picture(tmp_path: Path) -> None:
-    """Each map is stretched over the whole picture, and clear exactly where it is largest."""
-    pytest.importorskip("PIL", reason="pictures take Pillow")
+    """Each map is stretched over the whole image, and clear exactly where it is largest."""
+    pytest.importorskip("PIL", reason="images take Pillow")
     maps = torch.rand(3, 4, 5)
     figure = af.plot.overlay(maps, np.zeros((40, 60, 3), dtype=np.uint8), tmp_path / "over.png", names=["a", "b", "c"])
     assert (tmp_path / "over.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""The picture of query slots: a square a slot, dots where the boxes are, colours that tell their size."""
+"""The image of query slots: a square a slot, dots where the boxes are, colors that tell their size."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_a_square_for_each_slot(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.tensor(dots.tolist()).float(), boxes[:, 7, :2])
     few = af.plot.query_boxes(boxes, n=4).axes
     assert [axes.get_title() for axes in few] == [str(i * boxes.shape[1] // 4) for i in range(4)]
-    with pytest.raises(af.InputError, match="pictures, slots, 4"):
+    with pytest.raises(af.InputError, match="images, slots, 4"):
         af.plot.query_boxes(boxes[0])

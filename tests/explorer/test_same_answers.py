@@ -74,8 +74,8 @@ def test_a_question(tmp_path: Path) -> None:
     folder = make("ask-image", "metalm-tiny", tmp_path, 2)
     content = files.encode(files.square((200, 40, 40), 5))
     opened = LoadedModel.load(folder)
-    asked = {"picture": base64.b64encode(content).decode(), "text": "which colour is it?"}
-    expected = af.task("ask-image", folder)(content, question="which colour is it?")
+    asked = {"picture": base64.b64encode(content).decode(), "text": "which color is it?"}
+    expected = af.task("ask-image", folder)(content, question="which color is it?")
     assert written(opened, **asked) == list(expected.ids)
 
 
@@ -121,7 +121,7 @@ def test_speech(tmp_path: Path) -> None:
 
 
 def test_boxes(tmp_path: Path) -> None:
-    """Cut to the picture, and each thing once."""
+    """Cut to the image, and each thing once."""
     for path, inside in files.coco().items():
         (tmp_path / path).write_bytes(inside)
     kind: Any = find("detect")

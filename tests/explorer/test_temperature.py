@@ -1,4 +1,4 @@
-"""The picture of a softmax at several temperatures."""
+"""The image of a softmax at several temperatures."""
 
 from __future__ import annotations
 

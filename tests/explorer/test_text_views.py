@@ -56,7 +56,7 @@ def test_a_head_is_what_looking_at_the_whole_pass_shows(opened: Models, name: st
 
 def test_entropy_and_distance_are_their_formulas() -> None:
     even = torch.full((1, 4, 4), 0.25)
-    assert downsample.entropy(even).item() == pytest.approx(2.0)  # bits of four equal chances
+    assert downsample.entropy(even).item() == pytest.approx(2.0)  # bits of four equal probabilities
     assert downsample.entropy(torch.eye(4)[None]).item() == pytest.approx(0.0)
     back_one = torch.zeros(1, 3, 3)
     back_one[0, 0, 0] = back_one[0, 1, 0] = back_one[0, 2, 1] = 1.0

@@ -1,4 +1,4 @@
-"""Clips, sets, tables, latents, joints, segments and slots: against what `af.look` sees, NumPy, and the tasks' own."""
+"""Clips, sets, tables, latents, keypoints, segments, slots: against what `af.look` sees, NumPy, and the tasks' own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("PIL", reason="pictures take Pillow")
+pytest.importorskip("PIL", reason="images take Pillow")
 
 import anyformer as af
 from anyformer.explorer import sample_inputs, uploads
@@ -145,7 +145,7 @@ def test_hidden_tubes_of_a_clip(things: Models) -> None:
         np.asarray(Image.open(io.BytesIO(base64.b64decode(got["images"][name][0].partition(",")[2])))).astype(int)
         for name in ("seen", "made", "picture")
     )
-    for cell in range(16):  # 8 x 8 pixels each; a hidden one is all grey
+    for cell in range(16):  # 8 x 8 pixels each; a hidden one is all gray
         row, column = divmod(cell, 4)
         part = (slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8))
         mask[0, [cell, 16 + cell]] = bool((seen_image[part] == 128).all())
@@ -241,7 +241,7 @@ def test_words_of_a_model_whose_text_follows_the_picture(things: Models) -> None
 
 
 def test_words_among_which_a_picture_stands(things: Models) -> None:
-    """A place is kept for each of the picture's tokens; what a word looks at there it looks at in the picture."""
+    """A place is kept for each of the image's tokens; what a word looks at there it looks at in the image."""
     one = things["docked"]
     asked = {"text": "3 4 5", "picture": picture()}
     n = len([1 for name in view(one, "head", **asked, stage="decoder")["queries"] if name not in "345"])
@@ -317,7 +317,7 @@ def test_segments(things: Models) -> None:
 
 
 def test_slots_over_a_data_set(things: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples, pictures that are given and those of a folder; all as the model says, with the colours of the plot."""
+    """Examples, images that are given and those of a folder; all as the model says, with the colors of the plot."""
     from PIL import Image
 
     from anyformer.explorer.image_folder import ImageFolder
@@ -337,7 +337,7 @@ def test_slots_over_a_data_set(things: Models, tmp_path: Path, monkeypatch: pyte
     monkeypatch.undo()
     for i in range(10):
         Image.fromarray(sample_inputs.scene(i)).save(tmp_path / f"{i}.png")
-    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("no image")
     one.gallery = ImageFolder.of(tmp_path)
     try:
         folder = view(one, "slots")

@@ -262,7 +262,7 @@ def video() -> bytes:
 
 
 def pictures() -> Files:
-    """Class folders of pictures, in every format that is read."""
+    """Class folders of images, in every format that is read."""
     kinds = {"PNG": "png", "JPEG": "jpg", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tif", "PPM": "ppm"}
     found: dict[str, bytes] = {}
     for i, (kind, suffix) in enumerate(kinds.items()):
@@ -280,7 +280,7 @@ SMALL = {"tokenizer.vocab_size": 290}
 
 
 def numbered(count: int = 6) -> bytes:
-    """Pictures packed as files in one array, with labels by number."""
+    """Images packed as files in one array, with labels by number."""
     packed = [picture_files.encode(picture_files.square((200, 40, 40), i)) for i in range(count)]
     ends = np.cumsum([0, *map(len, packed)])
     whole = np.frombuffer(b"".join(packed), dtype=np.uint8)

@@ -106,7 +106,7 @@ def _prompts(family: str) -> dict[str, Tensor]:
 
 
 def prompts(family: str, rows: int = ROWS) -> dict[str, Tensor]:
-    """Uneven rows: padded on the left for decoders, on the right for encoders; pictures where those are read."""
+    """Uneven rows: padded on the left for decoders, on the right for encoders; images where those are read."""
     return {name: value[:rows] for name, value in _prompts(family).items()}
 
 

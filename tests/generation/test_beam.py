@@ -27,7 +27,7 @@ def test_uneven_sources(marian: tuple[Any, af.Model]) -> None:  # noqa: F811
 
 
 def test_batch_is_single(marian: tuple[Any, af.Model]) -> None:  # noqa: F811
-    """A row's beams do not depend on its neighbours."""
+    """A row's beams do not depend on its neighbors."""
     model, ids = marian[1], prompts(6)
     options = {"max_new_tokens": 15, "num_beams": 4, "eos_token_id": ENDS, "pad_token_id": PAD}
     together = model.generate(ids, **options)

@@ -110,7 +110,7 @@ DRAWN: list[dict[str, Any]] = [
 def test_every_option_means_what_it_means_alone(
     family: str, options: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    """Rules count from each row's own prompt and read its own words, not its neighbours' or the padding."""
+    """Rules count from each row's own prompt and read its own words, not its neighbors' or the padding."""
     compare(request.getfixturevalue(family)[1], many(24, new=(8, 20)), **{"pad_token_id": PAD, **options})
 
 

@@ -29,7 +29,7 @@ def model() -> af.Model:
         head.classes.weight.normal_(std=2.0)
         bias = head.classes.bias
         assert bias is not None
-        bias.sub_(made(pixel_values=pictures()).logits.mean(dim=(0, 1)))  # no class is the favourite of all queries
+        bias.sub_(made(pixel_values=pictures()).logits.mean(dim=(0, 1)))  # no class is the favorite of all queries
     return made
 
 
@@ -70,7 +70,7 @@ def test_by_hand() -> None:
 
 
 def test_a_box_by_hand() -> None:
-    """Centre (0.5, 0.25), half as wide as the picture and a tenth as high, in 200 × 100 pixels (height, width)."""
+    """Center (0.5, 0.25), half as wide as the image and a tenth as high, in 200 × 100 pixels (height, width)."""
     fields = {"pred_boxes": torch.tensor([[[0.5, 0.25, 0.5, 0.1]]])}
     head = BoxHead(8, 3, "decoder")
     boxes = head.postprocess(fields, torch.tensor([[200.0, 100.0]]))["boxes"]

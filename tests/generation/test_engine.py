@@ -110,7 +110,7 @@ def test_left_padded_right_padded_and_alone_are_the_same(gpt2: tuple[Any, af.Mod
 
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
 def test_cached_steps_are_a_whole_pass(family: str, request: pytest.FixtureRequest) -> None:
-    """Each generated token is the likeliest one in a pass over everything before it, without a cache."""
+    """Each generated token is the most probable one in a pass over everything before it, without a cache."""
     model = request.getfixturevalue(family)[1]
     ids = prompts(4)
     found = model.generate(ids, max_new_tokens=12, eos_token_id=None, forced_eos_token_id=None)

@@ -52,7 +52,7 @@ def model_of(name: str) -> af.Model:
 
 
 def batch_of(name: str, side: str = "left") -> Batch:
-    """Three uneven rows: prompts, sources or pictures."""
+    """Three uneven rows: prompts, sources or images."""
     if name == "line-reader-tiny":
         return {"pixel_values": torch.randn(3, 1, 16, 64, generator=torch.Generator().manual_seed(0)).double()}
     if name in PICTURES:
@@ -112,7 +112,7 @@ def test_remembering_is_recomputing(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_beams_remember_too(name: str) -> None:
     """Rows that are dropped, repeated and reordered go on from the right memory."""
     asked = options(num_beams=3, num_return_sequences=2, eos_token_id=list(range(5, 60)), length_penalty=0.7)
-    asked |= {"suppress_tokens": [255]} if name == "metalm-tiny" else {}  # keeps the place of a picture: never said
+    asked |= {"suppress_tokens": [255]} if name == "metalm-tiny" else {}  # keeps the place of an image: never said
     found = model_of(name).generate(**batch_of(name), **asked)
     assert found.tolist() == recompute(name, batch_of(name), **asked)[0].tolist()
 

@@ -89,7 +89,7 @@ def test_a_window_looks_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     "way", [{}, {"local": "2d", "block": (2, 4), "memory": (1, 2)}], ids=["in a line", "in a plane"]
 )
 def test_blocks_of_a_picture(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Query blocks with memory blocks, to the end of the picture, whose beginning the growing memory has forgotten."""
+    """Query blocks with memory blocks, to the end of the image, whose beginning the growing memory has forgotten."""
     torch.manual_seed(1)
     model = af.build("image-transformer-tiny", **way).double()
     mask = torch.arange(9) >= torch.tensor([[0], [3], [8], [1]])
@@ -159,7 +159,7 @@ def seen(model: af.Model, name: str) -> dict[str, Tensor]:
     tall, wide, channels = (16, 64, 1) if name == "line-reader-tiny" else (32, 32, 3)
     pixels = torch.randn(2, channels, tall, wide, generator=chance)
     if name == "metalm-tiny":
-        ids = torch.tensor([[5, *[255] * 17, 6], [7, *[255] * 17, 8]])  # 255 keeps a place for the picture
+        ids = torch.tensor([[5, *[255] * 17, 6], [7, *[255] * 17, 8]])  # 255 keeps a place for the image
         return {"pixel_values": pixels, "input_ids": ids}
     words = {"input_ids": torch.randint(5, 60, (2, 3), generator=chance)} if name == "git-tiny" else {}
     return {"pixel_values": pixels, **words}
@@ -187,4 +187,4 @@ def test_a_step_after_a_picture_needs_the_state_alone(
     grown, fixed, steps = both(model, monkeypatch, max_new_tokens=9, num_beams=beams, **asked, **moved)
     assert fixed.tolist() == grown.tolist() and steps > 3
     if name in ("git-tiny", "metalm-tiny"):
-        assert fixed[0].tolist() != fixed[1].tolist(), "they saw different pictures"
+        assert fixed[0].tolist() != fixed[1].tolist(), "they saw different images"

@@ -1,4 +1,4 @@
-"""Joints one after another: remembered = anew, no joint sees a later one, and places so far must be given."""
+"""Keypoints one after another: remembered = anew, no joint sees a later one, and places so far must be given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PICTURES = torch.randn(3, 3, 32, 32, dtype=torch.float64, generator=torch.Genera
 
 
 def test_remembered_is_anew() -> None:
-    """Told the places that it found itself, a pass over all joints at once says them again."""
+    """Told the places that it found itself, a pass over all keypoints at once says them again."""
     model = build("keypoint-detr-tiny", autoregressive=True)
     with torch.no_grad():
         found = predict_keypoints(model, PICTURES).keypoints

@@ -18,7 +18,7 @@ TEXTS = [
     "def fibonacci(n):\n",
     "Water boils at",
     "Roses are red,",
-    "The three primary colours are",
+    "The three primary colors are",
     "To make bread you need flour,",
     "Dear Sir or Madam,",
     "Ein kleiner Hund",

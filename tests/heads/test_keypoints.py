@@ -1,4 +1,4 @@
-"""Heat maps and joints: peaks as transformers' processor finds them, targets and losses by formula."""
+"""Heat maps and keypoints: peaks as transformers' processor finds them, targets and losses by formula."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_mirror_is_flip_back() -> None:
 
 
 def test_the_loss_of_heat_maps_is_the_energy_missed() -> None:
-    """Nothing at all misses everything; the target itself nothing; a joint of weight 0 does not count."""
+    """Nothing at all misses everything; the target itself nothing; a keypoint of weight 0 does not count."""
     head = af.build("vitpose-tiny").heads["pose"]
     labels = torch.tensor([[[0.5, 0.5, 1.0], [0.2, 0.7, 1.0], [0.1, 0.1, 0.0]]])
     target = gaussian_heatmaps(labels[..., :2], (16, 16), 2.0)
@@ -84,7 +84,7 @@ def test_the_loss_of_heat_maps_is_the_energy_missed() -> None:
 
 
 def test_joints_learn_in_every_layer() -> None:
-    """The loss is the mean distance along the axes, added over the layers; a joint of weight 0 does not count."""
+    """The loss is the mean distance along the axes, added over the layers; a keypoint of weight 0 does not count."""
     torch.manual_seed(0)
     model = af.build("keypoint-detr-tiny", dropout=0.0)
     labels = torch.rand(2, 5, 3)

@@ -24,7 +24,7 @@ def test_linear_head_is_a_matrix_for_each_patch() -> None:
 
 
 def test_mask_head_compares_patches_with_class_queries() -> None:
-    """Cosines of patches and queries, normalised over the classes (Segmenter, section 3.2)."""
+    """Cosines of patches and queries, normalized over the classes (Segmenter, section 3.2)."""
     torch.manual_seed(0)
     model = af.build("segmenter-tiny")
     with torch.no_grad(), af.look(model, "decoder.output", "decoder.input") as seen:

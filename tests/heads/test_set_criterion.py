@@ -48,7 +48,7 @@ def test_it_is_transformers_loss(every_layer: bool, counts: tuple[int, int], tmp
 
 
 def test_the_assignment_is_the_cheapest() -> None:
-    """Against trying all of them: 2 layers, 3 pictures with 3, 0 and 4 objects, 4 queries."""
+    """Against trying all of them: 2 layers, 3 images with 3, 0 and 4 objects, 4 queries."""
     logits, boxes = torch.randn(2, 3, 4, 6), torch.rand(2, 3, 4, 4)
     targets = DetectionTargets.of([things(n, 5) for n in (3, 0, 4)], 5, CPU, rows=3)
     cost = match_costs(logits, boxes, targets, MatchCosts())
@@ -76,7 +76,7 @@ def test_objects_that_fill_up_may_stand_anywhere() -> None:
 
 
 def test_groups_are_matched_by_themselves() -> None:
-    """Rows of a picture's groups stand together; each part is the mean of the groups'."""
+    """Rows of an image's groups stand together; each part is the mean of the groups'."""
     logits, boxes = torch.randn(2, 6, 5, 4), torch.rand(2, 6, 5, 4)
     targets = DetectionTargets.of([things(3, 3), things(2, 3)], 3, CPU, rows=2)
     together = set_loss(logits, boxes, targets, SetCriterionConfig(), groups=3)
@@ -86,7 +86,7 @@ def test_groups_are_matched_by_themselves() -> None:
 
 
 def test_costs_by_hand() -> None:
-    """One query, one object: minus the class's share, the distance, minus the generalised overlap."""
+    """One query, one object: minus the class's share, the distance, minus the generalized overlap."""
     logits = torch.tensor([0.0, 1.0, 2.0]).log_softmax(-1).view(1, 1, 1, 3)
     boxes = torch.tensor([0.5, 0.5, 0.2, 0.2]).view(1, 1, 1, 4)
     target = DetectionTargets(torch.tensor([[1]]), torch.tensor([[[0.5, 0.5, 0.4, 0.2]]]))
@@ -136,7 +136,7 @@ def test_focal_loss_is_transformers() -> None:
     ("change", "says"),
     [
         (lambda labels: labels[0], "must be a list"),
-        (lambda labels: labels[:1], "labels of 1 pictures, and 2"),
+        (lambda labels: labels[:1], "labels of 1 images, and 2"),
         (lambda labels: [{"boxes": labels[0]["boxes"]}, labels[1]], "class_labels"),
         (lambda labels: [labels[0], {**labels[1], "boxes": labels[1]["boxes"][:1]}], r"labels\[1\] has 2 class_labels"),
         (

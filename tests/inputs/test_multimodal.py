@@ -1,4 +1,4 @@
-"""Pictures among words: where they stand, who sees whom, and what is said when the parts do not fit together."""
+"""Images among words: where they stand, who sees whom, and what is said when the parts do not fit together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.inputs.multimodal import run_numbers, scatter_rows
 
-SIZE, PLACE = 17, 255  # tokens that a picture of metalm-tiny makes, and the id that keeps a place for one
+SIZE, PLACE = 17, 255  # tokens that an image of metalm-tiny makes, and the id that keeps a place for one
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def pictures(n: int) -> Tensor:
 
 
 def mixed() -> Tensor:
-    """Words, a picture, words, another picture, words."""
+    """Words, an image, words, another image, words."""
     place = [PLACE] * SIZE
     return torch.tensor([[10, 11, *place, 12, 13, *place, 14, 15]])
 
@@ -36,7 +36,7 @@ def test_runs() -> None:
 
 
 def test_vectors_stand_at_their_places(model: af.Model) -> None:
-    """The decoder reads words where words are, and the connector's vectors of each picture in order elsewhere."""
+    """The decoder reads words where words are, and the connector's vectors of each image in order elsewhere."""
     pixels, ids = pictures(2), mixed()
     with torch.no_grad(), af.look(model, "decoder.input", "picture.output") as seen:
         model(input_ids=ids, pixel_values=pixels)
@@ -49,10 +49,10 @@ def test_vectors_stand_at_their_places(model: af.Model) -> None:
 
 
 def test_who_sees_whom(model: af.Model) -> None:
-    """Each picture both ways, a question if it is marked, and all else causal."""
+    """Each image both ways, a question if it is marked, and all else causal."""
     ids = mixed()
     both = torch.zeros_like(ids)
-    both[0, :2] = 1  # the words before the first picture join it
+    both[0, :2] = 1  # the words before the first image join it
     length = ids.shape[1]
     with torch.no_grad(), af.look(model, "decoder.blocks.0.self.weights") as seen:
         model(input_ids=ids, pixel_values=pictures(2), both_ways=both)
@@ -75,7 +75,7 @@ def test_a_later_picture_changes_nothing_before_it(model: af.Model) -> None:
 
 
 def test_writing_with_its_memory_as_without(model: af.Model) -> None:
-    """A prompt with pictures among words, padded, continued: each new word is what the whole text would say next."""
+    """A prompt with images among words, padded, continued: each new word is what the whole text would say next."""
     prompt, mask = mixed(), torch.ones_like(mixed())
     left = torch.cat([torch.zeros_like(prompt[:, :3]), prompt], dim=1)
     padded = {"input_ids": left, "attention_mask": (left != 0).long()}

@@ -57,7 +57,7 @@ def test_rouge() -> None:
 
 
 def test_cider_by_hand() -> None:
-    """Two pictures; of what both references share the weight is nought. A perfect caption has 10 in every order that
+    """Two images; of what both references share the weight is nought. A perfect caption has 10 in every order that
     it has runs of: the first of these has two words and so two orders of four."""
     said = [["red", "ball"], ["a", "b", "c", "d"]]
     assert cider(said, [[said[0]], [said[1]]]) == pytest.approx((10 * 2 / 4 + 10) / 2)

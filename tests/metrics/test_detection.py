@@ -42,7 +42,7 @@ def test_it_is_pycocotools(seed: int) -> None:
 
 
 def test_many_answers() -> None:
-    """Only the hundred surest of a picture and class count."""
+    """Only the hundred surest of an image and class count."""
     pytest.importorskip("pycocotools")
     chance = np.random.default_rng(0)
     start = chance.uniform(0, 200, (180, 2))

@@ -19,7 +19,7 @@ def test_errors_and_shares_of_joints() -> None:
     assert keypoints.normalized_mean_error(apart, counts, lengths) == pytest.approx((2.5 / 10 + 1 / 4) / 2)
     assert keypoints.pck(apart, counts, lengths, enough=0.25) == pytest.approx(2 / 3)
     assert keypoints.pck(apart, counts, lengths, enough=0.5) == 1.0
-    # A picture without a length does not count.
+    # An image without a length does not count.
     assert keypoints.normalized_mean_error(apart, counts, np.array([0.0, 4.0])) == pytest.approx(0.25)
     assert keypoints.pck(apart, counts, np.array([0.0, 4.0]), enough=0.25) == 1.0
 

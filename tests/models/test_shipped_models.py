@@ -107,7 +107,7 @@ def test_a_spoken_digit_is_heard() -> None:
 
 
 def test_cells_are_found_where_they_are() -> None:
-    """The picture has one white cell, right of the middle, and more than a dozen red ones."""
+    """The image has one white cell, right of the middle, and more than a dozen red ones."""
     (found,) = ask("cells", INPUTS / "cells.jpg")
     names = [one.label for one in found]
     white = [one.box for one in found if one.label == "WBC"]
@@ -117,7 +117,7 @@ def test_cells_are_found_where_they_are() -> None:
 
 
 def test_a_face_has_its_points_in_order() -> None:
-    """Brows above eyes, eyes above the mouth, the mouth above the chin; her right eye is left in the picture."""
+    """Brows above eyes, eyes above the mouth, the mouth above the chin; her right eye is left in the image."""
     (found,) = ask("faces", INPUTS / "face.jpg")
     points = dict(zip(found.names, found.persons[0].tolist(), strict=True))
     parts = ("_brow_", "_eye_", "_lip_")
@@ -133,7 +133,7 @@ def test_a_ship_is_a_ship() -> None:
 
 
 def test_patches_that_were_hidden_come_back_roughly() -> None:
-    """Better than painting the mean, which has an error of one (patches are normalised)."""
+    """Better than painting the mean, which has an error of one (patches are normalized)."""
     (found,) = ask("patches", INPUTS / "ship.jpg")
     assert found.error < 0.5
 

@@ -1,4 +1,4 @@
-"""The published sizes of ViTPose and BEiT, and what the others of joints and pixels add up to."""
+"""The published sizes of ViTPose and BEiT, and what the others of keypoints and pixels add up to."""
 
 from __future__ import annotations
 

@@ -84,6 +84,6 @@ COUNTED: dict[str, int] = {
     "perceiver-sound": _perceiver(_linear(16, 64) + 16 * 32 * 64, 128),  # patches of 4 x 4, and their places
     "perceiver-set": _perceiver(_linear(3, 64), 64),
     "set-transformer-small": _linear(3, 128) + 2 * _SET_BLOCK + 128 + _SET_BLOCK + _linear(128, 40),
-    # a class token, a direction and a start for each column; all blocks but the first normalise twice
+    # a class token, a direction and a start for each column; all blocks but the first normalize twice
     "ft-transformer-base": 17 * 192 + 3 * _TABLE_BLOCK + 2 * 2 * 192 + 2 * 192 + _linear(192, 2),
 }

@@ -1,4 +1,4 @@
-"""Hugging Face configs of models that read pictures and text, for the count of parameters."""
+"""Hugging Face configs of models that read images and text, for the count of parameters."""
 
 from __future__ import annotations
 

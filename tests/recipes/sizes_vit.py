@@ -1,4 +1,4 @@
-"""The published sizes of the picture classifiers, and those that are made for small pictures here."""
+"""The published sizes of the image classifiers, and those that are made for small images here."""
 
 from __future__ import annotations
 

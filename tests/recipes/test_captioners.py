@@ -37,7 +37,7 @@ def apply(linear: Any, x: Tensor) -> Tensor:
 
 
 def by_hand(model: af.Model, grid: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Equations 1 to 9 of Xu et al. for one picture's cells [S, d]."""
+    """Equations 1 to 9 of Xu et al. for one image's cells [S, d]."""
     part = model.stages["decoder"].stack.blocks[0].sublayers["cross"].part
     states = torch.tanh(apply(part.start, grid.mean(dim=0)))
     h, c = states.chunk(2)
@@ -88,7 +88,7 @@ def test_show_and_tell_knows_the_picture_by_its_first_state() -> None:
 
 
 def test_hard_attention_looks_at_one_cell() -> None:
-    """The likeliest when it answers; in training a drawn one, or all by their weights."""
+    """The most probable when it answers; in training a drawn one, or all by their weights."""
     model = built("show-attend-tell-tiny", hard_attention=True)
     batch = {"pixel_values": PIXELS, "decoder_input_ids": WORDS}
     with torch.no_grad(), af.look(model, "*.cross.weights") as seen:

@@ -1,4 +1,4 @@
-"""A text, then the codes of a picture: places of their own, and a picture that depends on the text."""
+"""A text, then the codes of an image: places of their own, and an image that depends on the text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_places_of_text_and_codes() -> None:
 
 
 def test_draws_what_the_text_says() -> None:
-    """Two texts, two pictures: learned by heart, and written again from the text alone, without a word among codes."""
+    """Two texts, two images: learned by heart, and written again from the text alone, without a word among codes."""
     torch.manual_seed(0)
     model = af.build("dalle-tiny", dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
     texts = torch.tensor([[5, 6, 7, 0, 0, 0, 0, 0], [5, 9, 0, 0, 0, 0, 0, 0]])

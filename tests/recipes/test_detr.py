@@ -58,7 +58,7 @@ def test_it_learns_saves_and_loads(variant: str, tmp_path: Path) -> None:
 
 
 def test_groups_are_for_training_only() -> None:
-    """A picture shows one set of queries, the first group's; in training and after."""
+    """An image shows one set of queries, the first group's; in training and after."""
     model = af.build("detr-tiny", dropout=0.0, **VARIANTS["groups"])
     pixels = torch.randn(2, 3, 64, 96)
     with torch.no_grad():

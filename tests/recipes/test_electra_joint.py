@@ -148,7 +148,7 @@ def test_without_labels_the_discriminator_reads_the_text() -> None:
 
 
 def test_draws_among_many_words_in_half_precision() -> None:
-    """Equal scores, equal chances: the middle word is met half-way, and none is favoured."""
+    """Equal scores, equal probabilities: the middle word is met half-way, and none is favored."""
     torch.manual_seed(0)
     drawn = gumbel_sample(torch.zeros(1, dtype=torch.bfloat16).expand(4000, 1000))
     assert abs(float(drawn.float().mean()) - 499.5) < 5 * 1000 / 12**0.5 / 4000**0.5

@@ -33,7 +33,7 @@ def picture(length: int, rows: int = 2) -> Tensor:
 
 @WAYS
 def test_remembering_is_recomputing(way: dict[str, Any]) -> None:
-    """All 384 values of a picture, a few at a time: the scores of one pass, while most of the past is forgotten."""
+    """All 384 values of an image, a few at a time: the scores of one pass, while most of the past is forgotten."""
     model, ids = model_of(way), picture(384)
     with torch.no_grad():
         whole = model(input_ids=ids).logits

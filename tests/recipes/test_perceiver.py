@@ -1,4 +1,4 @@
-"""Perceiver on raw pixels: waves by their formula, any size of picture, and learning where something stands."""
+"""Perceiver on raw pixels: waves by their formula, any size of image, and learning where something stands."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ _PIXELS = sum(
 # And, where it prints none, the sum of what it describes.
 COUNTED: dict[str, int] = {
     **sizes_sound.COUNTED,
-    # bytes, padding and colours; places of the text, rows, columns; eight blocks; a norm
+    # bytes, padding and colors; places of the text, rows, columns; eight blocks; a norm
     "dalle-cifar": (257 + 512 + 16 + 32 + 32) * 384 + 8 * (12 * 384**2 + 13 * 384) + 2 * 384,
     # latents; reading pixels of 133 features; eight blocks; the query; answering; the classes
     "perceiver-cifar": sum(

@@ -90,7 +90,7 @@ def test_equals_the_whole_history_recomputed(order: str, mem_len: int) -> None:
             torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
             for loss in losses
         )
-        if order == "pre" and n > 1:  # there the memory holds normalised inputs, so their norm is the past's too
+        if order == "pre" and n > 1:  # there the memory holds normalized inputs, so their norm is the past's too
             continue
         for (name, _), a, b in zip(model.named_parameters(), ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-9, msg=name)

@@ -28,7 +28,7 @@ def test_tubes_go_through_all_frames() -> None:
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_a_perfect_prediction_is_the_clip(normalise: bool) -> None:
-    """What the loss wants at the hidden tubelets, laid back, is the clip as it was before it was normalised."""
+    """What the loss wants at the hidden tubelets, laid back, is the clip as it was before it was normalized."""
     torch.manual_seed(0)
     head = VideoPixelHead(8, (2, 8, 4), 3, normalise, "decoder")
     plain = torch.rand(2, 4, 3, 16, 12)

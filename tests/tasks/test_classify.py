@@ -137,7 +137,7 @@ def test_options_that_do_not_fit() -> None:
     classes, numbers = (listed({**pair, "label": a}, {**pair, "label": b}) for a, b in (("0", "1"), ("0.5", "3.0")))
     with pytest.raises(af.InputError, match=r"task\.symmetric is for pairs of texts that a model tells apart"):
         begin("classify-pair", "distilbert-tiny", classes, {"symmetric": True}, vocab_size=300)
-    with pytest.raises(af.InputError, match=r"task\.r_drop compares the chances of classes"):
+    with pytest.raises(af.InputError, match=r"task\.r_drop compares the probabilities of classes"):
         begin("classify-pair", "bert-tiny", numbers, {"r_drop": 1.0}, vocab_size=300)
 
 

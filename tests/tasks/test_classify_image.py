@@ -1,4 +1,4 @@
-"""A class for a picture: learned from files, run and measured from the command line, and as transformers has it."""
+"""A class for an image: learned from files, run and measured from the command line, and as transformers has it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def write_folders(folder: Path, n: int = 24) -> None:
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Folders of classes to train on, a zip with a TSV to measure on, a file to run on, and a picture of it."""
+    """Folders of classes to train on, a zip with a TSV to measure on, a file to run on, and an image of it."""
     write_folders(tmp_path / "train")
     rows = files.labelled(9)
     (tmp_path / "p.zip").write_bytes(files.zipped({f"{i}.png": files.encode(one) for i, (_, one) in enumerate(rows)}))
@@ -115,7 +115,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert lines[0].removeprefix(f"{picture}: ").split(" (")[0] in files.COLOURS
     for path in (out, tmp_path / "seen-2.png"):
         with Image.open(path) as seen:
-            assert seen.width > 3 * 224  # the picture, the last layer and the rollout
+            assert seen.width > 3 * 224  # the image, the last layer and the rollout
 
 
 def run(arguments: list[str]) -> None:
@@ -127,7 +127,7 @@ def run(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["none.jpg"], "There is no picture none.jpg"),
+        (["none.jpg"], "There is no image none.jpg"),
         (["{broken}"], "broken.png is damaged"),
         (["{good}", "--out", "x.txt"], "--out is x.txt"),
         (["{good}", "--out", "/none/x.png"], "there is no folder /none"),
@@ -166,7 +166,7 @@ def test_mistakes_in_the_data(tmp_path: Path, trained: Path) -> None:
     only.mkdir(parents=True)
     (only / "0.png").write_bytes(files.encode(files.square((1, 2, 3), 0)))
     (tmp_path / "one" / "blue").mkdir()
-    with pytest.raises(DataError, match=r"The class folder .*blue has no pictures"):
+    with pytest.raises(DataError, match=r"The class folder .*blue has no images"):
         ClassifyImage.read(tmp_path / "one")
     (tmp_path / "x.tsv").write_text(f"{tmp_path}/d/red/0.png\tviolet\n{tmp_path}/d/red/0.png\tred\n")
     task = ClassifyImage.load(trained)

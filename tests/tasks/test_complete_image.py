@@ -32,7 +32,7 @@ COLOURS = np.array([[10, 10, 10], [250, 240, 230], [200, 30, 30], [20, 60, 220]]
 
 
 def stripes(i: int) -> ImageFile:
-    """8 x 8 pixels in one of two colours by column, the lower half in two others."""
+    """8 x 8 pixels in one of two colors by column, the lower half in two others."""
     upper = COLOURS[[i % 2 * 2, i % 2 * 2 + 1]]
     picture = np.stack([upper[np.arange(8) // 2 % 2]] * 4 + [upper[1 - np.arange(8) // 4 % 2]] * 4)
     return ImageFile.of(picture, f"stripes {i}")
@@ -109,7 +109,7 @@ def test_together_as_alone(way: str) -> None:
 
 
 def test_a_text_says_which_picture(tmp_path: Path) -> None:
-    """Two texts, two pictures: drawn from the text alone, completed by both, and another text is another picture."""
+    """Two texts, two images: drawn from the text alone, completed by both, and another text is another image."""
     rows = listed(*({"image": stripes(i), "label": ("red", "dark")[i % 2]} for i in range(4)))
     rows = find("complete-image").fit(rows)
     config = registry.recipe("dalle-tiny").config.replace(
@@ -122,7 +122,7 @@ def test_a_text_says_which_picture(tmp_path: Path) -> None:
     again = af.task("complete-image", tmp_path / "x", num_samples=2, top_k=1)
     drawn = again(["red", "dark"])
     for i, answer in enumerate(drawn):
-        assert str(answer) == f"{('red', 'dark')[i]}: 2 pictures" and answer.draw().size[0] > 2 * 224
+        assert str(answer) == f"{('red', 'dark')[i]}: 2 images" and answer.draw().size[0] > 2 * 224
         assert all(np.abs(one.astype(int) - np.asarray(stripes(i).open())).max() <= 1 for one in answer.images)
     assert again(("dark", stripes(1))).bits < 0.1 < again(("red", stripes(1)), prompt_fraction=0.0).bits
     stripes(1).open().save(tmp_path / "x.png")
@@ -150,7 +150,7 @@ def test_nothing_given_is_a_picture_out_of_nothing() -> None:
 
 
 def test_flipped_pictures_are_whole_numbers() -> None:
-    """Augmentation moves pixels exactly: a mirrored picture has the same values, right to left."""
+    """Augmentation moves pixels exactly: a mirrored image has the same values, right to left."""
     task = task_of("line")
     task.settings = task.settings.replace(augment=Augmentation(flip=1.0))
     pixels = torch.from_numpy(np.stack([np.asarray(stripes(i).open()) for i in range(2)])).permute(0, 3, 1, 2)
@@ -164,7 +164,7 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     """Its clusters are the palette; without them the folder is refused."""
     model = make_oracle("ImageGPTForCausalImageModeling", n_positions=64, vocab_size=5)
     folder = save_oracle(model, tmp_path)
-    with pytest.raises(af.ConfigError, match="colours"):
+    with pytest.raises(af.ConfigError, match="colors"):
         af.task("complete-image", folder)
     clusters = ((COLOURS.astype(np.float64) - 127.5) / 127.5).tolist()
     config = {"image_processor_type": "ImageGPTImageProcessor", "clusters": clusters}

@@ -135,7 +135,7 @@ def test_other_classes_keep_what_places_boxes(folder: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("every", [True, False])
 def test_answers_are_transformers(every: bool, tmp_path: Path) -> None:
-    """From the picture to boxes in its pixels: their processor, model and post-processing; two pictures padded."""
+    """From the image to boxes in its pixels: their processor, model and post-processing; two images padded."""
     transformers = pytest.importorskip("transformers")
     oracle = make_oracle("DetrForObjectDetection", id2label={0: "cat", 1: "dog", 2: "cow"})
     save_oracle(oracle, tmp_path)
@@ -161,7 +161,7 @@ def test_answers_are_transformers(every: bool, tmp_path: Path) -> None:
 
 
 def test_boxes_follow_padding_and_augmentation(folder: Path) -> None:
-    """What the model learns: shares of the picture, not of the canvas; a flip turns them around."""
+    """What the model learns: shares of the image, not of the canvas; a flip turns them around."""
     kind = find("detect")
     task = kind.begin("detr-tiny", kind.read(folder / "x.json"))
     row = {"boxes": [[10, 20, 30, 60]], "classes": ["red"]}
@@ -171,7 +171,7 @@ def test_boxes_follow_padding_and_augmentation(folder: Path) -> None:
         examples.append({"image": placement[0], **task.targets({**row, "image": None}, placement[1])})
     batch = task.ready(task.collate(examples, torch.Generator()), None)
     assert batch["pixel_mask"].shape[-2:] == (64, 96)
-    wide = [20 / 96, 30 / 40, 20 / 96, 20 / 40]  # its lower half is outside the picture
+    wide = [20 / 96, 30 / 40, 20 / 96, 20 / 40]  # its lower half is outside the image
     np.testing.assert_allclose(batch["boxes"][:, 0], [[20 / 64, 40 / 64, 20 / 64, 40 / 64], wide], atol=0.02)
     task.settings = task.settings.replace(augment=type(task.settings.augment)(flip=1.0))
     turned = task.ready(task.collate(examples, torch.Generator()), torch.Generator().manual_seed(0))
@@ -185,7 +185,7 @@ def _image(height: int, width: int) -> Any:
 
 
 def test_boxes_of_nothing_are_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No width, no height, outside the picture: not learned from; one that sticks out is cut."""
+    """No width, no height, outside the image: not learned from; one that sticks out is cut."""
 
     def spoil(whole: Any) -> None:
         boxes = [[5, 5, 0, 9], [5, 5, 9, 0], [40, 2, 5, 5], [-6, -6, 16, 16]]
@@ -199,11 +199,11 @@ def test_boxes_of_nothing_are_left_out_and_told(tmp_path: Path, capsys: pytest.C
     made = task.example(rows[0])
     np.testing.assert_allclose(made["boxes"], np.array([[0, 0, 10, 10]]) * made["image"].shape[1] / 32)
     said = capsys.readouterr().err
-    assert said.count("Left out a box that is empty or outside its picture") == 3 and "0.png" in said
+    assert said.count("Left out a box that is empty or outside its image") == 3 and "0.png" in said
 
 
 def test_pictures_of_nothing(tmp_path: Path) -> None:
-    """A batch in which no picture has a box is learned from and measured."""
+    """A batch in which no image has a box is learned from and measured."""
 
     def clear(whole: Any) -> None:
         whole["annotations"] = whole["annotations"][-1:]

@@ -1,4 +1,4 @@
-"""Detection on real pictures, where they are at hand: it can learn some of COCO's by heart."""
+"""Detection on real images, where they are at hand: it can learn some of COCO's by heart."""
 
 from __future__ import annotations
 

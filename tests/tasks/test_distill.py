@@ -1,4 +1,4 @@
-"""Learning from a teacher: the loss by its formula, labels in another order, pictures of another size; other sizes and
+"""Learning from a teacher: the loss by its formula, labels in another order, images of another size; other sizes and
 shares of the data when training."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETTINGS = {"steps": 4, "batch_size": 8, "lr": 1e-3, "eval_every": 0, "save_ever
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set, and a teacher whose labels stand in another order and whose pictures are smaller and darker."""
+    """A data set, and a teacher whose labels stand in another order and whose images are smaller and darker."""
     home = tmp_path_factory.mktemp("distill")
     (home / "x.npz").write_bytes(pictures.npz(24))
     torch.manual_seed(0)

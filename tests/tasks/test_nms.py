@@ -1,4 +1,4 @@
-"""Boxes end at the picture's edges, and a detector for small data finds a thing once."""
+"""Boxes end at the image's edges, and a detector for small data finds a thing once."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_masked_words() -> None:
 
 
 def test_whole_words() -> None:
-    """The tokens of a word are chosen together, words 15% of the time, and neighbours independently."""
+    """The tokens of a word are chosen together, words 15% of the time, and neighbors independently."""
     ids, special = text()
     words = (torch.rand(ids.shape, generator=seeded(2)) < 0.6).long().cumsum(dim=1)
     out = objectives.mask_tokens(ids, special, MASKING, seeded(), words)

@@ -1,4 +1,4 @@
-"""Tasks on pictures and text: what they read, learn, answer and draw, and what they say of mistakes."""
+"""Tasks on images and text: what they read, learn, answer and draw, and what they say of mistakes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("recipe", ["cnn-transformer-tiny", "git-tiny"])
 def test_captions_tell_colours(recipe: str, tmp_path: Path) -> None:
-    """Squares of three colours: after some steps the caption names the colour, with others' pictures it does not."""
+    """Squares of three colors: after some steps the caption names the color, with others' images it does not."""
     data = put(tmp_path, files.captioned())
     done = af.train(
         "caption", recipe=recipe, data=data, valid=data, out=tmp_path / "m", steps=80, lr=3e-3, **FAST, **PLAIN
@@ -58,11 +58,11 @@ def test_captions_tell_colours(recipe: str, tmp_path: Path) -> None:
     assert figures["cider"] > 2 * figures["cider_shuffled"] and figures["cider"] > figures["cider_commonest"]
     assert done.state.step == 80
     drawn = said.draw()
-    assert isinstance(drawn, Image.Image) and drawn.width > 400  # the picture, and a region for each word
+    assert isinstance(drawn, Image.Image) and drawn.width > 400  # the image, and a region for each word
 
 
 def test_a_caption_a_line(tmp_path: Path) -> None:
-    """A TSV with a picture named on several lines is one row with several captions."""
+    """A TSV with an image named on several lines is one row with several captions."""
     pixels = files.encode(files.square((1, 2, 3), 0))
     (tmp_path / "a.png").write_bytes(pixels)
     (tmp_path / "b.png").write_bytes(pixels)
@@ -79,12 +79,12 @@ def test_a_missing_picture_is_named(tmp_path: Path) -> None:
 
 
 def test_recalls() -> None:
-    """Three pictures, four texts, likeness by hand: text 1 is nearer to another picture than to its own."""
+    """Three images, four texts, likeness by hand: text 1 is nearer to another image than to its own."""
     pictures = torch.eye(3)
     texts = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.5, 0.0], [0.0, 0.9, 0.1], [0.0, 0.0, 1.0]])
     figures = recalls(pictures, texts, torch.tensor([0, 1, 1, 2]))
-    assert figures["image_recall1"] == 75.0  # a picture found by a text: all but text 1
-    assert figures["text_recall1"] == 100.0  # for each picture the nearest text is one of its own
+    assert figures["image_recall1"] == 75.0  # an image found by a text: all but text 1
+    assert figures["text_recall1"] == 100.0  # for each image the nearest text is one of its own
     assert figures["image_recall5"] == figures["text_recall10"] == 100.0
 
 
@@ -95,7 +95,7 @@ def test_match_learns_and_names_classes(tmp_path: Path, capsys: pytest.CaptureFi
     af.train("match", recipe="clip-tiny", data=data, valid=data, out=tmp_path / "m", steps=60, **settings)
     match: Any = af.task("match", tmp_path / "m")
     names = list(files.COLOURS)
-    found = match([files.square(files.COLOURS[name], 4) for name in names], texts=names, template="a {} square on grey")
+    found = match([files.square(files.COLOURS[name], 4) for name in names], texts=names, template="a {} square on gray")
     assert [answer.label for answer in found] == names
     assert sum(found[0].scores.values()) == pytest.approx(1, abs=1e-4)
     assert match.vectors(texts=["a red square"]).norm() == pytest.approx(1, abs=1e-4)
@@ -105,13 +105,13 @@ def test_match_learns_and_names_classes(tmp_path: Path, capsys: pytest.CaptureFi
         match(files.square((1, 2, 3), 0), texts=["a"], template="no place")
     picture = tmp_path / "p.png"
     picture.write_bytes(files.encode(files.square(files.COLOURS["red"], 3)))
-    run("match", str(tmp_path / "m"), [str(picture), "a red square on grey", "a blue square on grey"], {})
+    run("match", str(tmp_path / "m"), [str(picture), "a red square on gray", "a blue square on gray"], {})
     *_, use, said = capsys.readouterr().out.splitlines()
-    assert said.startswith("a red square on grey (") and use.endswith("PICTURE TEXT TEXT")
+    assert said.startswith("a red square on gray (") and use.endswith("PICTURE TEXT TEXT")
 
 
 def test_asking_learns_from_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Shuffling the pictures raises the loss."""
+    """Shuffling the images raises the loss."""
     data = put(tmp_path, files.captioned())
     settings = {**FAST, **PLAIN, "lr": 3e-3, "tokenizer.vocab_size": 290}
     af.train("ask-image", recipe="metalm-tiny", data=data, valid=data, out=tmp_path / "m", steps=150, **settings)
@@ -131,7 +131,7 @@ def test_asking_learns_from_the_picture(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("task", ["caption", "read"])
 def test_a_docked_model_says_its_task(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It writes about pictures too, but not from nothing: it wants a question."""
+    """It writes about images too, but not from nothing: it wants a question."""
     data = put(tmp_path, files.captioned(6))
     AskImage.begin("metalm-tiny", AskImage.read(data)).save(tmp_path / "m")
     (tmp_path / "p.png").write_bytes(files.encode(files.square((1, 2, 3), 0)))

@@ -1,4 +1,4 @@
-"""Joints: learned, measured, drawn; people cut out and put back as transformers does it; bad keypoints named."""
+"""Keypoints: learned, measured, drawn; people cut out and put back as transformers does it; bad keypoints named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PoseTask = find("pose")
 
 @pytest.fixture
 def squares(tmp_path: Path) -> Path:
-    """The corners of squares as joints."""
+    """The corners of squares as keypoints."""
     for name, content in pictures.coco().items():
         (tmp_path / name).write_bytes(content)
     return tmp_path / "x.json"
@@ -126,7 +126,7 @@ def test_the_torso_and_the_eyes_are_the_reference() -> None:
 
 @pytest.mark.parametrize("see", ["whole", "box"])
 def test_a_picture_too_large_to_be_decoded_whole(see: str, squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opened at half its size: the same joints, in the pixels of the whole."""
+    """Opened at half its size: the same keypoints, in the pixels of the whole."""
     task = begin(squares, region=see)
     content = pictures.encode(np.kron(pictures.square((200, 40, 40), 5), np.ones((20, 20, 1), dtype=np.uint8)), "JPEG")
     wanted = task(content).persons
@@ -166,7 +166,7 @@ def test_people_are_cut_out_where_pictures_have_several(squares: Path) -> None:
 
 
 def test_a_vitpose_folder_answers_as_transformers_does(tmp_path: Path) -> None:
-    """Boxes in, joints in pixels of the picture out; without boxes the whole picture is one."""
+    """Boxes in, keypoints in pixels of the image out; without boxes the whole image is one."""
     from transformers.models.vitpose.image_processing_pil_vitpose import VitPoseImageProcessorPil
 
     from tests.data.images.test_person_crop import photo
@@ -195,7 +195,7 @@ def test_a_vitpose_folder_answers_as_transformers_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        ([[200, 300, 2]] * 4, "all its keypoints lie outside the picture of 32 x 32"),
+        ([[200, 300, 2]] * 4, "all its keypoints lie outside the image of 32 x 32"),
         ([[1, 2, 2]] * 3, 'annotation 6, has "keypoints" that are not 4 times'),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_joint_outside_does_not_count(squares: Path) -> None:
 
 
 def test_what_fits(squares: Path, tmp_path: Path) -> None:
-    with pytest.raises(af.ConfigError, match=r"places joints.*keypoint-detr-"):
+    with pytest.raises(af.ConfigError, match=r"places keypoints.*keypoint-detr-"):
         begin(squares, "vit-tiny")
     model = af.build("keypoint-detr-tiny")
     model.save(tmp_path / "own")
@@ -246,5 +246,5 @@ def test_what_fits(squares: Path, tmp_path: Path) -> None:
 def test_a_mean_pose_of_other_joints(squares: Path) -> None:
     task = begin(squares)
     task.recall(task.describe())
-    with pytest.raises(af.ConfigError, match=r'"mean_pose" has 1 places for \d joints'):
+    with pytest.raises(af.ConfigError, match=r'"mean_pose" has 1 places for \d keypoints'):
         task.recall({"mean_pose": [[0.5, 0.5]]})

@@ -40,13 +40,13 @@ def test_it_learns_and_measures_the_same_twice(folder: Path) -> None:
 
 
 def test_the_picture_shows_what_was_hidden(folder: Path) -> None:
-    """Grey where the mask is, the picture elsewhere; what was made of it keeps the patches that were seen."""
+    """Gray where the mask is, the image elsewhere; what was made of it keeps the patches that were seen."""
     task: Any = af.task("reconstruct", folder / "mae")
     square = pictures.square((200, 40, 40), 5)
     answer = task(square)
     assert (answer.hidden, answer.patches) == (12, 16) and "12 of 16 patches" in str(answer)
     sheet = np.asarray(answer.draw())
-    side = 224  # each picture, enlarged seven times, behind a gap of 4 and below the titles
+    side = 224  # each image, enlarged seven times, behind a gap of 4 and below the titles
     top = sheet.shape[0] - side - 4
     seen, made, whole = (sheet[top : top + side, 4 + i * (side + 4) :][::7, :side:7] for i in range(3))
     assert np.array_equal(whole, square)
@@ -58,7 +58,7 @@ def test_the_picture_shows_what_was_hidden(folder: Path) -> None:
 
 
 def test_pixels_normalised_by_patch_come_back() -> None:
-    """Where the model says exactly the target, the picture is the picture."""
+    """Where the model says exactly the target, the image is the image."""
     for normalise in (False, True):
         model = af.build("mae-tiny", norm_pix_loss=normalise)
         head: Any = model.heads["pixels"]

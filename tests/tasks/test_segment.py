@@ -35,7 +35,7 @@ def mask_of(i: int, label: str) -> Any:
 
 
 def with_masks(folder: Path, n: int = 12, encode: Any = pictures.encode) -> Path:
-    """A COCO json whose pictures have masks, but for the last; the classes named beside it."""
+    """A COCO json whose images have masks, but for the last; the classes named beside it."""
     rows = pictures.labelled(n)
     pixels = {f"{i}.png": pictures.encode(picture) for i, (_, picture) in enumerate(rows)}
     masks = {f"{i}_mask.png": encode(mask_of(i, label)) for i, (label, _) in enumerate(rows)}
@@ -55,7 +55,7 @@ def begin(data: Path, recipe: str = "segmenter-tiny", labels: str = "", **option
 
 
 def test_masks_and_their_classes(tmp_path: Path) -> None:
-    """Ids become places among the names; what is unlabelled does not count; a picture without a mask is left out."""
+    """Ids become places among the names; what is unlabelled does not count; an image without a mask is left out."""
     data = with_masks(tmp_path)
     task, rows = begin(data), Segment.read(data)
     assert len(rows) == 11
@@ -78,7 +78,7 @@ def test_a_class_that_is_held_back_is_known(tmp_path: Path) -> None:
 
 
 def palette(mask: Any) -> bytes:
-    """Numbers behind a palette of colours, as PASCAL VOC has them."""
+    """Numbers behind a palette of colors, as PASCAL VOC has them."""
     image = Image.fromarray(mask, mode="P")
     image.putpalette([int(x) for x in np.random.default_rng(0).integers(0, 256, 768)])
     return pictures.encode(image)
@@ -102,7 +102,7 @@ def test_masks_with_palettes_and_16_bits(encode: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["segmenter-tiny", pytest.param("beit-tiny", marks=pytest.mark.slow)])
 def test_it_learns_from_outlines(recipe: str, tmp_path: Path) -> None:
-    """Squares of three colours on a background, by heart; and back from the folder."""
+    """Squares of three colors on a background, by heart; and back from the folder."""
     for name, content in pictures.coco(12).items():
         (tmp_path / name).write_bytes(content)
     data = tmp_path / "x.json"
@@ -156,7 +156,7 @@ def test_augmented_masks_follow_their_pictures(tmp_path: Path) -> None:
 
 
 def test_a_beit_folder_answers_as_transformers_does(tmp_path: Path) -> None:
-    """Resized, cropped, normalised, run, enlarged, and the best class of each pixel."""
+    """Resized, cropped, normalized, run, enlarged, and the best class of each pixel."""
     from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
 
     from tests.data.images.test_person_crop import photo
@@ -184,9 +184,9 @@ def test_bad_masks_are_named(tmp_path: Path) -> None:
     rows = Segment.read(data)
     task = begin(data)
     for mask, words in (
-        (np.zeros((16, 32), dtype=np.uint8), "32 x 16 pixels, its picture 32 x 32"),
+        (np.zeros((16, 32), dtype=np.uint8), "32 x 16 pixels, its image 32 x 32"),
         (np.full((32, 32), 200, dtype=np.uint8), "holds 200, which is no class.*classes.json"),
-        (np.zeros((32, 32, 3), dtype=np.uint8), "has colours"),
+        (np.zeros((32, 32, 3), dtype=np.uint8), "has colors"),
     ):
         row = {**rows[0], "mask": af_picture(mask)}
         with pytest.raises(af.InputError, match=words):

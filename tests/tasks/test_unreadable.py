@@ -25,8 +25,8 @@ from tests.training.test_every_task import CASES
 
 BAD = (0, 3, 5)  # the first, the last, and one in between
 FILES = {
-    "image": ImageFile.of(b"no picture at all", "bad.png"),
-    "mask": ImageFile.of(b"no picture at all", "bad.png"),
+    "image": ImageFile.of(b"no image at all", "bad.png"),
+    "mask": ImageFile.of(b"no image at all", "bad.png"),
     "sound": Audio("bad.wav", lambda: b"RIFFxxxx"),
     "clip": Clip.array(np.zeros((0, 4, 4, 3), dtype=np.uint8), "bad.npz"),
 }

@@ -1,4 +1,4 @@
-"""Small data sets of pictures, made by formula: squares of a colour that says the class."""
+"""Small data sets of images, made by formula: squares of a color that says the class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Files = dict[str, bytes]
 
 
 def square(colour: tuple[int, int, int], i: int, side: int = 32) -> Any:
-    """A square of 12 pixels on grey noise; where it lies depends on `i`."""
+    """A square of 12 pixels on gray noise; where it lies depends on `i`."""
     chance = np.random.default_rng(i)
     pixels = chance.integers(90, 130, (side, side, 3), dtype=np.uint8)
     left, top = corner(i, side)
@@ -60,7 +60,7 @@ def npz(n: int = 24) -> bytes:
 
 
 def coco(n: int = 24) -> Files:
-    """COCO's json with a box, four joints (the corners) and an outline for each square, and its pictures in a zip."""
+    """COCO's json with a box, four keypoints (the corners) and an outline for each square, and its images in a zip."""
     names = list(COLOURS)
     pictures = {f"{i}.png": encode(pixels) for i, (_, pixels) in enumerate(labelled(n))}
     images = [{"id": i, "file_name": f"{i}.png", "width": 32, "height": 32} for i in range(n)]
@@ -88,10 +88,10 @@ def coco(n: int = 24) -> Files:
 
 
 def captioned(n: int = 24) -> Files:
-    """A list of pictures with two captions each, and the pictures in a zip."""
+    """A list of images with two captions each, and the images in a zip."""
     rows = labelled(n)
     images = [
-        {"file": f"{i}.png", "captions": [f"a {label} square on grey", f"something {label}"]}
+        {"file": f"{i}.png", "captions": [f"a {label} square on gray", f"something {label}"]}
         for i, (label, _) in enumerate(rows)
     ]
     pictures = {f"{i}.png": encode(pixels) for i, (_, pixels) in enumerate(rows)}
@@ -99,7 +99,7 @@ def captioned(n: int = 24) -> Files:
 
 
 def lines(n: int = 24) -> Files:
-    """Grey lines of text of uneven width, as bars whose heights spell letters, with a table of what they say."""
+    """Gray lines of text of uneven width, as bars whose heights spell letters, with a table of what they say."""
     table, pictures = ["file\ttext"], {}
     for i in range(n):
         text = "ABCD"[i % 4] * (1 + i % 3) + "BA"[i % 2]

@@ -177,7 +177,7 @@ def test_texts_are_filled_up_to_few_shapes() -> None:
 
 
 def test_nothing_is_filled_up_beyond_what_a_model_can_read() -> None:
-    """Tokens stop at the longest; pictures keep their shape, and then rows keep their number."""
+    """Tokens stop at the longest; images keep their shape, and then rows keep their number."""
     pair = {"x": torch.ones(30, 9), "pixels": torch.ones(30, 3, 4, 4)}
     assert PaddingPlan({"x": 0}, 12).sizes(pair) == {"x": (30, 12), "pixels": (30, 3, 4, 4)}
     assert PaddingPlan({"x": 0}, 64).sizes(pair)["x"] == (30, 16)

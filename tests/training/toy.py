@@ -77,7 +77,7 @@ class Toy:
 
 
 class PictureToy(Toy):
-    """Tell pictures apart by their brightness, with a small residual network: batch norm has statistics to keep."""
+    """Tell images apart by their brightness, with a small residual network: batch norm has statistics to keep."""
 
     def __init__(self, rows: int = 20, batch_size: int = 5, seed: int = 0) -> None:
         super().__init__(rows, batch_size, seed)

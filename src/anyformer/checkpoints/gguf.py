@@ -1,6 +1,6 @@
-"""GGUF files, llama.cpp's form of a model: settings, weights (often quantised) and vocabulary in one file.
+"""GGUF files, llama.cpp's form of a model: settings, weights (often quantized) and vocabulary in one file.
 
-The `gguf` package undoes the quantisation; here llama.cpp's names become ours. Weights are unpacked a few rows at a
+The `gguf` package undoes the quantization; here llama.cpp's names become ours. Weights are unpacked a few rows at a
 time into the place where they stay, so that reading needs little more memory than the model itself.
 """
 
@@ -32,7 +32,7 @@ from anyformer.schema import Range, check_fields
 
 ROWS = 2**20  # numbers unpacked at a time
 
-# Types of tensors, and what they are in memory; all quantised ones become single precision.
+# Types of tensors, and what they are in memory; all quantized ones become single precision.
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 QUANTISED = tuple(
     "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_S IQ1_M"
@@ -190,7 +190,7 @@ def _rope(own: Mapping[str, Any]) -> RopeConfig:
 def _keys(config: LlamaConfig, kind: GGUFArchitecture) -> list[Key]:
     """Hugging Face's rows under llama.cpp's names.
 
-    llama.cpp turns neighbouring features, we (and Hugging Face) feature i with feature i + d_head / 2, so files of the
+    llama.cpp turns neighboring features, we (and Hugging Face) feature i with feature i + d_head / 2, so files of the
     llama architecture have the rows of each head's query and key in another order.
     """
     half = config.head_width // 2

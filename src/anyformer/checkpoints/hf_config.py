@@ -37,7 +37,7 @@ def read_config(table: KeyTable, architecture: str, config: dict[str, Any], fold
     _check_numbers(table, config, where)
     config = _adjust(table, architecture, config, where)
     if config.get("quantization_config"):
-        raise ConfigError(f'{where}: "quantization_config" is set; anyformer loads weights that are not quantised.')
+        raise ConfigError(f'{where}: "quantization_config" is set; anyformer loads weights that are not quantized.')
     for name, values in table.required_values.items():
         if name in config and config[name] not in values:
             wanted = " or ".join(repr(value) for value in values)

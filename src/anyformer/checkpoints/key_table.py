@@ -122,7 +122,7 @@ def first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
-# What most encoders of text and of pictures say under the same names.
+# What most encoders of text and of images say under the same names.
 ENCODER = (
     ConfigField("n_layers", "num_hidden_layers", 12),
     ConfigField("d_model", "hidden_size", 768),

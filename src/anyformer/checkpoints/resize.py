@@ -1,4 +1,4 @@
-"""The same model for other inputs: with a longer or shorter word table, for pictures or patches of another size."""
+"""The same model for other inputs: with a longer or shorter word table, for images or patches of another size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Size = int | tuple[int, ...]
 
 def resize_vocabulary(model: Model, vocab_size: int) -> Model:
     """A copy of the model that knows `vocab_size` words. Those it had keep their numbers; each new one begins as the
-    mean of all, which changes the chances of the others least (Hewitt 2021)."""
+    mean of all, which changes the probabilities of the others least (Hewitt 2021)."""
     if "vocab_size" not in model.config.field_names():
         raise ConfigError(f"A {model.family} model has no vocab_size to change.")
     if vocab_size < 1:
@@ -62,7 +62,7 @@ def _like(model: Model, config: Settings) -> Model:
 
 
 def with_size(config: Settings, size: Size, name: str = "image_size") -> Settings:
-    """Settings for pictures, or patches, of another size, said as the family says it: one number, or rows, columns."""
+    """Settings for images, or patches, of another size, said as the family says it: one number, or rows, columns."""
     if name not in config.field_names():
         raise ConfigError(f"{type(config).__name__} has no {name} to change.")
     pair = (size, size) if isinstance(size, int) else size
@@ -76,7 +76,7 @@ def with_size(config: Settings, size: Size, name: str = "image_size") -> Setting
 
 
 def resize_images(model: Model, image_size: Size | None = None, patch_size: Size | None = None) -> Model:
-    """A copy of the model for pictures or patches of another size.
+    """A copy of the model for images or patches of another size.
 
     Positions are interpolated as they are at run time. The matrix of the patches is resized so that an enlarged patch
     gives the token that it gave before: by the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, §3.4).

@@ -194,7 +194,7 @@ def train(
     \b
     Fine-tuning (--recipe is a model folder or the name of an installed model):
       anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
-      anyformer train classify-image --recipe patches --data pictures/ --out probe/ --set train.freeze=encoder.* \\
+      anyformer train classify-image --recipe patches --data images/ --out probe/ --set train.freeze=encoder.* \\
           --set train.lr=3e-3
           freeze the encoder and train a linear classifier
       anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set train.lora=8

@@ -23,7 +23,7 @@ from anyformer.tokenizers.cuts import count_cuts
 
 TOGETHER = 16  # inputs that go through a model at a time
 DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
-# Tasks on pictures that are told something in words beside them, and the option that takes those.
+# Tasks on images that are told something in words beside them, and the option that takes those.
 BESIDE = {"match": "texts", "ask-image": "question"}
 # Tasks whose answers draw themselves: they have `draw()`, which gives a PIL image.
 DRAWING = frozenset("ask-image caption classify-image complete-image detect pose read reconstruct segment".split())
@@ -138,14 +138,14 @@ def under(name: str, answer: str) -> str:
 
 
 def split_inputs(name: str, inputs: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """The pictures among the inputs, and with the options what was said beside them: whatever is no file and is not
+    """The images among the inputs, and with the options what was said beside them: whatever is no file and is not
     named like one."""
     pictures = [item for item in inputs if item == "-" or "|" in item or _names_picture(item)]
     words = [item for item in inputs if item not in pictures]
     if not words or not pictures:
         return list(inputs), dict(options)
     if name == "ask-image" and len(words) > 1:
-        raise InputError("ask-image takes one question, and pictures: anyformer run ask-image PICTURE QUESTION.")
+        raise InputError("ask-image takes one question, and images: anyformer run ask-image PICTURE QUESTION.")
     return pictures, {**options, BESIDE[name]: words if name == "match" else words[0]}
 
 
@@ -154,11 +154,11 @@ def _names_picture(item: str) -> bool:
 
 
 def image_paths(out: Path | None) -> Iterator[Path]:
-    """Where pictures of answers go: to `out` itself, or to as many files numbered like it.  out.png, out-2.png, …"""
+    """Where images of answers go: to `out` itself, or to as many files numbered like it.  out.png, out-2.png, …"""
     if out is None:
         return iter(())
     if out.suffix.lower() not in DRAWN:
-        raise InputError(f"--out is {out}; it takes the name of a picture, such as {out.with_suffix('.png')}.")
+        raise InputError(f"--out is {out}; it takes the name of an image, such as {out.with_suffix('.png')}.")
     if not out.absolute().parent.is_dir():
         raise InputError(f"--out is {out}, and there is no folder {out.parent}.")
     return (out if i == 1 else out.with_stem(f"{out.stem}-{i}") for i in count(1))

@@ -345,8 +345,8 @@ def _can_band(call: AttentionCall) -> bool:
 
 
 def _tiled(call: AttentionCall) -> Tensor:
-    """Blocks of a picture, each with its memory, as so many heads of one call: what is forbidden is the same for all
-    pictures, and its table is of the size of a block times its memory.
+    """Blocks of an image, each with its memory, as so many heads of one call: what is forbidden is the same for all
+    images, and its table is of the size of a block times its memory.
     """
     blocks = next(part for part in call.mask.parts if isinstance(part, BlockLocal2D))
     around, n_heads, length = blocks.surroundings, call.query.shape[1], call.query.shape[2]
@@ -375,7 +375,7 @@ def _can_tile(call: AttentionCall) -> bool:
 
 
 def _regrouped(call: AttentionCall) -> Tensor:
-    """Dilation as a window: tokens of one remainder modulo the step see only each other, and there are neighbours."""
+    """Dilation as a window: tokens of one remainder modulo the step see only each other, and there are neighbors."""
     dilated = next(part for part in call.mask.parts if isinstance(part, Dilated))
     step, length = dilated.step, call.query.shape[2]
     batch, spare = call.query.shape[0], -length % dilated.step

@@ -1,6 +1,6 @@
 """Tokens of a clip regrouped, so that attention looks along one axis at a time (Bertasius et al. 2021, §3).
 
-The tokens are those that stand before all others (a class token, or none), then the cells of the picture, each with all
+The tokens are those that stand before all others (a class token, or none), then the cells of the image, each with all
 of its frames side by side.
 """
 

@@ -1,10 +1,10 @@
 """A block is an ordered list of residual sublayers. Every transformer is such a list.
 
-Original decoder:  self, cross, feedforward, each normalised after ("post")
-GPT-2:             self, feedforward, each normalised before ("pre")
+Original decoder:  self, cross, feedforward, each normalized after ("post")
+GPT-2:             self, feedforward, each normalized before ("pre")
 GPT-NeoX:          the same two, side by side (parallel)
 Mamba:             a state-space mixer alone
-TimeSformer:       self along the time, self over the picture, feedforward
+TimeSformer:       self along the time, self over the image, feedforward
 Before all these:  a recurrent layer alone, with neither norm nor residual connection
 """
 
@@ -64,7 +64,7 @@ class SublayerConfig(Settings):
     part: PartConfig
     order: Literal["pre", "post", "sandwich"] = "pre"
     norm: NormConfig | None = NormConfig()  # None: none at all, as before transformers
-    context_norm: bool = False  # normalise what is attended to as well (Perceiver)
+    context_norm: bool = False  # normalize what is attended to as well (Perceiver)
     residual: bool = True
     scale: float = 1.0  # of the sum of input and part (ConvS2S: √½, which keeps the variance)
     layer_scale: float | None = None  # each feature of the part times a learned number that starts here (layer scale)
@@ -92,7 +92,7 @@ class BlockConfig(Settings):
         names = [sublayer.name for sublayer in self.sublayers]
         self.require(len(set(names)) == len(names), f"two sublayers share a name: {', '.join(names)}.")
         post = any(sublayer.order == "post" for sublayer in self.sublayers)
-        self.require(not (self.parallel and post), "parallel sublayers cannot be normalised after the sum.")
+        self.require(not (self.parallel and post), "parallel sublayers cannot be normalized after the sum.")
 
 
 def make_part(config: PartConfig, positions: Positions | None) -> nn.Module:

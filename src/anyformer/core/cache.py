@@ -156,7 +156,7 @@ class Cache:
         self.layers: dict[str, SelfAttentionCache | CrossAttentionCache | RecurrentState] = {}
         self.real: Tensor | None = None  # [B, length]: which remembered tokens are real; None while all are
         self.length = 0
-        self.uncounted = 0  # tokens in front of a text (a picture's) that its positions do not count
+        self.uncounted = 0  # tokens in front of a text (an image's) that its positions do not count
         self.numbered = False  # whether some layer's mask goes by the numbers of tokens
         self.encoder_tokens: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[CacheMark] = weakref.WeakSet()

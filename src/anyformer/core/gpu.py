@@ -290,7 +290,7 @@ def _argmax_tokens(scores, ids, said, column, stride, C, N, BLOCK: tl.constexpr,
 
 
 def argmax_tokens(scores: Tensor, ids: Tensor, said: Tensor, column: Tensor) -> None:
-    """The likeliest token of each row of scores [R, V], to ids [R, 1] and to a column of said [R, C]."""
+    """The most probable token of each row of scores [R, V], to ids [R, 1] and to a column of said [R, C]."""
     rows, n = scores.shape
     _argmax_tokens[(rows,)](
         scores, ids, said, column, scores.stride(0), said.shape[1], n, BLOCK=8192,

@@ -1,7 +1,7 @@
 """One decoding step through a stack on a GPU, with the kernels of gpu.py between the parts.
 
 The parts are those of every other pass. What differs is how they are joined: the residual stream is carried as a sum
-that has not been made yet, `x + pending`, so that making it and normalising it are one kernel; and at one row norm and
+that has not been made yet, `x + pending`, so that making it and normalizing it are one kernel; and at one row norm and
 sum go with the products (see Linear).
 """
 

@@ -26,7 +26,7 @@ HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is
 
 
 class Linear(nn.Module):
-    """y = W x + b. `residual` marks a projection that writes into the residual stream, for its initialisation."""
+    """y = W x + b. `residual` marks a projection that writes into the residual stream, for its initialization."""
 
     def __init__(self, d_in: int, d_out: int, bias: bool = True, residual: bool = False) -> None:
         super().__init__()

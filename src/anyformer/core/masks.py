@@ -184,7 +184,7 @@ class Dilated(Mask):
 
 @dataclass(frozen=True)
 class Local2D(Mask):
-    """Tokens are the cells of a picture, row by row; a cell sees those at most `rows` up or down, `columns` aside."""
+    """Tokens are the cells of an image, row by row; a cell sees those at most `rows` up or down, `columns` aside."""
 
     width: int
     rows: int
@@ -203,7 +203,7 @@ class Local2D(Mask):
 
 @dataclass(frozen=True)
 class BlockLocal2D(Mask):
-    """Tokens are the cells of a picture, block by block; a query sees its own block and that block's memory: the cells
+    """Tokens are the cells of an image, block by block; a query sees its own block and that block's memory: the cells
     at most `above` rows over it and `aside` columns to either side (Image Transformer's local attention; with blocks
     that stand in one line, its local 1D attention). `Causal` beside it forbids what is not read yet.
     """

@@ -35,7 +35,7 @@ class OffsetRMSNorm(nn.RMSNorm):
 
 
 class MaskedBatchNorm1d(nn.BatchNorm1d):
-    """Each feature normalised over all real tokens of the batch, so a token's result depends on its neighbours."""
+    """Each feature normalized over all real tokens of the batch, so a token's result depends on its neighbors."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:

@@ -22,7 +22,7 @@ from anyformer.errors import ConfigError, InputError
 from anyformer.tokens import Memo, Tokens, is_capturing
 
 SinusoidLayout = Literal["halves", "interleaved", "stretched"]
-Shape = tuple[int, int]  # rows and columns of a picture's tokens
+Shape = tuple[int, int]  # rows and columns of an image's tokens
 
 
 def sinusoids(
@@ -122,10 +122,10 @@ class LearnedPositions(Positions):
 
 
 class LearnedGrid(Positions):
-    """A learned vector for each cell of a picture, `extra` more for the tokens before it (the class token). `fixed`:
+    """A learned vector for each cell of an image, `extra` more for the tokens before it (the class token). `fixed`:
     sines and cosines instead, of a cell's number ("1d") or of its column and row ("2d").
 
-    A picture of another size takes its vectors by bicubic interpolation, where the caller asks for it.
+    An image of another size takes its vectors by bicubic interpolation, where the caller asks for it.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class LearnedRowColumn(Positions):
         rows, columns = tokens.grid
         if rows > len(self.row) or columns > len(self.column):
             raise InputError(
-                f"The picture has {rows} x {columns} cells, but the model has tables of {len(self.row)} rows and"
+                f"The image has {rows} x {columns} cells, but the model has tables of {len(self.row)} rows and"
                 f" {len(self.column)} columns."
             )
         x = self.column[None, :columns].expand(rows, -1, -1)
@@ -188,7 +188,7 @@ class LearnedRowColumn(Positions):
 
 
 class InterpolatedRowColumn(LearnedRowColumn):
-    """The same for a picture of one size, a class token having none of it; another size takes its vectors by
+    """The same for an image of one size, a class token having none of it; another size takes its vectors by
     interpolation along each axis (the ViT paper's learned 2D positions, appendix D.4)."""
 
     extra = 0
@@ -211,7 +211,7 @@ def interpolate_1d(line: Tensor, n: int) -> Tensor:
 
 
 class RasterPositions(Positions):
-    """Learned vectors of row, column and channel, added up, for the cells of a picture that come one after another in
+    """Learned vectors of row, column and channel, added up, for the cells of an image that come one after another in
     the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
     """
 
@@ -244,7 +244,7 @@ class RasterPositions(Positions):
 
 
 class Sinusoidal2D(Positions):
-    """DETR's sines and cosines of the place within the real part of the picture, scaled to 0…2π (Carion 2020, A.4)."""
+    """DETR's sines and cosines of the place within the real part of the image, scaled to 0…2π (Carion 2020, A.4)."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class Sinusoidal2D(Positions):
 
     def embed(self, tokens: Tokens) -> Tensor:
         assert tokens.grid is not None
-        dtype = torch.promote_types(tokens.x.dtype, torch.float32)  # half would not tell cells of large pictures apart
+        dtype = torch.promote_types(tokens.x.dtype, torch.float32)  # half would not tell cells of large images apart
         mask = tokens.mask if tokens.mask is not None else tokens.x.new_ones(1, tokens.x.shape[1], dtype=torch.bool)
         real = mask.view(-1, *tokens.grid).to(dtype)
         half = self.d_model // 2
@@ -273,7 +273,7 @@ class Rotary(Positions):
     """Queries and keys turned by an angle that grows with the position, so that scores see only distances (Su 2021).
 
     `rope` says how fast, `original_max_length` the length that the model was trained for. The "dynamic" kind
-    looks at the longest text of a pass, so there alone a row depends on its neighbours and a cached key keeps the
+    looks at the longest text of a pass, so there alone a row depends on its neighbors and a cached key keeps the
     rotation of the length at which it came.
     """
 
@@ -367,10 +367,10 @@ class RelativeBuckets(Positions):
 
 
 class RelativeGrid(Positions):
-    """A learned number a head for each difference of rows and columns of a picture's cells, and three more between the
+    """A learned number a head for each difference of rows and columns of an image's cells, and three more between the
     token in front of them and the rest (Bao et al. 2022).
 
-    A picture of another size takes its numbers by bilinear interpolation of the table.
+    An image of another size takes its numbers by bilinear interpolation of the table.
     """
 
     has_bias = True
@@ -392,7 +392,7 @@ class RelativeGrid(Positions):
         have, want = (2 * self.columns - 1, 2 * self.rows - 1), (2 * rows - 1, 2 * columns - 1)
         if have == want:
             return self.weight
-        # Published code takes the width first here, which tells in a picture that is not square.
+        # Published code takes the width first here, which tells in an image that is not square.
         cells = self.weight[:-3].view(1, *have, -1).permute(0, 3, 1, 2)
         cells = F.interpolate(cells, size=want, mode="bilinear", align_corners=False)
         return torch.cat([cells.flatten(2)[0].T, self.weight[-3:]])

@@ -42,7 +42,7 @@ class Int8Weight:
     """A matrix as whole numbers from -127 to 127 with a scale for each of its rows, and inputs the same way.
 
     A weight is off by at most half a step, 1/254 of the largest in its row; so is a feature, of the largest of its
-    token. Each token has a scale of its own, so its result does not depend on its neighbours in the batch.
+    token. Each token has a scale of its own, so its result does not depend on its neighbors in the batch.
     """
 
     TINY = 1e-30  # a token of zeros has a scale too

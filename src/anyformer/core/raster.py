@@ -1,6 +1,6 @@
-"""The order in which the cells of a picture become tokens, and the same tokens as tiles with what lies around them.
+"""The order in which the cells of an image become tokens, and the same tokens as tiles with what lies around them.
 
-A picture is read in blocks, one row of blocks after another, and within a block in rows too (Parmar et al. 2018, §3.3).
+An image is read in blocks, one row of blocks after another, and within a block in rows too (Parmar et al. 2018, §3.3).
 Blocks of one cell are the usual reading order; blocks that all stand side by side are a line cut into pieces.
 """
 
@@ -63,7 +63,7 @@ class BlockNeighborhood:
 
     def neighborhoods(self, x: Tensor) -> Tensor:
         """[B, H, T, d] -> [B, blocks · H, width, d]: each block's memory, then the block itself; zeros outside of the
-        picture. Slices of one padded tensor, since their gradients are cheap and a gather's are not.
+        image. Slices of one padded tensor, since their gradients are cheap and a gather's are not.
         """
         cells, above, aside = self._cells(x), self.above, self.aside
         rows, columns = self.raster.rows, self.raster.columns

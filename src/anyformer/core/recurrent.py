@@ -83,7 +83,7 @@ class AttentionRNNDecoderConfig(Settings):
     init_state: Literal["last", "first", "mean"] = "last"
     deep_output: bool = False
     gate: bool = False  # the context times σ(w·s), a number a step
-    hard_attention: bool = False  # one token of the source is drawn in training, and the likeliest taken later
+    hard_attention: bool = False  # one token of the source is drawn in training, and the most probable taken later
     track_attention: bool = False  # tell the loss where was looked (Note)
     dropout: float = 0.0
 
@@ -305,7 +305,7 @@ class AttentionRNNDecoder(nn.Module):
 
     def _sample_attention(self, weights: Tensor) -> Tensor:
         """[B, 1, S] with a 1 at the token looked at: drawn in training, where half of the rows see the expectation all
-        the same, which keeps the gradient calm (Xu et al. 2015, §4.1); else the likeliest."""
+        the same, which keeps the gradient calm (Xu et al. 2015, §4.1); else the most probable."""
         if not self.training:
             return F.one_hot(weights.argmax(dim=-1), weights.shape[-1]).to(weights.dtype)
         flat = weights.detach().flatten(0, 1)

@@ -143,7 +143,7 @@ def scan(keep: Tensor, add: Tensor, before: Tensor | None = None) -> Tensor:
 
 
 def _pairwise(keep: Tensor, add: Tensor) -> Tensor:
-    """The scan by halving (Blelloch 1990): join neighbours, scan the half as many pairs, fill in between.
+    """The scan by halving (Blelloch 1990): join neighbors, scan the half as many pairs, fill in between.
 
     Work proportional to T, about 2·log2(T) steps one after another, and no division, so nothing can overflow.
     """

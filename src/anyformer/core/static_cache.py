@@ -78,7 +78,7 @@ class StaticCache(Cache):
     def load(self, state: Cache) -> None:
         """Take over what a state of the same shape remembers."""
         n, self.uncounted = state.length, state.uncounted
-        self.length = n  # where it began: a picture before the text has been read (how far it is, `column` says)
+        self.length = n  # where it began: an image before the text has been read (how far it is, `column` says)
         order = None
         if state.real is not None:  # real tokens to the right end of each row, in their order
             order = state.real.long().argsort(dim=1, stable=True)

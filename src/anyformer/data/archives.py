@@ -1,4 +1,4 @@
-"""Places that hold pictures (folders and zips), and the search for one by its name."""
+"""Places that hold images (folders and zips), and the search for one by its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "
 
 
 class Archive:
-    """A folder or a zip. `names` are its pictures, paths within it, sorted."""
+    """A folder or a zip. `names` are its images, paths within it, sorted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Archive:
 
     @cached_property
     def digest(self) -> str:
-        """Another one whenever a picture is: names with their sums (of a zip) or sizes (of a folder)."""
+        """Another one whenever an image is: names with their sums (of a zip) or sizes (of a folder)."""
         if self.archive is not None:
             facts: Iterable[str] = (f"{info.filename}|{info.CRC}" for info in self.archive.infolist())
         else:
@@ -100,7 +100,7 @@ def _first_time(folder: Path, seen: set[tuple[int, int]]) -> bool:
 
 
 class FileFinder:
-    """Where the pictures are that a list names: in the places given; else beside the list, in a folder or a zip."""
+    """Where the images are that a list names: in the places given; else beside the list, in a folder or a zip."""
 
     def __init__(self, source: Path, places: Sequence[Path] = ()) -> None:
         self.source = source
@@ -115,7 +115,7 @@ class FileFinder:
             if found is not None:
                 return found
         looked = ", ".join(str(place.path) for place in self.places)
-        raise DataError(f'{where}, names the picture "{name}", which is not in {looked}.')
+        raise DataError(f'{where}, names the image "{name}", which is not in {looked}.')
 
     @property
     def digest(self) -> str:

@@ -111,7 +111,7 @@ class LengthGroupedSampler:
 
 
 def length_sorted_order(lengths: Index, rng: np.random.Generator | None, rows: float) -> Index:
-    """An order in which neighbours are of like length on every side.
+    """An order in which neighbors are of like length on every side.
 
     One side: sorted. Two: cut by the first into strips of as many tokens each, and each strip sorted by the second, up
     and down in turn; there are so many strips that the spread within a batch is about equal on both sides. Equal

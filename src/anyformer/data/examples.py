@@ -72,7 +72,7 @@ class Examples(Sequence[dict[str, Any]]):
 
 
 class LazyExamples(Examples):
-    """Examples that are made when they are asked for, each time anew: pictures, say, which nobody keeps decoded."""
+    """Examples that are made when they are asked for, each time anew: images, say, which nobody keeps decoded."""
 
     def __init__(self, rows: Rows, function: Callable[[Row], Example]) -> None:
         super().__init__({}, np.arange(len(rows)))

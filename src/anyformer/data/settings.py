@@ -12,7 +12,7 @@ from anyformer.errors import ConfigError
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Settings):
     max_length: int | None = None  # tokens of a text; None: what suits the task, and no more than the model can hold
-    image_size: int | None = None  # pixels of a side that pictures are brought to; None: what the model was made for
+    image_size: int | None = None  # pixels of a side that images are brought to; None: what the model was made for
     columns: str = ""  # which column is what: "text=4,label=2"; numbers count from 1 where there is no header
     labels: str = ""  # what the values of the label column mean: "0=negative,1=positive"
     header: bool | None = None  # whether a TSV or CSV begins with names; None: found out

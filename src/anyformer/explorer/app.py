@@ -142,7 +142,7 @@ async def _body(request: Request, largest: int) -> dict[str, Any]:
     async for piece in request.stream():
         content += piece
         if len(content) > largest:
-            raise TooLargeError(f"A request may have {largest >> 20} MB at most; send a smaller picture or text.")
+            raise TooLargeError(f"A request may have {largest >> 20} MB at most; send a smaller image or text.")
     try:
         found = json.loads(content)
         json.dumps(found, ensure_ascii=False).encode()

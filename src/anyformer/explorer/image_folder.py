@@ -1,4 +1,4 @@
-"""A data set to look at: the pictures of a folder that was named when the explorer was started, and no others."""
+"""A data set to look at: the images of a folder that was named when the explorer was started, and no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from anyformer.data.images.image_file import ImageFile, is_image
 from anyformer.errors import DataError
 
-MOST = 2000  # pictures
+MOST = 2000  # images
 DEPTH = 3  # folders below the one that was named
 
 

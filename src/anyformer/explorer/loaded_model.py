@@ -1,4 +1,4 @@
-"""A model with what it came with, ready to be asked: text becomes ids, a picture becomes pixels, and a pass is kept for
+"""A model with what it came with, ready to be asked: text becomes ids, an image becomes pixels, and a pass is kept for
 the questions that follow."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ModelInput:
     batch: dict[str, Any]
     words: dict[str, list[TokenLabel]] = field(default_factory=dict)
     answers: list[TokenLabel] = field(default_factory=list)  # what the decoder of a pair says at each of its places
-    image: Any = None  # the picture as the model sees it, or the sound as its spectrogram: a PIL image
+    image: Any = None  # the image as the model sees it, or the sound as its spectrogram: a PIL image
     shown: Shown = field(default_factory=dict)  # what is drawn of a sound, a clip, a set or a row
 
 
@@ -91,7 +91,7 @@ class LoadedModel:
         pack_weights_for_decoding(model)
         try:
             tokenizer = Tokenizer.load(path)
-        except Error:  # a model of pictures has none
+        except Error:  # a model of images has none
             tokenizer = None
         return cls(model, tokenizer, writing_task(model, path))
 
@@ -254,7 +254,7 @@ class LoadedModel:
         assert self.processor is not None
         opened = ImageFile.of(request.file("picture")).open(self.processor.mode)
         if isinstance(self.task, PictureTextTask):
-            opened = self.task.fit_picture(opened, "the picture")
+            opened = self.task.fit_picture(opened, "the image")
         pixels = resize_image(self, opened)
         stacked = self.processor.stack([pixels])
         shown = pixels.transpose(1, 2, 0)
@@ -262,7 +262,7 @@ class LoadedModel:
         return self.processor.normalize(stacked["pixels"], stacked.get("sizes")), image
 
     def _sound(self, request: ViewRequest) -> tuple[dict[str, Any], Any, Shown]:
-        """Features, their picture (mels from top to bottom, low tones first, and time along), and the wave."""
+        """Features, their image (mels from top to bottom, low tones first, and time along), and the wave."""
         from anyformer.data.images.image_file import pillow
 
         assert self.extractor is not None

@@ -1,4 +1,4 @@
-"""What a model reads that is no text, and how it becomes its input: clips, sets and rows of tables besides pictures and
+"""What a model reads that is no text, and how it becomes its input: clips, sets and rows of tables besides images and
 sounds. A file that was handed in, or else an example that is made by formula."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_input(reader: Reader, request: ViewRequest) -> tuple[dict[str, Tensor],
 
 
 def crops_persons(model: Model) -> bool:
-    """A model of poses that is shown people one by one; the whole picture counts as one."""
+    """A model of poses that is shown people one by one; the whole image counts as one."""
     said = parse_object(model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
     return head_of(model, PoseHead) is not None and str(said).startswith("VitPose")
 
@@ -116,7 +116,7 @@ def resize_image(loaded: LoadedModel, image: Any) -> Any:
 def autoregressive_inputs(
     loaded: LoadedModel, request: ViewRequest, batch: dict[str, Any], deadline: Deadline
 ) -> dict[str, Any]:
-    """What a model must be told besides: where its joints are, in case it places them one after another; what is
+    """What a model must be told besides: where its keypoints are, in case it places them one after another; what is
     hidden from it, in case it would hide anything, which is then the same in every pass."""
     deadline.check()
     clips, patches = _inputs(loaded.model, VideoInput), loaded.patches
@@ -132,7 +132,7 @@ def autoregressive_inputs(
 
 
 def image_placeholder_ids(model: Model) -> list[int]:
-    """The ids that a text must begin with where a picture stands in it: one for each of the picture's tokens."""
+    """The ids that a text must begin with where an image stands in it: one for each of the image's tokens."""
     docked = _inputs(model, MultimodalInput)
     found: list[int] = []
     for name, token in docked.places.items() if isinstance(docked, MultimodalInput) else ():

@@ -1,4 +1,4 @@
-"""What `af.look` has seen, as pictures: every head at a glance, and attention through all layers."""
+"""What `af.look` has seen, as images: every head at a glance, and attention through all layers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, PAPER = "#1b2a41", "white"
-ACROSS = 6  # pictures in a row
-NAMED = 48  # tokens up to which a picture names them
+ACROSS = 6  # images in a row
+NAMED = 48  # tokens up to which an image names them
 
 
 def heads(
@@ -32,7 +32,7 @@ def heads(
     """A small matrix for each head that was seen, a line for each layer, with its entropy in bits.
 
     `seen` is what `af.look(model, "*.self.weights")` gives; `row` is the one of the batch that is drawn. With `path`
-    the picture is written there; the figure comes back either way.
+    the image is written there; the figure comes back either way.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
@@ -69,7 +69,7 @@ def rollout(
     dark where it comes from.
 
     `seen` is what `af.look(model, "encoder.blocks.*.self.weights")` gives; `raw` leaves out what stays in place by the
-    residual. With `path` the picture is written there.
+    residual. With `path` the image is written there.
     """
     from matplotlib.figure import Figure
 
@@ -104,7 +104,7 @@ def overlay(
     names: Sequence[str] | None = None,
     title: str = "Where it looks",
 ) -> Figure:
-    """Attention laid over a picture: [rows, columns], or one such map for each head, query or word, [n, rows, columns];
+    """Attention laid over an image: [rows, columns], or one such map for each head, query or word, [n, rows, columns];
     clear where much is looked at, dark elsewhere.
 
     `picture` is a file, an array or a PIL image; `names` say what each map is of. With `path` it is written there.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, PAPER = "#1b2a41", "white"
-SMALL, LARGE = 0.1, 0.5  # of the picture's side: green up to the first, red or blue from the second on
+SMALL, LARGE = 0.1, 0.5  # of the image's side: green up to the first, red or blue from the second on
 GREEN, RED, BLUE = (0.13, 0.65, 0.27), (0.86, 0.15, 0.15), (0.13, 0.33, 0.86)
 COLUMNS = 10
 
@@ -24,16 +24,16 @@ COLUMNS = 10
 def query_boxes(
     boxes: Tensor, path: str | PathLike[str] | None = None, *, n: int | None = None, title: str | None = None
 ) -> Figure:
-    """A square for each query slot with a dot for each picture, at the middle of the box that the slot said: green
+    """A square for each query slot with a dot for each image, at the middle of the box that the slot said: green
     where the box is small, red where it is large and lying, blue where it is large and standing.
 
-    `boxes` is [pictures, slots, 4] (centre x, centre y, width, height in 0…1), as `pred_boxes` of many pictures. `n`
-    draws so many slots only, evenly from all. With `path` the picture is written there; the figure comes back anyway.
+    `boxes` is [images, slots, 4] (center x, center y, width, height in 0…1), as `pred_boxes` of many images. `n`
+    draws so many slots only, evenly from all. With `path` the image is written there; the figure comes back anyway.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
     if boxes.dim() != 3 or boxes.shape[-1] != 4 or 0 in boxes.shape:
-        raise InputError(f"boxes have shape {list(boxes.shape)}; they must be [pictures, slots, 4].")
+        raise InputError(f"boxes have shape {list(boxes.shape)}; they must be [images, slots, 4].")
     pictures, slots = boxes.shape[:2]
     shown = slots if n is None else min(n, slots)
     chosen = [i * slots // shown for i in range(shown)]
@@ -50,7 +50,7 @@ def query_boxes(
         axes.set_title(str(chosen[slot]), fontsize=7, color=INK, pad=2)
         for spine in axes.spines.values():
             spine.set(color="#b8c0cc", linewidth=0.6)
-    usual = f"Where each query places its boxes: {shown} slots, {pictures:,} pictures"
+    usual = f"Where each query places its boxes: {shown} slots, {pictures:,} images"
     figure.suptitle(title if title is not None else usual, fontsize=11, color=INK)
     figure.supxlabel("green: small   red: large, lying   blue: large, standing", fontsize=9, color=INK)
     if path is not None:

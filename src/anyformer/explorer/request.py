@@ -78,7 +78,7 @@ class ViewRequest(Settings):
         self.require(0 < self.share < 1, "share must be between 0 and 1.")
         self.require(0 <= self.threshold <= 1, "threshold must be from 0 to 1.")
         self.require(min(self.top, self.left, self.layer, self.row) >= 0, "top, left, layer and row count from 0.")
-        self.require(len(self.pictures) <= MOST_PICTURES, f"at most {MOST_PICTURES} pictures go into one question.")
+        self.require(len(self.pictures) <= MOST_PICTURES, f"at most {MOST_PICTURES} images go into one question.")
         self.require(len(self.silence) <= 4096, "no model has so many heads to silence.")
 
     @property
@@ -87,7 +87,7 @@ class ViewRequest(Settings):
         return NEW if self.new_tokens is None else self.new_tokens
 
     def file(self, kind: str) -> bytes:
-        """The picture, the sound or what else was given."""
+        """The image, the sound or what else was given."""
         content: str | None = getattr(self, kind)
         if content is None:
             raise InputError(f"This model reads {kind}s; give it one.")

@@ -1,4 +1,4 @@
-"""Inputs made by formula, for whoever has none at hand: a clip, points, a row of a table, pictures with things in them.
+"""Inputs made by formula, for whoever has none at hand: a clip, points, a row of a table, images with things in them.
 They are the same every time."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from anyformer.tasks.classify_set import TableReader
 
-SIDE = 96  # pixels of an example's picture
-SCENES = 12  # pictures of an example's data set
+SIDE = 96  # pixels of an example's image
+SCENES = 12  # images of an example's data set
 SKY, GRASS = (156, 201, 240), (107, 160, 79)
 
 
@@ -48,7 +48,7 @@ def row(reader: TableReader) -> dict[str, Any]:
 
 
 def scene(number: int) -> NDArray[np.uint8]:
-    """[rows, columns, 3]: three things of different sizes, elsewhere in every picture."""
+    """[rows, columns, 3]: three things of different sizes, elsewhere in every image."""
     rows, columns = np.mgrid[0:SIDE, 0:SIDE]
     pixels = _field()
     for thing in range(3):

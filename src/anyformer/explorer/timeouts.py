@@ -21,7 +21,7 @@ class Deadline:
 
     def check(self) -> None:
         if self.cancelled.is_set():
-            raise StoppedError("The request was cancelled.")
+            raise StoppedError("The request was canceled.")
         if time.monotonic() > self.until:
             raise StoppedError(f"This took longer than {self.seconds:.0f} s and was stopped; give it a shorter input.")
 

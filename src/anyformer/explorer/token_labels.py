@@ -1,4 +1,4 @@
-"""What tokens are called: words, cells of a picture or of a clip, columns of a table, joints, classes, or numbers."""
+"""What tokens are called: words, cells of an image or of a clip, columns of a table, keypoints, classes, or numbers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _numbers(n: int) -> list[str]:
 
 
 def skeleton(loaded: LoadedModel) -> Skeleton:
-    """The joints of a model of poses, and its bones where training was told of them."""
+    """The keypoints of a model of poses, and its bones where training was told of them."""
     said = loaded.model.origin.settings.get("task", {})
     labels = said.get("labels") or labels_of(loaded.model)
     if labels and str(labels[0]).startswith("LABEL_"):

@@ -1,4 +1,4 @@
-"""How the tokens of a stage lie over what was read: over a picture, a spectrogram, the frames of a clip, points, the
+"""How the tokens of a stage lie over what was read: over an image, a spectrogram, the frames of a clip, points, the
 columns of a table. Attention to tokens becomes a map of the input by it."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def layout(trace: Trace, stage: str) -> TokenLayout | None:
     length = tokens.x.shape[1]
     if isinstance(inputs, VideoInput):
         return _clip(inputs, tokens)
-    if isinstance(inputs, (PrefixedTextInput, MultimodalInput)):  # a picture, then the text
+    if isinstance(inputs, (PrefixedTextInput, MultimodalInput)):  # an image, then the text
         source = inputs.source if isinstance(inputs, PrefixedTextInput) else next(iter(inputs.places))
         inner = layout(trace, source) if source in trace.run.tokens else None
         fits = inner is not None and inner.positions <= length

@@ -44,7 +44,7 @@ def read_clip(content: bytes, row: int) -> tuple[Clip, int]:
             return _clip_of(_array(_arrays(content), CLIPS, "clips"), row)
         pictures = sorted(name for name in names if is_image(name))[:MOST_FRAMES]
         if not pictures:
-            raise InputError("The zip holds no pictures; a clip is a zip of its frames, in the order of their names.")
+            raise InputError("The zip holds no images; a clip is a zip of its frames, in the order of their names.")
         return Clip.of([read_member(archive, name, GIVEN) for name in pictures]), 1
 
 

@@ -1,7 +1,7 @@
 """Decoding a set: every learned query answers at once with a class and what its head adds, or with "nothing there".
 
 found = model.find(pixel_values=pictures, target_sizes=[(480, 640)], threshold=0.7)
-found[0].labels, found[0].scores, found[0].boxes        # of the first picture, the surest first
+found[0].labels, found[0].scores, found[0].boxes        # of the first image, the surest first
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sizes = Tensor | Sequence[tuple[int, int]]
 def detect(model: Model, *, threshold: float = 0.5, target_sizes: Sizes | None = None, **batch: Any) -> list[Output]:
     """What each row of the batch holds: `labels`, `scores`, the `queries` that found it, and the head's own values.
 
-    Only what is likelier than `threshold` counts. `target_sizes` are the pictures' heights and widths, where values are
+    Only what is likelier than `threshold` counts. `target_sizes` are the images' heights and widths, where values are
     wanted in pixels instead of 0…1.
     """
     head = detection_head(model)
@@ -66,7 +66,7 @@ def as_sizes(given: Sizes, like: Tensor) -> Tensor:
 
 
 def tidy(found: Output, size: tuple[int, int], nms: float = 1.0) -> Output:
-    """What was found in a picture of `size` (height, width), with boxes in pixels cut to it: without those that lie
+    """What was found in an image of `size` (height, width), with boxes in pixels cut to it: without those that lie
     outside, and without the less sure of two of one class whose IoU is above `nms`."""
     inside = clip(found.boxes, *size)
     stay = ~is_degenerate(inside)

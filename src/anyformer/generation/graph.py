@@ -35,8 +35,8 @@ WARM = 3  # passes before recording, as libraries set themselves up in the first
 class DecodeGraph:
     """The step of a model: token ids [R, 1] in, scores [R, V] out, at fixed addresses.
 
-    A step also says what comes next, by the beams it was given or else the likeliest token, and goes on from there when
-    it is replayed.
+    A step also chooses the next tokens, by beam search or as the most probable ones, and continues from them when it is
+    replayed.
     """
 
     def __init__(self, state: Cache, columns: int, beams: int, beam: BeamSearch | None = None) -> None:
@@ -45,7 +45,7 @@ class DecodeGraph:
         self.ids = torch.zeros(len(self.state.first), 1, dtype=torch.long, device=self.state.first.device)
         self.graph: Any = None
         self.scores = torch.empty(0)
-        self.generated = self.ids.new_zeros(len(self.ids), columns)  # at a column, the likeliest token after it
+        self.generated = self.ids.new_zeros(len(self.ids), columns)  # at a column, the most probable token after it
 
     def start(self, model: Model, name: str, state: Cache, beam: BeamSearch | None = None) -> None:
         """Go on from `state`, and from where `beam` stands."""

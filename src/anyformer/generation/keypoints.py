@@ -1,4 +1,4 @@
-"""Joints decoded one after another, for models that were trained so; others place them all at once."""
+"""Keypoints decoded one after another, for models that were trained so; others place them all at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def predict_keypoints(model: Model, pixel_values: Tensor) -> Output:
-    """What `model(pixel_values=…)` gives; where its joints come in turn, each is told where the one before was placed,
-    and what is known of the picture and of the joints before is remembered."""
+    """Return the output of `model(pixel_values=…)`. An autoregressive model is given the previous keypoints one by one,
+    with a key/value cache."""
     settings = model.config.to_json()
     if not settings.get("autoregressive"):
         return model(pixel_values=pixel_values)

@@ -178,7 +178,7 @@ def keep_top_k(scores: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(scores: Tensor, p: float, keep: int = 1) -> Tensor:
-    """The likeliest tokens whose probabilities reach p together (Holtzman et al. 2020)."""
+    """The most probable tokens whose probabilities reach p together (Holtzman et al. 2020)."""
     ordered, order = scores.sort(descending=False)
     gone = ordered.log_softmax(-1).exp().cumsum(-1) <= 1 - p
     gone[:, -keep:] = False
@@ -186,7 +186,7 @@ def keep_top_p(scores: Tensor, p: float, keep: int = 1) -> Tensor:
 
 
 def keep_min_p(scores: Tensor, p: float, keep: int = 1) -> Tensor:
-    """Tokens at least p times as likely as the likeliest."""
+    """Tokens at least p times as likely as the most probable."""
     likely = scores.log_softmax(-1).exp()
     gone = likely < p * likely.amax(dim=-1, keepdim=True)
     order = scores.argsort(descending=True)

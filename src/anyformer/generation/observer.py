@@ -118,7 +118,7 @@ class Observer:
     def _record_logprobs(self, scores: Tensor, strategy: Strategy, row: Tensor, token: Tensor) -> None:
         """How likely the tokens were: by what they were chosen by, and as the model said it."""
         ruled = strategy.processed is not scores
-        if isinstance(strategy, BeamSearch):  # normalised already, and then changed by the rules
+        if isinstance(strategy, BeamSearch):  # normalized already, and then changed by the rules
             ruled = bool(strategy.processors or strategy.limits)
             logprobs = strategy.processed[row, token]
         else:

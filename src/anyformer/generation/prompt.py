@@ -50,7 +50,7 @@ def pop_inputs(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) 
         raise InputError(f"Give {main} once; everything after the first input goes by name.")
     options.update({main: given[0]} if given else {})
     if "input_ids" not in names and options.get("input_ids") is not None:
-        options[begin] = options.pop("input_ids")  # a reader of pictures: words can only be how the answer begins
+        options[begin] = options.pop("input_ids")  # a reader of images: words can only be how the answer begins
     batch = {name: options.pop(name) for name in dict.fromkeys(names) if options.get(name) is not None}
     if isinstance(batch.get("encoder_outputs"), Sequence | Mapping):
         batch["encoder_outputs"] = batch["encoder_outputs"][0]
@@ -89,7 +89,7 @@ def repeat_rows(batch: dict[str, Any], many: int) -> dict[str, Any]:
 
 
 def decoder_only_prompt(model: Model, batch: dict[str, Any], given: Mapping[str, Any]) -> Tensor:
-    """The prompt of a decoder; where it reads pictures alone, or nothing, the token that a text begins with."""
+    """The prompt of a decoder; where it reads images alone, or nothing, the token that a text begins with."""
     if "input_ids" not in batch:
         first = given.get("bos_token_id")
         if first is None:

@@ -1,4 +1,4 @@
-"""Picking tokens by their scores [R, V]: the likeliest, the k likeliest, or one that is drawn."""
+"""Picking tokens by their scores [R, V]: the most probable, the k most probable, or one that is drawn."""
 
 from __future__ import annotations
 

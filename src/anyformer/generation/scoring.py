@@ -2,7 +2,7 @@
 
 found = model.score(input_ids=question, continuations=[[12, 7], [12, 9, 3], [40]])     # one prompt, three answers
 found.tokens, found.totals      # log-probabilities [3, 3] and their sums [3]
-found.best()                    # [1]: which answer of each prompt is the likeliest, as GPT-3 answers by choice
+found.best()                    # [1]: which answer of each prompt is the most probable, as GPT-3 answers by choice
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ContinuationScores:
         return self.totals / self.lengths
 
     def best(self, by: str = "mean", against: ContinuationScores | None = None) -> list[int]:
-        """Which continuation of each prompt is the likeliest, as Brown et al. 2020 choose (§2.4): by the mean of its
-        tokens, by its "total", or by how much likelier it is here than `against` another prompt ("Answer:").
+        """The most probable continuation of each prompt, as Brown et al. 2020 choose it (§2.4): by the mean of its
+        tokens, by its "total", or by how much likelier it is here than after another prompt, `against` ("Answer:").
         """
         if by not in ("mean", "total"):
             raise InputError(f'best compares by "mean" or by "total", not by "{by}".')

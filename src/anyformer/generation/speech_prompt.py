@@ -176,7 +176,7 @@ def language_id(language: str, known: Mapping[str, int]) -> int:
 
 
 def detect_language(model: Model, features: Tensor, options: SpeechOptions) -> list[int]:
-    """The likeliest language of each row's first window."""
+    """The most probable language of each row's first window."""
     window = window_frames(model)
     assert window is not None
     start = torch.full((len(features), 1), options.decoder_start, device=features.device)

@@ -157,7 +157,7 @@ class SingleSequence(Strategy):
 
 
 class Greedy(SingleSequence):
-    """The likeliest token each time."""
+    """The most probable token each time."""
 
     @property
     def plain(self) -> bool:

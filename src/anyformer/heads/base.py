@@ -34,7 +34,7 @@ class Head(nn.Module):
         raise TypeError("a head says what it gives")
 
     def postprocess(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
-        """What each query says besides its class, [B, queries, …], for pictures of `sizes` [B, 2] (height, width)."""
+        """What each query says besides its class, [B, queries, …], for images of `sizes` [B, 2] (height, width)."""
         return {}
 
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:

@@ -1,6 +1,6 @@
 """Boxes as numbers: their three spellings, how much two of them overlap, and which are none at all.
 
-"cxcywh": centre x, centre y, width, height (DETR).  "xyxy": left, top, right, bottom.  "xywh": left, top, width,
+"cxcywh": center x, center y, width, height (DETR).  "xyxy": left, top, right, bottom.  "xywh": left, top, width,
 height (COCO's files). All take any leading axes.
 """
 
@@ -26,7 +26,7 @@ def to_xyxy(boxes: Tensor, format: BoxFormat = "cxcywh") -> Tensor:
 
 
 def to_cxcywh(boxes: Tensor, format: BoxFormat = "xyxy") -> Tensor:
-    """[…, 4] as centre x, centre y, width, height."""
+    """[…, 4] as center x, center y, width, height."""
     if format == "cxcywh":
         return boxes
     start, end = to_xyxy(boxes, format).split(2, dim=-1)
@@ -86,6 +86,6 @@ def not_suppressed(corners: Tensor, labels: Tensor, threshold: float) -> Tensor:
 
 
 def clip(corners: Tensor, height: float, width: float) -> Tensor:
-    """What of each box lies within a picture."""
+    """What of each box lies within an image."""
     limit = corners.new_tensor([width, height, width, height])
     return corners.clamp(min=0).minimum(limit)

@@ -19,10 +19,10 @@ from anyformer.inputs.anchors import BOXES
 
 
 class BoxHead(Head):
-    """`n_labels` classes and "no object"; boxes as centre x, centre y, width, height in 0…1.
+    """`n_labels` classes and "no object"; boxes as center x, center y, width, height in 0…1.
 
     With `labels`, a list of {"class_labels", "boxes"}, it gives the set loss, of every layer with `auxiliary_loss`.
-    `placed`: the queries are boxes already, which the decoder moves. `groups`: in training each picture has so many
+    `placed`: the queries are boxes already, which the decoder moves. `groups`: in training each image has so many
     rows of queries, of which the first is the one to show.
     """
 
@@ -60,7 +60,7 @@ class BoxHead(Head):
 
     @property
     def _rows(self) -> int:
-        """Of queries, for one picture."""
+        """Of queries, for one image."""
         return self.groups if self.training else 1
 
     def _losses(self, run: ForwardContext, fields: dict[str, Any], labels: Any) -> dict[str, Any]:

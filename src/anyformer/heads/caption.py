@@ -1,4 +1,4 @@
-"""Words about a picture from a writer that looks at it, with a loss on where it looks (Xu et al. 2015)."""
+"""Words about an image from a writer that looks at it, with a loss on where it looks (Xu et al. 2015)."""
 
 from __future__ import annotations
 

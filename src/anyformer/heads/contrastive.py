@@ -1,4 +1,4 @@
-"""Texts and pictures as vectors of one space, and how well each text fits each picture (CLIP)."""
+"""Texts and images as vectors of one space, and how well each text fits each image (CLIP)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD_END = 2  # configs of the first published models say this, and mean the larg
 
 
 class ProjectionHead(Head):
-    """`pooler_output`: the vector at a text's end token, or a picture's first one, normalised; with `d_shared`, what
+    """`pooler_output`: the vector at a text's end token, or an image's first one, normalized; with `d_shared`, what
     it becomes in the shared space, under the name `embeds`."""
 
     def __init__(
@@ -61,8 +61,8 @@ class ProjectionHead(Head):
 
 
 class ContrastiveHead(Head):
-    """Cosines of all texts with all pictures, times a learned factor; with return_loss, how badly each text tells its
-    own picture among those of the batch, and each picture its text (Radford et al. 2021, figure 3)."""
+    """Cosines of all texts with all images, times a learned factor; with return_loss, how badly each text tells its
+    own image among those of the batch, and each image its text (Radford et al. 2021, figure 3)."""
 
     names = ("return_loss",)
 
@@ -91,9 +91,9 @@ class ContrastiveHead(Head):
 
 
 def contrastive_loss(logits: Tensor) -> Tensor:
-    """The mean cross entropy of rows and of columns, the n-th text being the n-th picture's."""
+    """The mean cross entropy of rows and of columns, the n-th text being the n-th image's."""
     if logits.shape[0] != logits.shape[1]:
-        raise InputError(f"There are {logits.shape[0]} texts and {logits.shape[1]} pictures; the loss needs pairs.")
+        raise InputError(f"There are {logits.shape[0]} texts and {logits.shape[1]} images; the loss needs pairs.")
     own = torch.arange(len(logits), device=logits.device)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2

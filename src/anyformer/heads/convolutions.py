@@ -1,4 +1,4 @@
-"""Convolutions that heads read a picture's grid of tokens with."""
+"""Convolutions that heads read an image's grid of tokens with."""
 
 from __future__ import annotations
 

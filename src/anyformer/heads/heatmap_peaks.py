@@ -15,7 +15,7 @@ LOWEST, HIGHEST = 0.001, 50.0  # bounds of a map before the logarithm
 
 
 def find_peaks(maps: Tensor, kernel: int = KERNEL) -> tuple[Tensor, Tensor]:
-    """[B, joints, rows, columns] -> places [B, joints, 2] as (column, row) in cells, and scores [B, joints]."""
+    """[B, keypoints, rows, columns] -> positions [B, keypoints, 2] as (column, row) in cells, scores [B, keypoints]."""
     columns = maps.shape[3]
     scores, index = maps.flatten(2).max(dim=2)
     top = torch.stack([index % columns, index // columns], dim=-1)

@@ -1,6 +1,6 @@
-"""Where the joints of a body or the landmarks of a face are: by a heat map each, or by a query each.
+"""Where the keypoints of a body or the landmarks of a face are: by a heat map each, or by a query each.
 
-Both heads take `labels` [B, joints, 3]: x and y as shares of the picture's width and height, and how much the joint
+Both heads take `labels` [B, keypoints, 3]: x and y as shares of the image's width and height, and how much the joint
 counts (0: nobody knows where it is).
 """
 
@@ -36,8 +36,8 @@ class PoseHead(Head):
     names: tuple[str, ...] = ("labels",)
 
     def keypoints(self, fields: dict[str, Any]) -> Tensor:
-        """[B, joints, 3] of what `forward` gave: x and y as shares of the picture, and a score."""
-        raise TypeError("a pose head says where the joints are")
+        """[B, keypoints, 3] of what `forward` gave: x and y as shares of the image, and a score."""
+        raise TypeError("a pose head says where the keypoints are")
 
 
 def check_joints(labels: Tensor, batch: int, joints: int) -> Tensor:
@@ -58,11 +58,11 @@ class HeatmapConfig(Settings):
     scale: int = 4  # how much larger than the grid the simple decoder's maps are; the classic one's are 4 times
     layer: int  # the number of blocks after which the tokens are read
     norm: NormConfig
-    sigma: float = 2.0  # of the bell that a joint is in its map, in cells
+    sigma: float = 2.0  # of the bell that a keypoint is in its map, in cells
 
 
 class HeatmapHead(PoseHead):
-    """A map for each joint, high where it is (Xu et al. 2022): `heatmaps` [B, joints, rows, columns].
+    """A map for each joint, high where it is (Xu et al. 2022): `heatmaps` [B, keypoints, rows, columns].
 
     "simple": bilinear and one 3x3 convolution. "classic": two transposed convolutions. Trained on bells of height 1;
     the loss is the share of their energy that the maps miss.
@@ -110,8 +110,8 @@ class HeatmapHead(PoseHead):
 
 
 def gaussian_heatmaps(places: Tensor, size: tuple[int, int], spread: float) -> Tensor:
-    """[B, joints, 2] -> [B, joints, rows, columns]: height 1 at the joint. The first cell's centre stands for 0, the
-    last one's for 1 (Huang et al. 2020)."""
+    """[B, keypoints, 2] -> [B, keypoints, rows, columns]: height 1 at the keypoint. The centers of the first and
+    the last cell stand for 0 and 1 (Huang et al. 2020)."""
     rows, columns = size
     x, y = places[..., 0, None] * (columns - 1), places[..., 1, None] * (rows - 1)
     across = (torch.arange(columns, device=places.device) - x).square()
@@ -120,7 +120,7 @@ def gaussian_heatmaps(places: Tensor, size: tuple[int, int], spread: float) -> T
 
 
 def flip_heatmaps_back(maps: Tensor, pairs: Tensor) -> Tensor:
-    """Maps of a mirrored picture, for the picture itself: turned back, left and right joints exchanged."""
+    """Maps of a mirrored image, for the image itself: turned back, left and right keypoints exchanged."""
     left, right = pairs.unbind(-1)
     turned = maps.flip(-1)
     exchanged = turned.clone()
@@ -129,11 +129,11 @@ def flip_heatmaps_back(maps: Tensor, pairs: Tensor) -> Tensor:
 
 
 class KeypointHead(PoseHead):
-    """Each token is a joint and points at where it is: `keypoints` [B, joints, 2] as shares of the picture.
+    """Each token is a keypoint and points at where it is: `keypoints` [B, keypoints, 2] as shares of the image.
 
-    A token is compared with every cell of the picture; the mean of the cells' middles, weighed by how well they fit
-    (Sun et al. 2018), is the place, but for a step that the token adds to it. So the gradient moves a joint over the
-    picture from the first step on. The loss is the mean distance along x and along y, of every layer's tokens.
+    A token is compared with every cell of the image; the mean of the cells' middles, weighed by how well they fit
+    (Sun et al. 2018), is the place, but for a step that the token adds to it. So the gradient moves a keypoint over the
+    image from the first step on. The loss is the mean distance along x and along y, of every layer's tokens.
     """
 
     def __init__(self, d_model: int, stage: str, sees: str, norm: NormConfig) -> None:
@@ -156,7 +156,7 @@ class KeypointHead(PoseHead):
         return {"loss": each.sum(), "keypoints": found[-1], "layer_losses": each}
 
     def fit(self, x: Tensor, cells: Tokens) -> Tensor:
-        """[B, joints, cells]: how well each cell fits the token that points at it, in single precision at least."""
+        """[B, keypoints, cells]: how well each cell fits the token that points at it, in single precision at least."""
         query, key = self.query(self.norm(x)).unsqueeze(1), self.key(cells.x).unsqueeze(1)  # one head
         mask = NO_MASK if cells.mask is None else Padding(cells.mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -175,7 +175,7 @@ class KeypointHead(PoseHead):
 
 
 def cell_centers(cells: Tokens) -> Tensor:
-    """[cells, 2]: x and y of each cell's middle, as shares of the picture."""
+    """[cells, 2]: x and y of each cell's middle, as shares of the image."""
     assert cells.grid is not None
     rows, columns = cells.grid
     cell = torch.arange(rows * columns, device=cells.x.device)

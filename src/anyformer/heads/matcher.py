@@ -1,6 +1,6 @@
 """Which query answers for which object: the cheapest assignment, one to one (Carion et al. 2020, §3.1).
 
-The costs of all decoder layers and pictures are computed where the model is and brought to the host in one transfer;
+The costs of all decoder layers and images are computed where the model is and brought to the host in one transfer;
 scipy solves them there, and the answers go back in one.
 """
 
@@ -23,8 +23,8 @@ FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # Lin et al. 2017
 
 @dataclass(frozen=True, eq=False)
 class DetectionTargets:
-    """The objects of each picture, filled up to the same number: `classes` [B, N] with -100 where there is none,
-    `boxes` [B, N, 4] as centre x, centre y, width, height in 0…1."""
+    """The objects of each image, filled up to the same number: `classes` [B, N] with -100 where there is none,
+    `boxes` [B, N, 4] as center x, center y, width, height in 0…1."""
 
     classes: Tensor
     boxes: Tensor
@@ -35,12 +35,12 @@ class DetectionTargets:
 
     @classmethod
     def of(cls, labels: Any, n_labels: int, device: torch.device, rows: int) -> DetectionTargets:
-        """From what the ecosystem hands in: a list with {"class_labels": [n], "boxes": [n, 4]} for each picture."""
+        """From what the ecosystem hands in: a list with {"class_labels": [n], "boxes": [n, 4]} for each image."""
         if isinstance(labels, DetectionTargets):
             return labels
         found = [_row(label, i, n_labels) for i, label in enumerate(_list(labels))]
         if len(found) != rows:
-            raise InputError(f"There are labels of {len(found)} pictures, and {rows} pictures.")
+            raise InputError(f"There are labels of {len(found)} images, and {rows} images.")
         return cls._fill(found, device)
 
     @classmethod
@@ -57,7 +57,7 @@ class DetectionTargets:
 def _list(labels: Any) -> list[Any]:
     if isinstance(labels, (list, tuple)) and all(isinstance(label, dict) for label in labels):
         return list(labels)
-    raise InputError('labels must be a list with one {"class_labels": [n], "boxes": [n, 4]} for each picture.')
+    raise InputError('labels must be a list with one {"class_labels": [n], "boxes": [n, 4]} for each image.')
 
 
 def _row(label: dict[str, Any], i: int, n_labels: int) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def _row(label: dict[str, Any], i: int, n_labels: int) -> tuple[Tensor, Tensor]:
             raise InputError(f"labels[{i}] has the class {worst}; the model has 0 to {n_labels - 1}.")
         if not bool((boxes[:, 2:] >= 0).all()):  # not a number, too
             raise InputError(
-                f"labels[{i}] has a box without a width or height of 0 or more: centre x, y, width, height."
+                f"labels[{i}] has a box without a width or height of 0 or more: center x, y, width, height."
             )
     return classes, boxes
 

@@ -16,7 +16,7 @@ from anyformer.heads.classify import ClassificationConfig, ClassificationHead, f
 
 
 class PatchSummary(nn.Module):
-    """The normalised mean of the patches; without a norm the class token."""
+    """The normalized mean of the patches; without a norm the class token."""
 
     def __init__(self, d_model: int, norm: NormConfig | None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class PatchEmbeddingHead(Head):
 
 
 class PatchClassificationHead(ClassificationHead):
-    """A class for the whole picture, from the mean of its patches."""
+    """A class for the whole image, from the mean of its patches."""
 
     def __init__(self, config: ClassificationConfig, norm: NormConfig | None) -> None:
         super().__init__(config)

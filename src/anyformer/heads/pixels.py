@@ -14,7 +14,7 @@ from anyformer.inputs.image import patchify, unpatchify
 
 
 class PixelHead(Head):
-    """Predicts the dropped patches; the loss is the squared error there, of pixels or of pixels normalised by patch.
+    """Predicts the dropped patches; the loss is the squared error there, of pixels or of pixels normalized by patch.
     There is none if the stage `source` saw all patches."""
 
     def __init__(
@@ -42,8 +42,8 @@ class PixelHead(Head):
         return (patches - mean) / spread
 
     def reconstruct(self, logits: Tensor, pixels: Tensor, mask: Tensor) -> Tensor:
-        """[B, C, H, W]: what was predicted where patches were dropped, and the picture elsewhere. Where pixels are
-        normalised by patch, brightness and contrast of each patch are the picture's own: the model never says them."""
+        """[B, C, H, W]: what was predicted where patches were dropped, and the image elsewhere. Where pixels are
+        normalized by patch, brightness and contrast of each patch are the image's own: the model never says them."""
         patches = patchify(pixels, self.patch_size, channels_last=True)
         if self.normalize:
             mean, spread = _statistics(patches)

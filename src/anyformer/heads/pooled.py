@@ -39,7 +39,7 @@ class PooledConfig(Settings):
 
 
 class PooledClassificationHead(Head):
-    """`logits` of a pool of tokens, normalised where the family does that."""
+    """`logits` of a pool of tokens, normalized where the family does that."""
 
     names = ("labels",)
 

@@ -1,6 +1,6 @@
 """A class for every pixel: from each patch alone, from class queries, or from a pyramid of grids.
 
-`logits` [B, classes, rows, columns] are coarser than the picture; `labels` [B, height, width] hold classes, and the
+`logits` [B, classes, rows, columns] are coarser than the image; `labels` [B, height, width] hold classes, and the
 loss compares at the labels' size. A class that does not count is `ignore`.
 """
 
@@ -102,7 +102,7 @@ class UPerConfig(Settings):
 
 class UPerHead(SegmentationHead):
     """UPerNet (Xiao et al. 2018): four grids, made 4x, 2x, 1x and 1/2 as fine as the patches, are added up from the
-    coarsest, which sees the whole picture through poolings, to the finest."""
+    coarsest, which sees the whole image through poolings, to the finest."""
 
     def __init__(self, config: UPerConfig) -> None:
         super().__init__(config.stage, config.ignore)

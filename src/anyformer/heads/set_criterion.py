@@ -58,7 +58,7 @@ def _group(x: Tensor, groups: int) -> Tensor:
 def _set_loss(
     logits: Tensor, boxes: Tensor, targets: DetectionTargets, config: SetCriterionConfig
 ) -> dict[str, Tensor]:
-    if targets.classes.shape[1] == 0:  # pictures of nothing
+    if targets.classes.shape[1] == 0:  # images of nothing
         match = torch.zeros(*logits.shape[:2], 0, dtype=torch.long, device=logits.device)
     else:
         match = linear_assignment(match_costs(logits, boxes, targets, config.costs, config.focal))

@@ -12,12 +12,12 @@ from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.inputs.video import from_tubelets, tubelets
 
-# Of ImageNet's pixels: clips come normalised by these, and are predicted as they were before.
+# Of ImageNet's pixels: clips come normalized by these, and are predicted as they were before.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class VideoPixelHead(Head):
-    """The loss is the squared error of the hidden tubelets' pixels, normalised by tubelet and channel or not."""
+    """The loss is the squared error of the hidden tubelets' pixels, normalized by tubelet and channel or not."""
 
     def __init__(self, d_model: int, tubelet: tuple[int, ...], n_channels: int, normalize: bool, stage: str) -> None:
         super().__init__(stage)
@@ -43,7 +43,7 @@ class VideoPixelHead(Head):
 
     def reconstruct(self, logits: Tensor, pixels: Tensor, hidden: Tensor) -> Tensor:
         """[B, T, C, H, W] from 0 to 1: what was predicted where tubelets were hidden, and the clip elsewhere. Where
-        pixels are normalised, brightness and contrast of each tubelet are the clip's own: the model never says them."""
+        pixels are normalized, brightness and contrast of each tubelet are the clip's own: the model never says them."""
         plain = self.denormalize(pixels)
         patches = self._patches(plain).clone()
         if self.normalize:
@@ -57,7 +57,7 @@ class VideoPixelHead(Head):
         return from_tubelets(patches.unflatten(1, grid), self.tubelet, self.n_channels)
 
     def denormalize(self, pixels: Tensor) -> Tensor:
-        """As they were before they were normalised."""
+        """As they were before they were normalized."""
         if self.n_channels != len(MEAN):
             return pixels
         mean, std = (torch.tensor(values).to(pixels).view(1, 1, -1, 1, 1) for values in (MEAN, STD))

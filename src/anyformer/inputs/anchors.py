@@ -27,11 +27,11 @@ from anyformer.inputs.image import LearnedTokens
 from anyformer.tokens import Tokens
 
 BOXES = "boxes"
-START = 0.15  # the width and height of a fresh anchor, as a share of the picture's
+START = 0.15  # the width and height of a fresh anchor, as a share of the image's
 
 
 def box_sinusoids(places: Tensor, d_model: int) -> Tensor:
-    """[…, n] of numbers in 0…1 -> […, n·d/2], by the rates that DETR gives to the cells of a picture."""
+    """[…, n] of numbers in 0…1 -> […, n·d/2], by the rates that DETR gives to the cells of an image."""
     half = d_model // 2
     exponents = torch.arange(half // 2, device=places.device, dtype=torch.float32) * (2 / half)
     angles = places.float().unsqueeze(-1) * (2 * math.pi) / 10_000**exponents
@@ -39,7 +39,7 @@ def box_sinusoids(places: Tensor, d_model: int) -> Tensor:
 
 
 class AnchorBoxes(nn.Module):
-    """The anchors of all groups, before the sigmoid: fresh, an even grid over the picture."""
+    """The anchors of all groups, before the sigmoid: fresh, an even grid over the image."""
 
     def __init__(self, n: int, groups: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class AnchorBoxes(nn.Module):
 class AnchorQueriesConfig(Settings):
     n: int
     d_model: int
-    source: str  # the stage whose tokens are cells of the picture
+    source: str  # the stage whose tokens are cells of the image
     groups: int = 1  # so many sets of anchors while training, each matched by itself (Group DETR, Chen et al. 2023)
 
 

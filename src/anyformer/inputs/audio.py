@@ -43,7 +43,7 @@ class SpectrogramInputConfig(Settings):
 
 
 class SpectrogramInput(Input):
-    """[B, frames, mels] as a picture of low notes above, one patch after another along the time."""
+    """[B, frames, mels] as an image of low notes above, one patch after another along the time."""
 
     mask_name = "attention_mask"
     names = ("input_values", "attention_mask")
@@ -107,7 +107,7 @@ class MelConvInputConfig(Settings):
 
 
 class MelConvInput(Input):
-    """[B, mels, frames] through two convolutions over three neighbours each, the second of which takes every other
+    """[B, mels, frames] through two convolutions over three neighbors each, the second of which takes every other
     frame. The caller's attention_mask is not looked at: silence is heard as silence."""
 
     names = ("input_features", "attention_mask")

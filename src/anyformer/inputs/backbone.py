@@ -1,4 +1,4 @@
-"""A residual network (He et al. 2016) that turns a picture into a grid of features, and the inputs built on it."""
+"""A residual network (He et al. 2016) that turns an image into a grid of features, and the inputs built on it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ResNetConfig(Settings):
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     depths: tuple[int, ...] = (3, 4, 6, 3)
     activation: str = "relu"
-    downsample_in_first_stage: bool = False  # halve the picture in the first stage too
+    downsample_in_first_stage: bool = False  # halve the image in the first stage too
     downsample_in_bottleneck: bool = False  # a bottleneck strides in its first convolution instead of its second
-    stem: Literal["large", "small"] = "large"  # 7x7 with stride 2 and a pool; or 3x3 alone, for pictures of 32 x 32
+    stem: Literal["large", "small"] = "large"  # 7x7 with stride 2 and a pool; or 3x3 alone, for images of 32 x 32
     norm: Literal["frozen", "batch"] = "frozen"  # "batch" learns its scale and follows the statistics of the batches
     dilation: bool = False  # DC5: the last stage keeps its resolution and spreads its kernels instead
     n_stages: int | None = None  # read the features after this many; 0: the stem's
@@ -59,7 +59,7 @@ class ResNetConfig(Settings):
 
 
 class FreezableBatchNorm2d(nn.BatchNorm2d):
-    """Each channel normalised over the batch; `frozen`: by the statistics and the scale that it came with, which are
+    """Each channel normalized over the batch; `frozen`: by the statistics and the scale that it came with, which are
     then no parameters, and training leaves them alone."""
 
     def __init__(self, width: int, frozen: bool) -> None:

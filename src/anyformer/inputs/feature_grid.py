@@ -1,4 +1,4 @@
-"""Pictures as the cells of a residual network's feature grid, projected to a width, with places and a first state."""
+"""Images as the cells of a residual network's feature grid, projected to a width, with places and a first state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anyformer.tokens import Tokens
 
 
 class FeatureGridInput(Input):
-    """`positions` are added to the cells, for stacks that would not know where they lie. `n_states`: the picture's mean
+    """`positions` are added to the cells, for stacks that would not know where they lie. `n_states`: the image's mean
     gives so many vectors of the cells' width, from which a recurrent writer begins (Vinyals et al. 2015)."""
 
     names = ("pixel_values",)

@@ -1,4 +1,4 @@
-"""Pictures: cut into patches, each a vector; positions added or set beside; most of them dropped for MAE."""
+"""Images: cut into patches, each a vector; positions added or set beside; most of them dropped for MAE."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ImageInputConfig(Settings):
     patch_size: tuple[int, ...]  # in pixels, or in cells of the backbone
     n_channels: int = 3
     d_model: int
-    backbone: ResNetConfig | None = None  # patches are cut from its features instead of the picture (hybrid ViT)
+    backbone: ResNetConfig | None = None  # patches are cut from its features instead of the image (hybrid ViT)
     class_token: bool = True
     distill_token: bool = False  # a second one, for what a teacher says (DeiT)
     positions: ImagePositions = "learned"
@@ -72,8 +72,8 @@ class ImageInputConfig(Settings):
     mask_ratio: float | None = None  # the share of patches that are dropped (MAE, which also notes their order)
     mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
     add_class_position: bool = False  # no class token, but the vector of its position, added to every cell (ViTPose)
-    padding: int = 0  # black pixels around the picture, before it is cut (ViTPose)
-    any_size: bool = False  # pictures of other sizes without being asked (BEiT)
+    padding: int = 0  # black pixels around the image, before it is cut (ViTPose)
+    any_size: bool = False  # images of other sizes without being asked (BEiT)
     alias: str | None = None
 
     @property
@@ -178,7 +178,7 @@ class ImageInput(Input):
         size = (pixels.shape[2], pixels.shape[3])
         if size != tuple(config.image_size) and not (interpolate or config.any_size):
             raise InputError(
-                f"The pictures are {size[0]} x {size[1]}, the model was made for {config.image_size[0]} x"
+                f"The images are {size[0]} x {size[1]}, the model was made for {config.image_size[0]} x"
                 f" {config.image_size[1]}; resize them, or pass interpolate_pos_encoding=True."
             )
         return size[0] // config.step[0], size[1] // config.step[1]

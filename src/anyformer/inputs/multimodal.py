@@ -1,5 +1,5 @@
 """A text in which something else stands: at every place that a certain token keeps free comes a vector of another
-stage, projected to the width of the words (Hao et al. 2022). Pictures and words may take turns in any order.
+stage, projected to the width of the words (Hao et al. 2022). Images and words may take turns in any order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pixels of a picture as tokens, one after another: each token holds the value before it."""
+"""The pixels of an image as tokens, one after another: each token holds the value before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyformer.inputs.text import Embedding, TextInput, TextInputConfig, check_i
 
 
 class PixelInput(TextInput):
-    """`input_ids` are the intensities 0 to n - 1 of one channel after another, behind the token n that every picture
+    """`input_ids` are the intensities 0 to n - 1 of one channel after another, behind the token n that every image
     begins with. Each channel has vectors of its own. A token stands at the place of the value that comes next.
     """
 

@@ -16,7 +16,7 @@ from anyformer.tokens import Tokens
 
 
 class PrefixedTextInput(TextInput):
-    """The stage `source` comes first, projected and normalised; the text's positions start after it from nought.
+    """The stage `source` comes first, projected and normalized; the text's positions start after it from nought.
 
     `n_frames`: rows of `source` may be so many frames of one film, each marked by a vector of its own.
     """
@@ -39,7 +39,7 @@ class PrefixedTextInput(TextInput):
     def forward(self, run: ForwardContext) -> Tokens:
         text = super().forward(run)
         if self.source not in run.tokens or (run.state is not None and run.state.length):
-            return text  # no picture, or one that has been read
+            return text  # no image, or one that has been read
         before = self._before(run, run.tokens[self.source].pad().x, text.x.shape[0])
         if run.state is not None:
             run.state.uncounted = before.shape[1]
@@ -57,5 +57,5 @@ class PrefixedTextInput(TextInput):
             marks = torch.stack([frame.get_parameter("weight") for frame in self.frames[:n]])  # [frames, 1, d]
             x = (x + marks).flatten(1, 2)
         if batch % x.shape[0]:
-            raise InputError(f"There are {batch} texts and {x.shape[0]} pictures; give one a text.")
+            raise InputError(f"There are {batch} texts and {x.shape[0]} images; give one a text.")
         return self.connect_norm(self.connect(x)).repeat(batch // x.shape[0], 1, 1)

@@ -58,7 +58,7 @@ class PatchesAndQueriesConfig(Settings):
 
 
 class PatchesAndQueries(Input):
-    """A picture's patches, and behind them learned queries that will see and be seen by them (Segmenter)."""
+    """An image's patches, and behind them learned queries that will see and be seen by them (Segmenter)."""
 
     def __init__(self, config: PatchesAndQueriesConfig) -> None:
         super().__init__()
@@ -103,7 +103,9 @@ class AutoregressiveQueries(Input):
         wanted = n if run.state is None else run.state.length
         if places is None or tuple(places.shape) != (batch, wanted, 2):
             shape = None if places is None else list(places.shape)
-            raise InputError(f"places has shape {shape}; it must be {[batch, wanted, 2]}: where the joints before are.")
+            raise InputError(
+                f"places has shape {shape}; it must be {[batch, wanted, 2]}: where the keypoints before are."
+            )
         told = self.project(places.to(self.project.weight.dtype))
         start = self.start.weight.expand(batch, -1, -1)
         if run.state is not None:

@@ -1,6 +1,6 @@
 """Small ways from pixels to a grid of features, which learn from little data: a few residual convolutions, or patches.
 
-Norms are over groups of channels (Wu and He 2018), so that nothing depends on how many pictures come together.
+Norms are over groups of channels (Wu and He 2018), so that nothing depends on how many images come together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anyformer.config import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class ConvStemConfig(Settings):
-    """Each stage halves the picture, then looks around `depths` times. Four stages: a cell is 16 pixels wide."""
+    """Each stage halves the image, then looks around `depths` times. Four stages: a cell is 16 pixels wide."""
 
     n_channels: int = 3
     widths: tuple[int, ...] = (32, 64, 128, 256)
@@ -78,7 +78,7 @@ class ConvStem(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """[B, C, H, W] -> [B, d, H / size, W / size]: ViT's, for pictures of any size."""
+    """[B, C, H, W] -> [B, d, H / size, W / size]: ViT's, for images of any size."""
 
     def __init__(self, n_channels: int, d_model: int, size: int) -> None:
         super().__init__()

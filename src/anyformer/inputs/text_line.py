@@ -38,7 +38,7 @@ class TextLineInputConfig(Settings):
 
 
 class TextLineBlock(nn.Module):
-    """x + f(x), with strides; what lies beyond a line's end stays nought, so that its neighbours do not matter."""
+    """x + f(x), with strides; what lies beyond a line's end stays nought, so that its neighbors do not matter."""
 
     def __init__(self, d_in: int, d_out: int, stride: tuple[int, int]) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]
     if len(hypotheses) != len(references):
         raise InputError(f"There are {len(hypotheses)} captions and references for {len(references)}.")
     if not all(references):
-        raise InputError("A picture has no caption to compare with.")
+        raise InputError("An image has no caption to compare with.")
     ours = [normalize_words(text) for text in hypotheses]
     theirs = [[normalize_words(text) for text in texts] for texts in references]
     figures: dict[str, float | str] = {
@@ -81,15 +81,13 @@ def rouge_l(hypotheses: list[str], references: Sequence[list[str]]) -> float:
 
 
 def cider(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
-    """CIDEr-D: how alike runs of words are, each weighed by how few pictures' references have it."""
+    """CIDEr-D: how alike runs of words are, each weighed by how few images' references have it."""
     if not hypotheses:
         return 0.0
     ours = [ngrams(text) for text in hypotheses]
     theirs = [[ngrams(text) for text in texts] for texts in references]
     pictures = Counter(gram for refs in theirs for gram in set().union(*refs))
-    usual = (
-        math.log(len(hypotheses)) if len(hypotheses) > 1 else 1.0
-    )  # of one picture alone, all weights would be nought
+    usual = math.log(len(hypotheses)) if len(hypotheses) > 1 else 1.0  # of one image alone, all weights would be nought
     weights = {gram: usual - math.log(n) for gram, n in pictures.items()}
     total = 0.0
     for text, refs, mine, other in zip(hypotheses, references, ours, theirs, strict=True):

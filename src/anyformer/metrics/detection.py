@@ -1,6 +1,6 @@
 """COCO's average precision of boxes (Lin et al. 2014): by pycocotools where it is installed, and the same in numpy.
 
-figures = average_precision(found, truth)       # both: one entry a picture
+figures = average_precision(found, truth)       # both: one entry an image
 figures["ap50"], figures["ap"]
 """
 
@@ -23,14 +23,14 @@ Whole = NDArray[np.int64]
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
-MOST = 100  # answers a picture and class that count
+MOST = 100  # answers an image and class that count
 AREAS = {"": (0.0, 1e10), "s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}  # in square pixels
 NONE = -1.0  # COCO's figure where there is nothing to measure
 
 
 @dataclass(frozen=True)
 class PredictedBoxes:
-    """What a detector says of one picture: boxes [n, 4] as left, top, right, bottom in pixels."""
+    """What a detector says of one image: boxes [n, 4] as left, top, right, bottom in pixels."""
 
     labels: Whole
     scores: Floats

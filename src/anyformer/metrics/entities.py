@@ -56,7 +56,7 @@ def _count(
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
-    """IOB1, where B- stands only between neighbours of a type, as IOB2, where it opens every entity. Others stay."""
+    """IOB1, where B- stands only between neighbors of a type, as IOB2, where it opens every entity. Others stay."""
     if not all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags):
         return list(tags)
     plain = ["O"] * len(tags)

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, with SQuAD's official normalisation (Rajpurkar et al. 2016)."""
+"""Exact match and F1 of answers, with SQuAD's official normalization (Rajpurkar et al. 2016)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def bleu(
         raise ConfigError("BLEU is counted by sacrebleu: pip install 'anyformer[metrics]'.")
     from sacrebleu.metrics.bleu import BLEU
 
-    # Where texts come tokenised, sacrebleu warns of a final full stop by itself; `force` says that this is meant.
+    # Where texts come tokenized, sacrebleu warns of a final full stop by itself; `force` says that this is meant.
     metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
     score = metric.corpus_score(list(hypotheses), _streams(hypotheses, references)).score
     return {"bleu": float(score), "signature": str(metric.get_signature())}

@@ -1,4 +1,4 @@
-"""Audio Spectrogram Transformer (Gong et al. 2021): as ViT, except that the picture is a log-mel spectrogram of one
+"""Audio Spectrogram Transformer (Gong et al. 2021): as ViT, except that the image is a log-mel spectrogram of one
 channel, patches overlap, a second token stands beside the class's, and their mean is what is classified.
 
 Published: AudioSet 0.459 mean average precision, Speech Commands V2 98.1% (tables 1 and 6 of the paper).

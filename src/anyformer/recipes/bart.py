@@ -1,5 +1,5 @@
 """BART (Lewis et al. 2020): as the original Transformer, except that positions are learned and start at 2, the sum of
-words and positions is normalised, and the activation is GELU. It was trained to restore spoiled text, so that with
+words and positions is normalized, and the activation is GELU. It was trained to restore spoiled text, so that with
 nothing else to say the decoder reads its source, shifted by one.
 
 Published: large 44.16 ROUGE-1 on CNN/DailyMail (table 3), 89.9 / 90.1 on MNLI (table 2 of the paper).

@@ -37,7 +37,7 @@ class BEiTConfig(PreNormConfig):
         "each"  # numbers for rows and columns apart: in each block, or one set
     )
     mask_token: bool = False
-    mean_pooling: bool = True  # the patches' mean speaks for the picture, not the class token
+    mean_pooling: bool = True  # the patches' mean speaks for the image, not the class token
     head: Literal["base", "classify", "words", "segment"] = "classify"
     n_labels: int = 1000
     problem: Problem | None = None

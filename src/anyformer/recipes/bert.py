@@ -1,5 +1,5 @@
 """BERT (Devlin et al. 2019): as the encoder of the original Transformer, except that positions are learned, a type
-vector tells the two sentences of a pair apart, the sum is normalised, and the activation is GELU. The head follows
+vector tells the two sentences of a pair apart, the sum is normalized, and the activation is GELU. The head follows
 the use: pre-training (masked words and next sentence), masked words alone, a class for a sentence or a pair, a label
 a token, a span, or the best of several choices.
 

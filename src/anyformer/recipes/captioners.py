@@ -1,7 +1,7 @@
 """Three captioners over a residual network, each as the captioner ViT + transformer (`vision_encoder_decoder`), except
-that a convolutional network sees the picture and the writer differs.
+that a convolutional network sees the image and the writer differs.
 
-Show and Tell (Vinyals et al. 2015): an LSTM that knows the picture by its first state alone. Show, Attend and Tell (Xu
+Show and Tell (Vinyals et al. 2015): an LSTM that knows the image by its first state alone. Show, Attend and Tell (Xu
 et al. 2015): an LSTM that looks at the feature grid before every word, through a gate, and is asked to look everywhere
 over a caption; `hard_attention` draws one cell a word instead and learns by reward. The third is a transformer decoder
 whose cross-attention sees the cells, after `n_layers` of self-attention among them.
@@ -57,7 +57,7 @@ class CaptionerConfig(Settings):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Cells of the feature grid; one that the picture fills in part counts."""
+        """Cells of the feature grid; one that the image fills in part counts."""
         rows, columns = (-(-side // self.backbone.reduction) for side in self.image_size)
         return rows, columns
 
@@ -189,7 +189,7 @@ _TINY: dict[str, Any] = {
     "vocab_size": 256,
     "dropout": 0.1,
 }
-# A few thousand pictures of 160 x 160: a grid of 10 x 10, and encoders that start from nothing.
+# A few thousand images of 160 x 160: a grid of 10 x 10, and encoders that start from nothing.
 _SMALL_NET = ResNetConfig(block="basic", d_stem=64, widths=(64, 128, 256), depths=(2, 2, 2), norm="batch")
 _SMALL: dict[str, Any] = {"backbone": _SMALL_NET, "image_size": (160, 160), "d_model": 256, "dropout": 0.3}
 

@@ -1,8 +1,8 @@
 """CLIP (Radford et al. 2021): as a ViT beside a GPT-2 without cross-attention, except that each gives one vector, and
-the two are trained so that a text's lies next to its picture's. The picture's patches have no bias and are normalised
+the two are trained so that a text's lies next to its image's. The image's patches have no bias and are normalized
 at the bottom; the text is summed up at its end token. Each tower also stands alone, with the shared space or without.
 
-Published: ViT-B/32 63.2%, ViT-L/14 75.5% of ImageNet's pictures by the names of its classes alone (table 11).
+Published: ViT-B/32 63.2%, ViT-L/14 75.5% of ImageNet's images by the names of its classes alone (table 11).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def text_stage(config: CLIPTextConfig) -> Stage:
 def vision_stage(
     config: CLIPVisionConfig, final_norm: bool = False, frames: bool = False, optional: bool = False
 ) -> Stage:
-    """CLIP normalises the first token alone, after this; GIT all of them (`final_norm`), of pictures or films."""
+    """CLIP normalizes the first token alone, after this; GIT all of them (`final_norm`), of images or films."""
     pictures = image_input_config(config).replace(patch_bias=False, norm=config.norm, masked=False, frames=frames)
     return Stage(
         "vision", ImageInput(pictures), tower_stack(config, causal=False, final_norm=final_norm), optional=optional
@@ -153,7 +153,7 @@ _TINY = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128, "d_shared"
 _TINY_TEXT = CLIPTextConfig.from_json({**_TINY, "vocab_size": 256, "max_length": 128, "end": 1, "padding": 0})
 _TINY_VISION = CLIPVisionConfig.from_json({**_TINY, "image_size": [32, 32], "patch_size": [8, 8]})
 
-# Made for a few thousand pictures of 160 x 160 with five captions each.
+# Made for a few thousand images of 160 x 160 with five captions each.
 _SMALL = CLIPConfig(
     text=CLIPTextConfig(
         n_layers=4,
@@ -183,7 +183,7 @@ _SMALL = CLIPConfig(
 SIZES = {
     "clip-tiny": CLIPConfig(text=_TINY_TEXT, vision=_TINY_VISION, d_shared=32),
     "clip-small": _SMALL,
-    #                    patch width layers text shared picture
+    #                    patch width layers text shared image
     "clip-b32": _pair(32, 768, 12, 512, 512),
     "clip-b16": _pair(16, 768, 12, 512, 512),
     "clip-l14": _pair(14, 1024, 24, 768, 768),

@@ -1,5 +1,5 @@
 """What many recipes say in the same way: that heads divide the width, how fresh weights are drawn, the block of
-attention and a network, what a model tells of its inside, the head that says a text's next word, how pictures are cut,
+attention and a network, what a model tells of its inside, the head that says a text's next word, how images are cut,
 and what stands around a translator's stacks.
 """
 
@@ -120,7 +120,7 @@ def next_token_head(config: Any, inputs: TextInput, bias: bool = False) -> Langu
 
 
 def image_input_config(config: Any) -> ImageInputConfig:
-    """Pictures of one size, cut into patches."""
+    """Images of one size, cut into patches."""
     return ImageInputConfig(
         image_size=config.image_size,
         patch_size=config.patch_size,

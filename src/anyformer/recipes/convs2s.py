@@ -1,9 +1,9 @@
 """ConvS2S (Gehring et al. 2017): as the original Transformer in its job, except that gated convolutions of a few
-neighbours take the place of self-attention, so that two places are a linear number of layers apart; that every decoder
+neighbors take the place of self-attention, so that two places are a linear number of layers apart; that every decoder
 layer looks the source up with one unscaled head; that positions are learned; and that there are no norms: sums are
 scaled by √½ instead.
 
-Weight normalisation and the scaled-down gradients of the encoder are left out, and all widths are one.
+Weight normalization and the scaled-down gradients of the encoder are left out, and all widths are one.
 
 Published: 25.16 BLEU on WMT 2014 English-German (table 1 of the paper).
 """

@@ -1,9 +1,9 @@
 """DALL-E (Ramesh et al. 2021), a text and then an image in one decoder: as GPT-2, except that after a text of fixed
-length, filled up with padding that is read like any other word, come the codes of a picture, row by row, with learned
+length, filled up with padding that is read like any other word, come the codes of an image, row by row, with learned
 vectors of row and column. Codes are words too: they follow the text's in the vocabulary. What the codes mean is up to
-who encodes the picture: the colours of a palette, or the numbers of a discrete autoencoder.
+who encodes the image: the colors of a palette, or the numbers of a discrete autoencoder.
 
-Published: with 12 billion parameters its pictures match MS-COCO's captions better than DF-GAN's in 93.3% of votes,
+Published: with 12 billion parameters its images match MS-COCO's captions better than DF-GAN's in 93.3% of votes,
 without having seen them (§3.1 of the paper).
 """
 
@@ -40,7 +40,7 @@ class DalleConfig(GPT2Config):
         self.require(len(self.image_size) == 2, f"image_size is {self.image_size}; it is rows and columns of codes.")
         words, places = self.n_words + self.n_codes, self.text_length + self.image_size[0] * self.image_size[1]
         self.require(self.vocab_size == words, f"vocab_size is {self.vocab_size}; words and codes are {words}.")
-        self.require(self.max_length == places, f"max_length is {self.max_length}; text and picture take {places}.")
+        self.require(self.max_length == places, f"max_length is {self.max_length}; text and image take {places}.")
         self.require(not self.cross_attention, "cross_attention is not supported.")
 
 
@@ -77,7 +77,7 @@ def build(config: DalleConfig) -> Model:
 
 SIZES = {
     "dalle-tiny": sized((BYTES, 8), (15, 8, 8), n_layers=2, d_model=64, n_heads=4),
-    # A text in bytes, such as the name of a class, then 32 x 32 colours of a palette.
+    # A text in bytes, such as the name of a class, then 32 x 32 colors of a palette.
     "dalle-cifar": sized((BYTES, 16), (512, 32, 32), n_layers=8, d_model=384, n_heads=6, **NO_DROPOUT),
     "dalle-12b": sized((16384, 256), (8192, 32, 32), n_layers=64, d_model=3968, n_heads=62),
 }

@@ -45,7 +45,7 @@ class DETRConfig(Settings):
     d_hidden: int = 2048
     d_decoder_hidden: int = 2048
     n_queries: int = 100
-    image_size: tuple[int, ...] = (800, 1333)  # the shorter side that pictures are brought to, and the longer's limit
+    image_size: tuple[int, ...] = (800, 1333)  # the shorter side that images are brought to, and the longer's limit
     n_labels: int = 91
     positions: Literal["sine", "learned"] = "sine"
     activation: str = "relu"
@@ -124,7 +124,7 @@ def _decoder(config: DETRConfig) -> Stage:
         return Stage("decoder", queries, Stack(stack, width), attends="encoder")
     anchors = AnchorQueries(AnchorQueriesConfig(n=n, d_model=width, source="encoder", groups=config.groups))
     decoder = Stage("decoder", anchors, Stack(stack, width, between=BoxRefinement(width)), attends="encoder")
-    decoder.packable = False  # the groups of a picture share its cells
+    decoder.packable = False  # the groups of an image share its cells
     return decoder
 
 
@@ -159,7 +159,7 @@ SIZES = {
         image_size=(64, 96),
         n_labels=3,
     ),
-    # For a few hundred pictures of some 320 x 240, from scratch.
+    # For a few hundred images of some 320 x 240, from scratch.
     "detr-small": DETRConfig(
         image_size=(288, 512),
         stem=ConvStemConfig(),

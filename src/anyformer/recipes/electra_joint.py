@@ -6,7 +6,7 @@ result differ from the original: a word drawn right counts as real. Loss: masked
 Give `input_ids` with the masked tokens and `labels` with the words that stood there, -100 elsewhere.
 
 Two models of one size may share everything but their heads (§3.2), or the discriminator may begin as the generator is
-(§3.3, `task.from_generator`, of two that share their vectors alone). Small models learn to look at neighbours in short
+(§3.3, `task.from_generator`, of two that share their vectors alone). Small models learn to look at neighbors in short
 windows first (data.max_length 16, then longer ones; docs/results.md).
 
 Published: generators of a quarter to a half of the discriminator's size work best (figure 3 of the paper).

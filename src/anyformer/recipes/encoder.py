@@ -65,7 +65,7 @@ def text_input(
     d_embedding: int | None = None,
     first_position: int = 0,
 ) -> TextInput:
-    """Words, positions and types, their sum normalised; `d_embedding`: their width, projected to d_model after it."""
+    """Words, positions and types, their sum normalized; `d_embedding`: their width, projected to d_model after it."""
     width = d_embedding if d_embedding is not None else config.d_model
     settings = TextInputConfig(
         vocab_size=config.vocab_size,

@@ -1,5 +1,5 @@
 """FT-Transformer (Gorishniy et al. 2021): as ViT, except that the tokens are the columns of a table's row, numbers and
-categories alike, without any order; feed-forward layers are gated by ReLU, and the first block does not normalise
+categories alike, without any order; feed-forward layers are gated by ReLU, and the first block does not normalize
 before it attends.
 
 Published: 0.859 accuracy on Adult, 0.459 RMSE on California Housing (table 2 of the paper).

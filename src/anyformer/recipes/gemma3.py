@@ -1,5 +1,5 @@
-"""Gemma 3, text (Gemma Team 2025): as Llama, except that each sublayer is normalised before and after, norm weights
-count from 1, queries and keys are normalised, word vectors are multiplied by √d_model and shared with the output, and
+"""Gemma 3, text (Gemma Team 2025): as Llama, except that each sublayer is normalized before and after, norm weights
+count from 1, queries and keys are normalized, word vectors are multiplied by √d_model and shared with the output, and
 five of six layers see a window only and turn faster than the sixth, which sees everything.
 
 Published: 1B (instruction-tuned) 14.7% on MMLU-Pro, 4B 43.6% (table 6 of the paper).

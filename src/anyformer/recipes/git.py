@@ -39,7 +39,7 @@ class GITConfig(Settings):
     norm_eps: float = 1e-12
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    n_frames: int | None = None  # of a film; None: pictures alone
+    n_frames: int | None = None  # of a film; None: images alone
     tied: bool = False
     padding: int | None = 0
     begin: int | None = 101  # how a text begins and ends

@@ -1,5 +1,5 @@
 """Hybrid vision transformer (Dosovitskiy et al. 2021, section 3.1): as ViT, except that patches are cut from the
-features of a residual network instead of the picture. The paper's network has group norms and standardised weights;
+features of a residual network instead of the image. The paper's network has group norms and standardized weights;
 ours is the ResNet of this library, with batch norm.
 
 Published: R50+ViT-B/16 83.6% on ImageNet after JFT-300M for 7 epochs (table 6 of the paper).
@@ -36,7 +36,7 @@ def build(config: HybridViTConfig) -> Model:
 
 
 def _small(n_layers: int, backbone: ResNetConfig) -> HybridViTConfig:
-    """As the ViT for pictures of 32 x 32."""
+    """As the ViT for images of 32 x 32."""
     fields = {name: getattr(LITE, name) for name in LITE.field_names()}
     return HybridViTConfig(**{**fields, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
 

@@ -1,9 +1,9 @@
 """Image Transformer (Parmar et al. 2018): as the decoder of the original Transformer, except that there is no encoder,
-the words are the intensities of a picture's red, green and blue, one after another, with learned vectors of row, column
-and channel, norms come before the sublayers, and a query sees only a block of the picture and the memory around it.
+the words are the intensities of an image's red, green and blue, one after another, with learned vectors of row, column
+and channel, norms come before the sublayers, and a query sees only a block of the image and the memory around it.
 
 Local 1D attention cuts the line of all tokens into blocks; a block's memory is what came before it. Local 2D attention
-cuts the picture into rectangles, which are also the order of writing; a block's memory lies above it and to its sides.
+cuts the image into rectangles, which are also the order of writing; a block's memory lies above it and to its sides.
 
 Published: 2.90 bits a dimension on CIFAR-10, 3.77 on ImageNet at 32 x 32 (table 4 of the paper).
 """
@@ -55,11 +55,11 @@ class ImageTransformerConfig(Settings):
             )
         else:
             fits = all(size % part == 0 for size, part in zip(self.image_size, self.block, strict=True))
-            self.require(fits, f"a picture of {self.image_size} is not made of whole blocks of {self.block}.")
+            self.require(fits, f"an image of {self.image_size} is not made of whole blocks of {self.block}.")
 
     @property
     def raster(self) -> Raster:
-        """The order in which the picture is written."""
+        """The order in which the image is written."""
         rows, columns = (1, 1) if self.local == "1d" else self.block
         return Raster(rows, columns, self.image_size[1] // columns, self.n_channels)
 
@@ -92,7 +92,7 @@ def build(config: ImageTransformerConfig) -> Model:
 
 _TINY = ImageTransformerConfig(**TINY, image_size=(8, 8), block=(1, 16), memory=(0, 8))
 
-# One or two rounds through the pictures are too few for dropout to help.
+# One or two rounds through the images are too few for dropout to help.
 _CIFAR = ImageTransformerConfig(dropout=0.0)
 
 SIZES = {

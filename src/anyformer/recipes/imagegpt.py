@@ -1,6 +1,6 @@
-"""ImageGPT (Chen et al. 2020): as GPT-2, except that the words are the colours of a picture's pixels, row by row, each
+"""ImageGPT (Chen et al. 2020): as GPT-2, except that the words are the colors of an image's pixels, row by row, each
 the nearest of 512; norms only divide by the root mean square, the activation is the quick GELU, and the output has a
-matrix of its own, without the row of the token that every picture begins with.
+matrix of its own, without the row of the token that every image begins with.
 
 Published: a linear probe of the large model, trained on ImageNet without labels, is right on 96.3% of CIFAR-10, and on
 99.0% after fine-tuning (abstract of the paper).
@@ -31,7 +31,7 @@ class ImageGPTConfig(GPT2Config):
     n_layers: int = 24
     d_model: int = 512
     n_heads: int = 8
-    vocab_size: int = 513  # the colours, and after them the token that every picture begins with
+    vocab_size: int = 513  # the colors, and after them the token that every image begins with
     max_length: int = 1024  # pixels: rows times columns
     activation: str = "quick_gelu"
     tied: bool = False
@@ -71,7 +71,7 @@ def build(config: ImageGPTConfig) -> Model:
 
 SIZES = {
     "imagegpt-tiny": ImageGPTConfig(n_layers=2, d_model=64, n_heads=4, vocab_size=257, max_length=64),
-    # One to five rounds through the pictures are too few for dropout to help.
+    # One to five rounds through the images are too few for dropout to help.
     "imagegpt-cifar": ImageGPTConfig(
         n_layers=8, d_model=384, n_heads=6, dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0
     ),

@@ -2,7 +2,7 @@
 so no matching is needed, and every decoder layer has a loss. Norms come before the sublayers, and the residual network
 is small, so that a few thousand images are enough.
 
-Published: nothing in these sizes; TFPose and PRTR (Mao et al. 2021, Li et al. 2021) decode COCO's joints in this way.
+Published: nothing in these sizes; TFPose and PRTR (Mao et al. 2021, Li et al. 2021) decode COCO's keypoints so.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _stack(config: KeypointDecoderConfig, n_layers: int, cross: bool) -> Stack:
     memory = config.d_model if cross else None
     block = transformer_block(attention, feedforward, d_context=memory, dropout=config.dropout)
     block = block.replace(drop_path=config.drop_path)
-    # The head normalises each layer of the decoder by itself.
+    # The head normalizes each layer of the decoder by itself.
     return Stack(StackConfig.repeat(block, n_layers, None if cross else NormConfig()), config.d_model)
 
 

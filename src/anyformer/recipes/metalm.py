@@ -1,7 +1,7 @@
 """MetaLM (Hao et al. 2022), a language model with encoders docked to it: as GPT-2, except that encoders of any
-modality are docked to it. What an encoder makes of a picture or a sound stands among the words, each vector projected
+modality are docked to it. What an encoder makes of an image or a sound stands among the words, each vector projected
 to their width at a place that a token keeps free; such a run, and a question if the caller says so, is seen both ways,
-and everything after it is causal. Pictures and words may take turns.
+and everything after it is causal. Images and words may take turns.
 
 Published: MetaLM 82.2 CIDEr on COCO's captions without having seen any (table 9 of the paper).
 """
@@ -81,7 +81,7 @@ def _one(encoder: ViTConfig, decoder: GPT2Config) -> MetaLMConfig:
 
 SIZES = {
     "metalm-tiny": _one(VIT_SIZES["vit-tiny"], GPT2_SIZES["gpt2-tiny"].replace(d_model=48)),
-    # A few thousand pictures of 160 x 160.
+    # A few thousand images of 160 x 160.
     "metalm-small": _one(
         ViTConfig(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(160, 160), dropout=0.1),
         GPT2Config(n_layers=4, d_model=256, n_heads=4, vocab_size=8000, max_length=256),

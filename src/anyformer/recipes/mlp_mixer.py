@@ -2,7 +2,7 @@
 takes the place of attention. Any two places are one layer apart, but the weights belong to places and not to words, and
 to one length: a longer text cannot be read at all. Its matrices are triangular, so that no word sees the future.
 
-Published: the paper is about pictures (87.94% on ImageNet with JFT-300M); on text it serves for comparison.
+Published: the paper is about images (87.94% on ImageNet with JFT-300M); on text it serves for comparison.
 """
 
 from __future__ import annotations

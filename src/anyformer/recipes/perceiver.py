@@ -1,6 +1,6 @@
 """Perceiver IO (Jaegle et al. 2021): a few learned latents attend to any number of inputs, then to themselves, layer
 after layer; learned queries read the answer out of the latents. As the original decoder, except that the queries are
-learned and nothing is causal, both sides of the cross-attention are normalised first, and widths differ everywhere.
+learned and nothing is causal, both sides of the cross-attention are normalized first, and widths differ everywhere.
 
 Published: language 81.0 average on GLUE from raw bytes; learned positions 72.7% on ImageNet (tables 1 and 5).
 """
@@ -254,7 +254,7 @@ SIZES = {
     "perceiver-set": _SMALL.replace(head="classify-set"),
 }
 
-# It knows nothing of neighbours and learns slowly at first: about thirty rounds, with little done to the pictures.
+# It knows nothing of neighbors and learns slowly at first: about thirty rounds, with little done to the images.
 TRAINING: dict[str, dict[str, Any]] = {
     "perceiver-cifar": {
         "train.batch_size": 256,

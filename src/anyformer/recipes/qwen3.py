@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al. 2025): as Qwen2, except that queries and keys are normalised instead of having biases, and that
+"""Qwen3 (Yang et al. 2025): as Qwen2, except that queries and keys are normalized instead of having biases, and that
 heads are 128 wide whatever the model's width.
 
 Published: 0.6B base 52.8% on MMLU, 8B base 76.9% (the paper's tables of base models).

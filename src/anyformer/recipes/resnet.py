@@ -1,5 +1,5 @@
 """Residual network (He et al. 2016): not a transformer, and here as the one that vision transformers are measured
-against. As the backbone of DETR, except that batch norm learns, and the mean over the picture is classified.
+against. As the backbone of DETR, except that batch norm learns, and the mean over the image is classified.
 
 Published: 18 30.2%, 34 26.7%, 50 23.9%, 101 22.6%, 152 22.2% top-1 error on ImageNet, ten crops (table 4 of the
 paper, 50 and deeper table 3).
@@ -21,7 +21,7 @@ from anyformer.registry import Family, register
 @dataclass(frozen=True, kw_only=True)
 class ResNetClassifierConfig(Settings):
     backbone: ResNetConfig = ResNetConfig(norm="batch")
-    image_size: tuple[int, ...] = (224, 224)  # of the pictures that it is trained on; it takes any
+    image_size: tuple[int, ...] = (224, 224)  # of the images that it is trained on; it takes any
     head: Literal["classify"] = "classify"
     n_labels: int = 1000
     problem: Problem | None = None
@@ -55,7 +55,7 @@ def _size(depths: tuple[int, ...], kind: Literal["basic", "bottleneck"] = "bottl
 
 
 def _small(d_stem: int, widths: tuple[int, ...], depths: tuple[int, ...]) -> ResNetClassifierConfig:
-    """For pictures of 32 x 32, as in the paper's section 4.2."""
+    """For images of 32 x 32, as in the paper's section 4.2."""
     backbone = ResNetConfig(block="basic", d_stem=d_stem, widths=widths, depths=depths, stem="small", norm="batch")
     return ResNetClassifierConfig(backbone=backbone, image_size=(32, 32), n_labels=10)
 

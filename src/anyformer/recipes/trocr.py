@@ -1,5 +1,5 @@
 """Decoder of TrOCR (Li et al. 2021): as the decoder of BART, except that it is a model of its own and may attend to
-vectors of another width. Behind a ViT or DeiT (`vision_encoder_decoder`) it reads text from pictures of lines.
+vectors of another width. Behind a ViT or DeiT (`vision_encoder_decoder`) it reads text from images of lines.
 
 Published: the base model, a BEiT of 384 x 384 with twelve such layers, has a character error rate of 3.42% on IAM's
 handwriting and an F1 of 96.34 on SROIE's receipts (tables 3 and 5 of the paper).

@@ -34,7 +34,7 @@ def build(config: VisionEncoderDecoderConfig) -> Model:
     model = encoder_decoder.build(config, "vision-encoder-decoder")
     encoder = model.stages["encoder"]
     if not isinstance(encoder, Stage) or "pixel_values" not in encoder.inputs.names:
-        raise ConfigError(f"the encoder must read pictures; {config.encoder['family']} does not.")
+        raise ConfigError(f"the encoder must read images; {config.encoder['family']} does not.")
     return model
 
 
@@ -89,7 +89,7 @@ RECIPES = {
     "trocr-large": _reader(
         _LARGE_PICTURES.replace(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096), TrOCRConfig(d_context=1024), 2, 2
     ),
-    # A few thousand pictures of 160 x 160 and their captions.
+    # A few thousand images of 160 x 160 and their captions.
     "vit-transformer-small": _pair(
         ViTConfig(n_layers=6, d_model=256, n_heads=4, d_hidden=1024, image_size=(160, 160), dropout=0.1),
         GPT2Config(n_layers=3, d_model=256, n_heads=4, vocab_size=10_000, max_length=128),

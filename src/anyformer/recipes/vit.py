@@ -1,5 +1,5 @@
-"""Vision Transformer (Dosovitskiy et al. 2021): as BERT's encoder, except that the tokens are patches of a picture
-behind a class token, norms come before the sublayers and once at the end, and nothing is normalised at the bottom.
+"""Vision Transformer (Dosovitskiy et al. 2021): as BERT's encoder, except that the tokens are patches of an image
+behind a class token, norms come before the sublayers and once at the end, and nothing is normalized at the bottom.
 
 Published: B/16 77.9% on ImageNet from scratch, 84.0% after ImageNet-21k (tables 5 and 6 of the paper).
 """
@@ -140,7 +140,7 @@ def _size(n_layers: int, d_model: int, n_heads: int, patch: int = 16) -> ViTConf
     )
 
 
-# For pictures of 32 x 32: ViT-Lite-7/4 of Hassani et al. 2021, which reach 91.4% on CIFAR-10 with it in 200 epochs.
+# For images of 32 x 32: ViT-Lite-7/4 of Hassani et al. 2021, which reach 91.4% on CIFAR-10 with it in 200 epochs.
 LITE = ViTConfig(
     n_layers=7,
     d_model=256,
@@ -155,7 +155,7 @@ LITE = ViTConfig(
     n_labels=10,
 )
 
-# Deeper, with more and narrower heads, it learns more from so few pictures (Lee et al. 2021: nine layers of 192, heads
+# Deeper, with more and narrower heads, it learns more from so few images (Lee et al. 2021: nine layers of 192, heads
 # of 16), and by Muon in fewer steps than by AdamW (docs/LOG.md).
 CIFAR = LITE.replace(n_layers=9, d_model=192, n_heads=12, d_hidden=704)
 

@@ -1,4 +1,4 @@
-"""ViTPose (Xu et al. 2022): as ViT, except that there is no class token, the picture is of one person, cut with a
+"""ViTPose (Xu et al. 2022): as ViT, except that there is no class token, the image is of one person, cut with a
 margin of two pixels, and a small decoder turns the grid of tokens into a heat map for each joint.
 
 Published: S 73.8, B 75.8, L 78.3, H 79.1 AP on COCO's keypoints (table 9 of the paper).
@@ -26,7 +26,7 @@ from anyformer.recipes.common import (
 )
 from anyformer.registry import Family, register
 
-MARGIN = 2  # pixels around the picture
+MARGIN = 2  # pixels around the image
 
 
 @dataclass(frozen=True, kw_only=True)

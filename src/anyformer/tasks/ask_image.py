@@ -1,4 +1,4 @@
-"""An answer to a question about a picture, from a language model to which an encoder is docked (MetaLM).
+"""An answer to a question about an image, from a language model to which an encoder is docked (MetaLM).
 
 ask = af.task("ask-image", "folder")
 print(ask("beach.jpg", question="what is the dog doing?"))
@@ -35,19 +35,19 @@ from anyformer.tasks.text import as_list, pad_labels, token_loss
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 
-PLACE = "<picture>"  # the token that keeps a place for one vector of a picture
+PLACE = "<picture>"  # the token that keeps a place for one vector of an image
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskOptions(ImageTextOptions):
-    question: str = "what is in the picture?"  # where the data or the caller has none
+    question: str = "what is in the image?"  # where the data or the caller has none
     augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, color_jitter=0.3)
 
 
 class AskImage(PictureTextTask):
     name = "ask-image"
     fills = MappingProxyType({"input_ids": 0, "attention_mask": 0, "labels": IGNORED, "both_ways": 0})
-    about = "an answer to a question about a picture"
+    about = "an answer to a question about an image"
     columns = (
         Column("image"),
         Column("answers", ("answer", "captions", "caption", "text", "response")),
@@ -59,7 +59,7 @@ class AskImage(PictureTextTask):
     kind = "bpe"
     metric = "loss"
     larger_is_better = False
-    wanted = "a language model with an encoder of pictures docked to it, such as metalm-small"
+    wanted = "a language model with an encoder of images docked to it, such as metalm-small"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -68,7 +68,7 @@ class AskImage(PictureTextTask):
 
     @property
     def longest(self) -> int | None:
-        return None  # pictures stand among the words
+        return None  # images stand among the words
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -76,7 +76,7 @@ class AskImage(PictureTextTask):
 
     @classmethod
     def read(cls, paths: Any, data: Any = DEFAULT_SETUP.data) -> Rows:
-        """Without questions, a picture named on several lines has several answers to the usual one."""
+        """Without questions, an image named on several lines has several answers to the usual one."""
         rows = super().read(paths, data)
         return rows if "question" in rows.columns else group_by_image(rows, "answers")
 
@@ -100,14 +100,14 @@ class AskImage(PictureTextTask):
         filled: Any = super().fill(config, tokenizer)
         token = tokenizer.engine.token_to_id(PLACE)
         if token is None:
-            raise InputError(f"The tokenizer has no {PLACE}, which keeps the places of pictures.")
+            raise InputError(f"The tokenizer has no {PLACE}, which keeps the places of images.")
         return filled.replace(encoders={name: {**one, "token": token} for name, one in filled.encoders.items()})
 
     # Rows to loss: places, question, answer.
 
     @property
     def width(self) -> int:
-        """Places that one picture takes."""
+        """Places that one image takes."""
         sizes = (self.dock["encoder"][name] for name in ("image_size", "patch_size"))
         rows, columns = (side // patch for side, patch in zip(*sizes, strict=True))
         return int(rows * columns) + 1
@@ -144,7 +144,7 @@ class AskImage(PictureTextTask):
     # Figures and answers.
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
-        """The loss, with the right pictures and with each other's; and how good answers are beside the references."""
+        """The loss, with the right images and with each other's; and how good answers are beside the references."""
         total, other, said, wanted = Total(), Total(), [], []
         with answering(self.model):
             for numbers, batch in self.batches_of(self.prepared(rows), progress=progress):
@@ -160,7 +160,7 @@ class AskImage(PictureTextTask):
         return {**figures, **scores, **self.skipped()}
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """A picture, a pair of it and a question, or "FILE|question"; `question` holds for all that bring none."""
+        """An image, a pair of it and a question, or "FILE|question"; `question` holds for all that bring none."""
         things, alone = as_list(thing)
         question = options.pop("question", None)
         pairs = [split(one, question) for one in things]
@@ -192,7 +192,7 @@ class AskImage(PictureTextTask):
         return {**{name: usual[name] for name in names}, "suppress_tokens": [self.place]}
 
     def regions(self, batch: Batch, ids: list[int]) -> Tensor | None:
-        """The answer's tokens look back at the places of the picture."""
+        """The answer's tokens look back at the places of the image."""
         if not ids:
             return None
         asked = self.asked(None)
@@ -205,13 +205,13 @@ class AskImage(PictureTextTask):
 
 
 def image_encoder_of(config: Settings) -> dict[str, Any]:
-    """What is docked to a language model and reads pictures; empty where nothing does."""
+    """What is docked to a language model and reads images; empty where nothing does."""
     projectors: Mapping[str, Any] = getattr(config, "encoders", {})
     return next((one for one in projectors.values() if "image_size" in one["encoder"]), {})
 
 
 def split(inputs: Any, question: str | None) -> tuple[ImageFile, str | None]:
-    """ "beach.jpg|who is there?" -> the picture and the question"""
+    """ "beach.jpg|who is there?" -> the image and the question"""
     if isinstance(inputs, Mapping) and "image" in inputs:
         return ImageFile.of(inputs["image"]), inputs.get("question", question)
     if isinstance(inputs, tuple) and len(inputs) == 2:

@@ -110,7 +110,7 @@ class Task:
     # batch is such rows, whole rows may be appended too.
     fills: Mapping[str, int] = MappingProxyType({})
     contrastive: bool = False  # whether rows of a batch are one another's negatives
-    cached: ClassVar[bool] = True  # whether examples are kept; pictures are decoded when they are asked for
+    cached: ClassVar[bool] = True  # whether examples are kept; images are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box
     slots: Tensor | None = None  # where they did in the rows evaluated last: [rows, queries, 4], as DETR's pred_boxes
@@ -226,8 +226,8 @@ class Task:
         raise NotImplementedError
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
-        """What is left to do on the model's device: pictures are augmented, by draws from `generator`, a generator of
-        that device, and normalised. None: nothing is drawn, for evaluation."""
+        """What is left to do on the model's device: images are augmented, by draws from `generator`, a generator of
+        that device, and normalized. None: nothing is drawn, for evaluation."""
         return batch
 
     def carry(self, rows: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A sentence about a picture.
+"""A sentence about an image.
 
 caption = af.task("caption", "folder")
 print(caption("beach.jpg"))             # two dogs run on the beach
@@ -35,15 +35,15 @@ class CaptionOptions(ImageTextOptions):
 class Caption(PictureTextTask):
     name = "caption"
     fills = MappingProxyType({"labels": IGNORED, "decoder_attention_mask": 0})
-    about = "a sentence about a picture"
+    about = "a sentence about an image"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = CaptionOptions
     settings: CaptionOptions
     kind = "word"
     metric = "cider"
-    wanted = "a model that reads pictures and writes, such as show-attend-tell-small or vit-transformer-small"
+    wanted = "a model that reads images and writes, such as show-attend-tell-small or vit-transformer-small"
 
-    commonest: str = ""  # the caption that most training pictures have: what a model must beat
+    commonest: str = ""  # the caption that most training images have: what a model must beat
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -51,7 +51,7 @@ class Caption(PictureTextTask):
 
     @classmethod
     def read(cls, paths: Any, data: Any = DEFAULT_SETUP.data) -> Rows:
-        """A picture named on several lines has several captions."""
+        """An image named on several lines has several captions."""
         return group_by_image(super().read(paths, data), "captions")
 
     @classmethod
@@ -84,7 +84,7 @@ class Caption(PictureTextTask):
     # Figures.
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
-        """The field's figures; those of the same captions each beside another picture's references; and those of the
+        """The field's figures; those of the same captions each beside another image's references; and those of the
         commonest training caption for all."""
         total, said, wanted = Total(), [], []
         with answering(self.model):
@@ -101,7 +101,7 @@ class Caption(PictureTextTask):
 
 
 def is_captioner(config: Settings) -> bool:
-    """Families that read a picture and write: the captioners, GIT, and an encoder-decoder whose encoder sees."""
+    """Families that read an image and write: the captioners, GIT, and an encoder-decoder whose encoder sees."""
     encoder = getattr(config, "encoder", None)
     if isinstance(encoder, Mapping):
         return "image_size" in registry.family(encoder["family"]).config.field_names()

@@ -1,8 +1,8 @@
-"""A class for a picture.
+"""A class for an image.
 
 classify = af.task("classify-image", "folder")
 print(classify("cat.jpg"))              # cat (0.93)
-classify("cat.jpg").draw()              # the picture, with what the class token looked at
+classify("cat.jpg").draw()              # the image, with what the class token looked at
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADS = ("distill", "classify", "classify-image")
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """A class and its chance; `scores` has those of all. `draw` gives the picture with what the model looked at."""
+    """A class and its chance; `scores` has those of all. `draw` gives the image with what the model looked at."""
 
     label: str
     score: float
@@ -60,13 +60,13 @@ class ClassifyImageOptions(DistillOptions):
 
 class ClassifyImage(PictureTask):
     name = "classify-image"
-    about = "a class for a picture"
+    about = "a class for an image"
     columns = (Column("image"), Column("label", ("labels", "class", "category", "target", "y")))
     options_class = ClassifyImageOptions
     settings: ClassifyImageOptions
     metric = "accuracy"
     steady = True
-    wanted = "an encoder of pictures that can have a head for classes"
+    wanted = "an encoder of images that can have a head for classes"
 
     @classmethod
     def find_labels(cls, rows: Rows, options: ClassifyImageOptions, setup: TaskSetup) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class ClassifyImage(PictureTask):
     # Rows to loss.
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
-        """While the model learns, with what the teacher says of the pictures as they are by then."""
+        """While the model learns, with what the teacher says of the images as they are by then."""
         made = super().ready(batch, generator)
         if self.teacher is None or generator is None:
             return made
@@ -117,7 +117,7 @@ class ClassifyImage(PictureTask):
         return {"labels": torch.tensor([one["labels"] for one in examples])} if "labels" in examples[0] else {}
 
     def loss(self, batch: Batch) -> Loss:
-        """Where two pictures were mixed, each of their labels counts by its share."""
+        """Where two images were mixed, each of their labels counts by its share."""
         out = self.model(pixel_values=batch["pixel_values"])
         logits = out.logits if self.teacher is None or out.cls_logits is None else out.cls_logits
         total, count = token_loss(logits, batch["labels"], self.smoothing)
@@ -166,7 +166,7 @@ class ClassifyImage(PictureTask):
         return ImageLabel(self.labels[best], float(scores[best]), every, lambda: self.draw(picture))
 
     def draw(self, picture: ImageFile) -> Any:
-        """The picture, and beside it what the class token attends to: in the last layer, and through all of them."""
+        """The image, and beside it what the class token attends to: in the last layer, and through all of them."""
         image = draw.shrink(picture.open())
         with answering(self.model):
             batch, _ = self.look_at([picture])
@@ -181,7 +181,7 @@ class ClassifyImage(PictureTask):
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
         """As ViT-Lite (Hassani et al. 2021): 200 epochs from nothing, ten where something was learned before. Small
-        models are short of steps before they are short of pictures, so that few pictures come in small batches."""
+        models are short of steps before they are short of images, so that few images come in small batches."""
         size = 256 if rows > 20_000 else 128 if rows > 2000 else 32
         epochs, lr = (200, 1e-3 if size == 256 else 5e-4) if fresh else (10, 5e-5)
         advice = schedule_for(

@@ -186,7 +186,7 @@ class ClassifyPair(ClassifyText):
 
     def scores(self, batch: Batch) -> Tensor:
         """[rows, choices], of choices that a row does not have -inf. Of pairs that are read either way, the logarithms
-        of the mean chances."""
+        of the mean probabilities."""
         if not self.chooses:
             return self._both_ways(batch) if self.settings.symmetric else super().scores(batch)
         given = {name: value for name, value in batch.items() if name not in ("labels", "choices")}

@@ -111,7 +111,7 @@ class ClassifyText(TextTask):
             self.settings = self.settings.replace(problem=problem_of(self.model))
         self.number = self.settings.problem == "regression"
         if self.settings.r_drop and self.settings.problem != "classification":
-            raise InputError("task.r_drop compares the chances of classes; this model has none.")
+            raise InputError("task.r_drop compares the probabilities of classes; this model has none.")
         self.index = {label: i for i, label in enumerate(self.labels)}
         auto = "spearman" if self.number else "accuracy"
         self.metric = auto if self.settings.metric == "auto" else self.settings.metric

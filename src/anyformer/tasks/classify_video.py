@@ -45,7 +45,7 @@ class ClassifyVideoOptions(Options):
 
 @dataclass(frozen=True)
 class ClipReader:
-    """So many frames of a clip, each as a picture is prepared, one after another."""
+    """So many frames of a clip, each as an image is prepared, one after another."""
 
     processor: ImageProcessor
     n_frames: int

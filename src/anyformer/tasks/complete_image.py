@@ -1,15 +1,15 @@
-"""The rest of a picture of which the upper part is given, written pixel by pixel.
+"""The rest of an image of which the upper part is given, written pixel by pixel.
 
 complete = af.task("complete-image", "folder")
 answer = complete("cat.png", num_samples=4, temperature=0.9)
 answer.images                         # 8-bit arrays [rows, columns, channels]
-answer.draw().save("completions.png")   # what was given, the completions, the picture itself
-complete("a frog")                      # where the model reads a text first: pictures of it
-complete(("a frog", "frog.png"))        # and completions by text and picture
+answer.draw().save("completions.png")   # what was given, the completions, the image itself
+complete("a frog")                      # where the model reads a text first: images of it
+complete(("a frog", "frog.png"))        # and completions by text and image
 
-It learns from pictures without labels, or, where the model reads a text first, from pictures with one. The figure is in
+It learns from images without labels, or, where the model reads a text first, from images with one. The figure is in
 bits: of a value of one channel where the model writes the intensities themselves (bits per dimension, as papers have
-it), else of the code of a pixel, whose colour was rounded to a palette's; the two cannot be compared. Nor can pictures
+it), else of the code of a pixel, whose color was rounded to a palette's; the two cannot be compared. Nor can images
 that went through JPEG with those that did not: they hold fewer bits.
 """
 
@@ -48,7 +48,7 @@ from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source,
 from anyformer.tasks.picture import ImageOptions, PictureTask
 from anyformer.tasks.text import as_list, token_loss
 
-SEEN = 2000  # pictures whose colours a palette is made of
+SEEN = 2000  # images whose colors a palette is made of
 PIXELS = 200_000  # and how many pixels of them
 GREY = 128  # what is not given, in the drawing
 AT_ONCE = 2**16  # tokens that are evaluated at once
@@ -66,13 +66,13 @@ class Completion:
     given: Pixels = field(repr=False)
     original: Pixels = field(repr=False)
     rows: tuple[int, int]
-    bits: float | None  # None: there was no picture, only a text
+    bits: float | None  # None: there was no image, only a text
     metric_name: str
 
     def __str__(self) -> str:
         n = len(self.images)
         if self.bits is None:
-            return f"{self.name}: {n} picture{'s' * (n > 1)}"
+            return f"{self.name}: {n} image{'s' * (n > 1)}"
         said = f"{n} completion{'s' * (n > 1)}, {self.rows[0]} of {self.rows[1]} rows given"
         return f"{self.name}: {said}; the rest as it was takes {self.bits:.2f} {self.metric_name.replace('_', ' ')}"
 
@@ -87,8 +87,8 @@ class Completion:
 @dataclass(frozen=True, kw_only=True)
 class CompleteImageOptions(ImageOptions):
     augment: Augmentation = Augmentation(flip=0.5)
-    prompt_fraction: float = 0.5  # the share of a picture's rows that is given
-    num_samples: int = 4  # completions of each picture
+    prompt_fraction: float = 0.5  # the share of an image's rows that is given
+    num_samples: int = 4  # completions of each image
     temperature: float = 1.0
     top_k: int = 0  # 0: among all
     top_p: float = 1.0
@@ -103,7 +103,7 @@ class CompleteImageOptions(ImageOptions):
 
 class CompleteImage(PictureTask):
     name = "complete-image"
-    about = "the rest of a picture, pixel by pixel"
+    about = "the rest of an image, pixel by pixel"
     columns = (Column("image"), Column("text", ("caption", "captions", "sentence", "label", "class"), optional=True))
     label_column = ""  # a text is read, not told
     options_class = CompleteImageOptions
@@ -117,7 +117,7 @@ class CompleteImage(PictureTask):
         super().__init__(model, processor, options, **more)
         self.codes = codes_of(model)
         if isinstance(self.codes, ColorPalette) and {*(processor.mean or ()), *(processor.std or ())} != {0.5}:
-            raise ConfigError(f"{FILE}: colours are compared from -1 to 1; image_mean and image_std must be 0.5.")
+            raise ConfigError(f"{FILE}: colors are compared from -1 to 1; image_mean and image_std must be 0.5.")
         self.metric = self.codes.metric_name
         config = model.config
         self.words, self.text_length = (
@@ -146,17 +146,15 @@ class CompleteImage(PictureTask):
 
     @classmethod
     def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
-        """Pictures of the model's own size; without a palette of its own, a model of colours gets one of the data's."""
+        """Images of the model's own size; without a palette of its own, a model of colors gets one of the data's."""
         size = size_of(model.config)
         if data.image_size is not None and (data.image_size, data.image_size) != size:
-            raise ConfigError(
-                f"The model writes pictures of {size[0]} x {size[1]}; data.image_size cannot change that."
-            )
+            raise ConfigError(f"The model writes images of {size[0]} x {size[1]}; data.image_size cannot change that.")
         channels = model.config.n_channels if isinstance(model.config, ImageTransformerConfig) else 3
         processor = ImageProcessor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
         if not isinstance(model.config, ImageTransformerConfig):
             if rows is None:
-                raise ConfigError(f"The folder has no {FILE}, which says what colours the model's words stand for.")
+                raise ConfigError(f"The folder has no {FILE}, which says what colors the model's words stand for.")
             palette = ColorPalette.fit(_some_pixels(rows, processor), n_colors(model.config), size)
             model.origin.files[FILE] = palette.write(processor.write())
         return processor
@@ -189,7 +187,7 @@ class CompleteImage(PictureTask):
         return {"ids": torch.cat([before, tokens[:, :-1] + self.words], dim=1), "labels": tokens}
 
     def scores(self, batch: Batch) -> Tensor:
-        """Of every token of the pictures; words are not among what can be said there."""
+        """Of every token of the images; words are not among what can be said there."""
         logits: Tensor = self.model(input_ids=batch["ids"]).logits
         return logits[:, -self.codes.length :, self.words :]
 
@@ -199,7 +197,7 @@ class CompleteImage(PictureTask):
     def batches_of(
         self, examples: Examples, settings: BatchConfig | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[Index, Batch]]:
-        """As many pictures as their tokens allow: a small one is thousands."""
+        """As many images as their tokens allow: a small one is thousands."""
         few = BatchConfig(rows=max(AT_ONCE // self.codes.length, 1))
         return super().batches_of(examples, settings or few, progress)
 
@@ -213,7 +211,7 @@ class CompleteImage(PictureTask):
     # Answers.
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """A picture; or, where the model reads a text first, a text, or a text and a picture."""
+        """An image; or, where the model reads a text first, a text, or a text and an image."""
         if not self.text_length:
             return super().__call__(thing, **options)
         things, alone = as_list(thing)
@@ -241,13 +239,13 @@ class CompleteImage(PictureTask):
         ]
 
     def _bits(self, batch: Batch, n: int) -> list[float]:
-        """Of each token after the first `n`, on average, for each picture."""
+        """Of each token after the first `n`, on average, for each image."""
         logs = torch.log_softmax(self.scores(batch)[:, n:].float(), dim=-1)
         said = logs.gather(2, batch["labels"][:, n:, None])
         return [float(one) for one in -said.mean(dim=(1, 2)) / math.log(2)]
 
     def _write(self, batch: Batch, n: int, chosen: CompleteImageOptions) -> Tensor:
-        """[pictures, samples, length]. Each row draws from dice of its own, so that neighbours do not change it."""
+        """[images, samples, length]. Each row draws from dice of its own, so that neighbors do not change it."""
         many, before = chosen.num_samples, self.text_length or 1
         made = self.model.generate(
             input_ids=batch["ids"][:, : before + n].repeat_interleave(many, dim=0),
@@ -273,7 +271,7 @@ class CompleteImage(PictureTask):
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
-        # Thousands of tokens a picture: few pictures make a step, and few rounds take long.
+        # Thousands of tokens an image: few images make a step, and few rounds take long.
         size = 16 if rows >= 1000 else 8
         steps = max(min(4000, 40 * rows // size), 50)
         return {
@@ -291,7 +289,7 @@ class CompleteImage(PictureTask):
 
 
 def size_of(config: Settings) -> tuple[int, int]:
-    """Rows and columns of the pictures that a model writes; a model that knows only how many pixels: a square."""
+    """Rows and columns of the images that a model writes; a model that knows only how many pixels: a square."""
     if isinstance(config, (ImageTransformerConfig, DalleConfig)):
         return config.image_size[0], config.image_size[1]
     assert isinstance(config, ImageGPTConfig)
@@ -302,7 +300,7 @@ def size_of(config: Settings) -> tuple[int, int]:
 
 
 def n_colors(config: Settings) -> int:
-    """How many colours a model's words stand for."""
+    """How many colors a model's words stand for."""
     if isinstance(config, DalleConfig):
         return config.n_codes
     assert isinstance(config, ImageGPTConfig)
@@ -310,7 +308,7 @@ def n_colors(config: Settings) -> int:
 
 
 def _text_and_picture(inputs: Any) -> tuple[str, ImageFile | None]:
-    """What is handed in: a text, the name of a picture's file, or both."""
+    """What is handed in: a text, the name of an image's file, or both."""
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return str(inputs[0]), ImageFile.of(inputs[1])
     if isinstance(inputs, str) and not (is_image(inputs) or Path(inputs).is_file()):
@@ -331,14 +329,14 @@ def codes_of(model: Model) -> ImageTokenizer:
 
 
 def _some_pixels(rows: Rows, processor: ImageProcessor) -> Tensor:
-    """Pixels [n, 3] of some of the pictures, evenly."""
+    """Pixels [n, 3] of some of the images, evenly."""
     every = max(len(rows) // SEEN, 1)
     placed = []
     for i in range(0, len(rows), every):
         with suppress(ImageError):  # training skips it and says so
             placed.append(processor.resize(rows[i]["image"].open(processor.mode))[0])
     if not placed:
-        raise ImageError(f"None of the pictures of {rows.path} that were tried can be opened.")
+        raise ImageError(f"None of the images of {rows.path} that were tried can be opened.")
     pixels = torch.from_numpy(np.stack(placed)).permute(0, 2, 3, 1).reshape(-1, 3)
     return pixels[:: max(len(pixels) // PIXELS, 1)]
 

@@ -1,4 +1,4 @@
-"""Tasks whose rows are opened when they are needed: pictures, sounds, clips and sets stay files until a batch wants
+"""Tasks whose rows are opened when they are needed: images, sounds, clips and sets stay files until a batch wants
 them, and nothing is kept."""
 
 from __future__ import annotations

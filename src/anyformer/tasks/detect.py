@@ -2,7 +2,7 @@
 
 detect = af.task("detect", "folder")
 print(detect("street.jpg"))             # a line for each thing: car 0.97 at 12, 40, 210, 160
-detect("street.jpg").draw()             # the picture with the boxes on it
+detect("street.jpg").draw()             # the image with the boxes on it
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMED = 5  # boxes that are told of one by one when they are left out
 
 @dataclass(frozen=True)
 class Detection:
-    """`box` is left, top, right, bottom in pixels of the picture; `slot` the query that found it."""
+    """`box` is left, top, right, bottom in pixels of the image; `slot` the query that found it."""
 
     label: str
     score: float
@@ -59,7 +59,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Detections(Sequence[Detection]):
-    """What is in a picture, the surest first; `draw` gives the picture with the boxes on it."""
+    """What is in an image, the surest first; `draw` gives the image with the boxes on it."""
 
     items: tuple[Detection, ...]
     draw: Callable[[], Any] = field(repr=False, compare=False)
@@ -167,7 +167,7 @@ class Detect(PictureTask):
         return found
 
     def _check(self, row: Row, size: tuple[int, int]) -> tuple[Any, Any]:
-        """Boxes cut to the picture, and which of them there are; others are told of."""
+        """Boxes cut to the image, and which of them there are; others are told of."""
         boxes = np.asarray(row["boxes"], dtype=np.float32).reshape(-1, 4)
         if len(boxes) != len(row["classes"]):
             raise InputError(f"{row['image'].name} has {len(boxes)} boxes and {len(row['classes'])} classes.")
@@ -183,10 +183,10 @@ class Detect(PictureTask):
             sides = ", ".join(f"{side:g}" for side in box)
             more = " Others are counted only." if self._left_out == NAMED else ""
             what = f"{sides} of {name}, which has {size[1]} x {size[0]} pixels"
-            print(f"Left out a box that is empty or outside its picture: {what}.{more}", file=sys.stderr, flush=True)
+            print(f"Left out a box that is empty or outside its image: {what}.{more}", file=sys.stderr, flush=True)
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
-        """Pictures of one size are not padded, so nothing need be masked."""
+        """Images of one size are not padded, so nothing need be masked."""
         batch = super().collate(examples, generator)
         if "sizes" in batch and bool((batch["sizes"] == torch.tensor(batch["pixels"].shape[-2:])).all()):
             del batch["sizes"]
@@ -205,7 +205,7 @@ class Detect(PictureTask):
         return batch
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
-        """Boxes end as centres and sizes in shares of the picture, its padding left aside."""
+        """Boxes end as centers and sizes in shares of the image, its padding left aside."""
         made = super().ready(batch, generator)
         if "boxes" in made:
             edges = batch["sizes"] if "sizes" in batch else torch.tensor([made["pixel_values"].shape[-2:]])

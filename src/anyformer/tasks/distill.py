@@ -1,5 +1,5 @@
-"""What a teacher says as something to learn: hard, its best class as a second label, or soft, all of its chances
-(Hinton et al. 2015; for pictures Touvron et al. 2021, section 3).
+"""What a teacher says as something to learn: hard, its best class as a second label, or soft, all of its probabilities
+(Hinton et al. 2015; for images Touvron et al. 2021, section 3).
 
 A student with a token of its own for it (DeiT) answers the teacher with that token and the labels with the other; any
 other student answers both with one head.
@@ -29,9 +29,9 @@ WEIGHTS = {"hard": 0.5, "soft": 0.1}  # the teacher's part of the loss, as DeiT 
 @dataclass(frozen=True, kw_only=True)
 class DistillOptions(ImageOptions):
     teacher: str = ""  # the folder of a trained classifier to learn from; none: labels alone
-    distill: Literal["hard", "soft"] = "hard"  # its best class, or all of its chances
+    distill: Literal["hard", "soft"] = "hard"  # its best class, or all of its probabilities
     distill_weight: float | None = None  # the teacher's part of the loss; None: 0.5 for hard, 0.1 for soft
-    temperature: float = 3.0  # of soft: how much the chances are evened out
+    temperature: float = 3.0  # of soft: how much the probabilities are evened out
 
     def check(self) -> None:
         share = self.distill_weight

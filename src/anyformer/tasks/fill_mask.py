@@ -35,7 +35,7 @@ from anyformer.tasks.text import TEXT_PAD_VALUES, as_list, softmax_scores, text_
 
 @dataclass(frozen=True)
 class FilledText:
-    """The text with the likeliest word in each gap; `choices` has the best words of each, with their chances."""
+    """The text with the most probable word in each gap. `choices` has the best words of each, with probabilities."""
 
     text: str
     choices: tuple[tuple[tuple[str, float], ...], ...]

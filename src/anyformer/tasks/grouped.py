@@ -1,4 +1,4 @@
-"""Rows that say several things of one picture, put together."""
+"""Rows that say several things of one image, put together."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from anyformer.data.tables.formats import Row
 
 
 def group_by_image(rows: Rows, column: str) -> Rows:
-    """One row a picture, with all that its rows say in `column`, as a list; rows stay as they are where none shares a
-    picture with another."""
+    """One row an image, with all that its rows say in `column`, as a list; rows stay as they are where none shares a
+    image with another."""
     places: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         places.setdefault(row["image"].name, []).append(i)

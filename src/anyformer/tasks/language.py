@@ -1,4 +1,4 @@
-"""Language modelling: the training side of `generate`. Say the next token, over windows of a text in characters, bytes
+"""Language modeling: the training side of `generate`. Say the next token, over windows of a text in characters, bytes
 or pieces.
 """
 

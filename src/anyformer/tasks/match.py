@@ -1,7 +1,7 @@
-"""Pictures and texts that belong together (CLIP).
+"""Images and texts that belong together (CLIP).
 
 match = af.task("match", "folder")
-match("beach.jpg", texts=["a dog on a beach", "a red car"])   # which text fits, with chances
+match("beach.jpg", texts=["a dog on a beach", "a red car"])   # which text fits, with probabilities
 match("beach.jpg", texts=["dog", "car"], template="a photo of a {}.")
 match.vectors(pictures=["beach.jpg"]), match.vectors(texts=["a dog"])   # in the shared space
 """
@@ -42,7 +42,7 @@ RANKS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class TextMatch:
-    """The text that fits a picture best, with its chance among those given; `scores` has those of all."""
+    """The text that fits an image best, with its chance among those given; `scores` has those of all."""
 
     label: str
     score: float
@@ -56,14 +56,14 @@ class TextMatch:
 class MatchOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.5, 1.0), flip=0.5, color_jitter=0.4)
     max_target_length: int = 64  # tokens of a text
-    texts: tuple[str, ...] = ()  # what a picture is compared with, where the caller does not say
+    texts: tuple[str, ...] = ()  # what an image is compared with, where the caller does not say
     template: str = "{}"  # how each of them is written: "a photo of a {}."
 
 
 class Match(PictureTextTask):
     name = "match"
     fills = TEXT_PAD_VALUES
-    about = "pictures and texts that belong together"
+    about = "images and texts that belong together"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = MatchOptions
     settings: MatchOptions  # type: ignore[assignment]  # it writes nothing, so it has no beams
@@ -122,12 +122,12 @@ class Match(PictureTextTask):
     # Figures and answers.
 
     def vectors(self, *, pictures: Sequence[Any] | None = None, texts: Sequence[str] | None = None) -> Tensor:
-        """[n, d], each of length 1: of pictures, or of texts."""
+        """[n, d], each of length 1: of images, or of texts."""
         if (pictures is None) == (texts is None):
-            raise InputError("Give either pictures or texts.")
+            raise InputError("Give either images or texts.")
         rows = list(self._pictures(pictures) if pictures is not None else self._texts(texts or ()))
         if not rows:
-            raise InputError("There are no pictures or texts to look at.")
+            raise InputError("There are no images or texts to look at.")
         return torch.cat(rows)
 
     def _pictures(self, pictures: Sequence[Any]) -> Iterator[Tensor]:
@@ -154,7 +154,7 @@ class Match(PictureTextTask):
         return {name: value.to(self.model.device) for name, value in batch.items()}
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
-        """Of how many texts the picture is among the best 1, 5, 10; and of how many pictures one of its texts."""
+        """Of how many texts the image is among the best 1, 5, 10; and of how many images one of its texts."""
         total, seen, numbers = Total(), [], []
         with answering(self.model):
             for places, batch in self.batches_of(self.prepared(rows), progress=progress):
@@ -172,7 +172,7 @@ class Match(PictureTextTask):
         if options:
             raise InputError(f"match takes texts and template, and no {next(iter(options))}.")
         if not texts:
-            raise InputError("Say what a picture may be: anyformer run match PICTURE TEXT TEXT …, or texts=[…].")
+            raise InputError("Say what an image may be: anyformer run match PICTURE TEXT TEXT …, or texts=[…].")
         if "{}" not in template:
             raise InputError(f'The template is "{template}"; it must have {{}} where the text goes.')
         scale = self.model.heads["match"].get_parameter("scale").detach().exp().item()
@@ -195,7 +195,7 @@ def text_room(model: Model) -> int:
 
 
 def recalls(images: Tensor, texts: Tensor, owners: Tensor) -> Metrics:
-    """`owners` [texts] is the picture of each text. In percent, both ways, and their mean at 10 as `recall10`."""
+    """`owners` [texts] is the image of each text. In percent, both ways, and their mean at 10 as `recall10`."""
     likeness = texts @ images.T
     own = owners[:, None] == torch.arange(len(images))
     by_text = ranks(likeness, likeness.gather(1, owners[:, None])[:, 0], ~own)
@@ -204,7 +204,7 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor) -> Metrics:
     warn_of_nan(images, texts)
     figures: Metrics = {}
     for n in RANKS:
-        figures[f"image_recall{n}"] = 100 * float((by_text <= n).double().mean())  # a picture found by a text
+        figures[f"image_recall{n}"] = 100 * float((by_text <= n).double().mean())  # an image found by a text
         figures[f"text_recall{n}"] = 100 * float((by_picture <= n).double().mean())
     mean = (float(figures["image_recall10"]) + float(figures["text_recall10"])) / 2
     return {"recall10": mean, **figures, "chance10": 100 * min(10 / len(images), 1.0)}

@@ -1,28 +1,28 @@
-"""What tasks on pictures have in common: a processor, decoding beside the trainer, batches of pixels, augmentation on
+"""What tasks on images have in common: a processor, decoding beside the trainer, batches of pixels, augmentation on
 the device, names of labels.
 
-A new picture task is one file with a subclass of `PictureTask`, entered in `tasks/__init__.py`. `classify_image.py` is
+A new image task is one file with a subclass of `PictureTask`, entered in `tasks/__init__.py`. `classify_image.py` is
 the pattern. It says:
 
-- `columns`: the fields of a row, `Column("image")` first; rows come from `pictures.read` with `image` (a Picture) and
-  whatever the files say: label; boxes [n, 4] (left, top, right, bottom in pixels) with classes; keypoints [joints, 3];
-  mask (a Picture); captions. A field that is not declared is dropped; declare extras (id, areas) as optional. With
-  `objects = True` COCO's annotations are rows each (pose), not pictures. `rows.about` has labels, joints, bones.
+- `columns`: the fields of a row, `Column("image")` first; rows come from `pictures.read` with `image` (an Image) and
+  whatever the files say: label; boxes [n, 4] (left, top, right, bottom in pixels) with classes; keypoints [n, 3];
+  mask (an Image); captions. A field that is not declared is dropped; declare extras (id, areas) as optional. With
+  `objects = True` COCO's annotations are rows each (pose), not images. `rows.about` has labels, keypoints, bones.
 - `fits(config)`, `shape(config, labels, options)`: which recipes can do it, and the head they get; `check(model, path)`
   for loaded folders. `make_processor` where the model's own image_size is not what is wanted (DETR: `pad=True`).
 - `targets(row, placement)`: what the model should learn of a row, as numbers and arrays in the pixels that the model
-  sees: `placement.boxes(row["boxes"])`. `example` adds the picture itself as `image`, 8 bits [channels, rows, columns].
+  sees: `placement.boxes(row["boxes"])`. `example` adds the image itself as `image`, 8 bits [channels, rows, columns].
 - `collate_targets(examples)`: those as tensors. What varies in number is padded: boxes [B, most, 4] with `classes`
-  [B, most] that are IGNORED where nothing is; keypoints [B, joints, 3]; mask [B, rows, columns]. Under these names the
-  augmentation moves them along with the pixels; joints are mirrored where `swaps` says what left and right become.
+  [B, most] that are IGNORED where nothing is; keypoints [B, keypoints, 3]; mask [B, rows, columns]. Under these names
+  the augmentation moves them along with the pixels; keypoints are mirrored where `swaps` says what becomes what.
 - `describe()` and `recall(said)`: what a folder must remember beside the labels, such as bones.
-- `loss(batch)` reads `pixel_values` (and `pixel_mask` where pictures are padded) and the targets; `evaluate`;
+- `loss(batch)` reads `pixel_values` (and `pixel_mask` where images are padded) and the targets; `evaluate`;
   `answer(pictures)` gives an answer for each, which prints well and has `draw()`, a PIL image, for `run --out`.
 - `advice()`: the training settings that suit it; `options_class`: a subclass of `ImageOptions` with an
   `augment` that suits it.
 
 A batch passes three stations: `collate` (CPU, beside the trainer) stacks 8-bit `pixels`, `ready` (on the device)
-augments and normalises them to `pixel_values`, `loss` runs the model.
+augments and normalizes them to `pixel_values`, `loss` runs the model.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.text import as_list, labels_of
 
 MOST = 50_000  # labels; more than that are no classes
-SMALL = 64  # pixels of a side up to which pictures go through a model by the hundred
+SMALL = 64  # pixels of a side up to which images go through a model by the hundred
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions(Options):
-    augment: Augmentation = Augmentation()  # what happens to pictures while the model learns
+    augment: Augmentation = Augmentation()  # what happens to images while the model learns
 
 
 class PictureTask(DecodedTask):
@@ -138,7 +138,7 @@ class PictureTask(DecodedTask):
 
     @classmethod
     def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
-        """Pictures squeezed to the size that was asked for, else to the model's own, else to that of the first."""
+        """Images squeezed to the size that was asked for, else to the model's own, else to that of the first."""
         size: Any = data.image_size if data.image_size is not None else model_size(model.config)
         if size is None:
             size = 224 if rows is None else min(*first_size(rows), 224)
@@ -202,7 +202,7 @@ class PictureTask(DecodedTask):
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
-        """Of a list without names, the one column beside the pictures' is what the task wants."""
+        """Of a list without names, the one column beside the images' is what the task wants."""
         wanted = [column.name for column in cls.columns if not column.optional and column.name != "image"]
         if not chosen and len(wanted) == 1 and rows.columns in (("image", "1"), ("image", "2")):
             chosen = {wanted[0]: rows.columns[1]}
@@ -211,7 +211,7 @@ class PictureTask(DecodedTask):
     def batches_of(
         self, examples: Examples, settings: BatchConfig | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[Index, Batch]]:
-        """Small pictures go through a model by the hundred."""
+        """Small images go through a model by the hundred."""
         small = self.processor.fixed is not None and max(self.processor.fixed) <= SMALL
         return super().batches_of(examples, settings or (BatchConfig(rows=512) if small else self.batch), progress)
 
@@ -251,7 +251,7 @@ class PictureTask(DecodedTask):
     # Answers.
 
     def __call__(self, thing: Any, **options: Any) -> Any:
-        """A picture: a path, bytes, an array, a PIL image; a list of them in, a list of answers out."""
+        """An image: a path, bytes, an array, a PIL image; a list of them in, a list of answers out."""
         things, alone = as_list(thing)
         answers = self.answer([ImageFile.of(one) for one in things], **options) if things else []
         return answers[0] if alone else answers
@@ -260,7 +260,7 @@ class PictureTask(DecodedTask):
         raise NotImplementedError
 
     def look_at(self, pictures: Sequence[ImageFile]) -> tuple[Batch, list[ResizeTransform]]:
-        """Pictures as the model takes them, on its device, and where their pixels went."""
+        """Images as the model takes them, on its device, and where their pixels went."""
         placed = [self.processor.resize(picture.open(self.processor.mode)) for picture in pictures]
         stacked = self.processor.stack([pixels for pixels, _ in placed])
         batch = {name: value.to(self.model.device) for name, value in stacked.items()}
@@ -274,16 +274,16 @@ def load_model(path: Source, **where: Any) -> Model:
 
 
 def first_size(rows: Rows) -> tuple[int, int]:
-    """Width and height of the first picture that can be opened."""
+    """Width and height of the first image that can be opened."""
     for row in rows:
         with suppress(ImageError):  # training names it
             width, height = row["image"].open().size
             return width, height
-    raise DataError(f"None of the pictures of {rows.path} can be opened.")
+    raise DataError(f"None of the images of {rows.path} can be opened.")
 
 
 def takes_images(config: Settings) -> bool:
-    """One at a time: neither clips nor sounds, which have frames; what has mels beside pictures takes either."""
+    """One at a time: neither clips nor sounds, which have frames; what has mels beside images takes either."""
     names = config.field_names()
     return "image_size" in names and ("n_frames" not in names or "n_mels" in names)
 
@@ -297,7 +297,7 @@ def head_for(config: Settings, *heads: str) -> str | None:
 
 
 def other_size(config: Settings, data: DataSettings) -> int | None:
-    """The side that the user wants pictures of, of a model that is made for one size."""
+    """The side that the user wants images of, of a model that is made for one size."""
     return data.image_size if "image_size" in config.field_names() else None
 
 

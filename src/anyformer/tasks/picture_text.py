@@ -1,5 +1,5 @@
-"""What tasks on pictures and text have in common: a processor and a tokenizer, one caption of several drawn for each
-picture while a model learns, words written about pictures, and where the writer looked."""
+"""What tasks on images and text have in common: a processor and a tokenizer, one caption of several drawn for each
+image while a model learns, words written about images, and where the writer looked."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from anyformer.tokenizers.cuts import shorten
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 
-AT_ONCE = 64  # pictures that are written about together
+AT_ONCE = 64  # images that are written about together
 ACROSS = 5  # words in a row of a drawing
 
 
 @dataclass(frozen=True)
 class ImageText:
-    """What was written about a picture. `draw` shows, for each token, the region that was looked at before it.
+    """What was written about an image. `draw` shows, for each token, the region that was looked at before it.
 
     With `logprobs=True`, `logprobs` has one number for each id; with `alignment=True`, `alignment` is the
-    cross-attention [ids, cells of the picture] of the step that wrote each id."""
+    cross-attention [ids, cells of the image] of the step that wrote each id."""
 
     text: str
     ids: tuple[int, ...] = field(repr=False)
@@ -68,7 +68,7 @@ class ImageTextOptions(ImageOptions):
 
 
 class PictureTextTask(PictureTask):
-    """`column` holds the text, or several of them, that belongs to a picture."""
+    """`column` holds the text, or several of them, that belongs to an image."""
 
     column: ClassVar[str] = "captions"
     settings: ImageTextOptions
@@ -119,7 +119,7 @@ class PictureTextTask(PictureTask):
 
     @classmethod
     def make_processor(cls, model: Model, rows: Rows | None, data: DataSettings) -> ImageProcessor:
-        """Pictures of the size and the channels of the side that sees them."""
+        """Images of the size and the channels of the side that sees them."""
         sees = image_encoder_config(model)
         size: Any = data.image_size if data.image_size is not None else sees.get("image_size", 224)
         size = (size, size) if isinstance(size, int) else tuple(size)
@@ -187,7 +187,7 @@ class PictureTextTask(PictureTask):
         return {**pad(whole, self.tokenizer.pad_id or 0), "labels": pad_labels(whole)}
 
     def seen(self, batch: Batch) -> Batch:
-        """What of a batch the model's pictures are."""
+        """What of a batch the model's images are."""
         return {
             name: batch[name] for name in ("pixel_values", "pixel_mask") if name in self.model.names and name in batch
         }
@@ -218,7 +218,7 @@ class PictureTextTask(PictureTask):
 
     @property
     def pair(self) -> bool:
-        """Whether one stage reads the picture and another writes; else both stand in one sequence."""
+        """Whether one stage reads the image and another writes; else both stand in one sequence."""
         return self.model.decoder_start is not None
 
     def inferred(self) -> dict[str, str]:
@@ -238,7 +238,7 @@ class PictureTextTask(PictureTask):
         return found
 
     def _said(self, picture: ImageFile, written: Sequence[Generated]) -> ImageText | list[ImageText]:
-        """The answer to a picture, or the list of them that `num_return_sequences` asked for."""
+        """The answer to an image, or the list of them that `num_return_sequences` asked for."""
         found = []
         for one in written:
             ids = list(one.ids)
@@ -247,11 +247,11 @@ class PictureTextTask(PictureTask):
         return found if len(found) > 1 else found[0]
 
     def texts_written(self, batch: Batch) -> list[str]:
-        """The best text for each picture of a batch."""
+        """The best text for each image of a batch."""
         return [self.tokenizer.decode(list(best.ids)).strip() for best, *_ in self.write(batch, {})]
 
     def write(self, batch: Batch, options: Mapping[str, Any]) -> list[list[Generated]]:
-        """What is written about each picture of a batch."""
+        """What is written about each image of a batch."""
         return generated(self.model, self.seen(batch), {**self.decoding, **options}, self.ends)
 
     @property
@@ -267,7 +267,7 @@ class PictureTextTask(PictureTask):
         }
 
     def fit_picture(self, image: Any, name: str) -> Any:
-        """A picture before the processor sees it."""
+        """An image before the processor sees it."""
         return image
 
     @property
@@ -278,7 +278,7 @@ class PictureTextTask(PictureTask):
     # Where the writer looked.
 
     def regions(self, batch: Batch, ids: list[int]) -> Tensor | None:
-        """For each token the weights of the picture's cells [tokens, rows, columns], mean over the heads of the last
+        """For each token the weights of the image's cells [tokens, rows, columns], mean over the heads of the last
         layer that looks; None where none does."""
         glob = "decoder.blocks.*.cross.weights" if self.pair else "decoder.blocks.*.self.weights"
         if not ids or not any(
@@ -296,7 +296,7 @@ class PictureTextTask(PictureTask):
         return as_grid(weights if self.pair else weights[:, : -len(ids)], shape)
 
     def looks(self, picture: ImageFile, ids: list[int]) -> list[tuple[str, Any]]:
-        """Each token, with the picture bright where the model looked before it wrote that; empty where none looks."""
+        """Each token, with the image bright where the model looked before it wrote that; empty where none looks."""
         found = self.regions(self.look_at([picture])[0], ids)
         if found is None:
             return []
@@ -305,7 +305,7 @@ class PictureTextTask(PictureTask):
         return [(word, draw.heatmap(image, one.cpu().numpy())) for word, one in zip(words, found, strict=True)]
 
     def draw(self, picture: ImageFile, ids: list[int]) -> Any:
-        """The picture with its text, and then once for each token, bright where the model looked."""
+        """The image with its text, and then once for each token, bright where the model looked."""
         shown, _ = draw.enlarge(draw.shrink(picture.open()))
         text = self.tokenizer.decode(ids).strip()
         looks = [titled(image, word) for word, image in self.looks(picture, ids)]
@@ -316,7 +316,7 @@ class PictureTextTask(PictureTask):
 
 
 def image_encoder_config(model: Model) -> dict[str, Any]:
-    """The settings of what reads the pictures: the model's own, or those of the side that does."""
+    """The settings of what reads the images: the model's own, or those of the side that does."""
     whole = model.config.to_json()
     projectors = [one["encoder"] for one in whole.get("encoders", {}).values()]
     sides = [value for value in (*projectors, *whole.values()) if isinstance(value, dict) and "image_size" in value]
@@ -324,7 +324,7 @@ def image_encoder_config(model: Model) -> dict[str, Any]:
 
 
 def titled(image: Any, text: str) -> Any:
-    """A picture with a word on it."""
+    """An image with a word on it."""
     image = image.copy()
     pencil, font, _ = draw.pen(image)
     draw.label(pencil, font, text, 2, 0, (255, 255, 255))
@@ -332,7 +332,7 @@ def titled(image: Any, text: str) -> Any:
 
 
 def as_grid(weights: Tensor, shape: tuple[int, int]) -> Tensor | None:
-    """[n, cells] as [n, rows, columns] of a picture of that shape, tokens in front of the cells left out; of a line
+    """[n, cells] as [n, rows, columns] of an image of that shape, tokens in front of the cells left out; of a line
     that is read column by column, one row."""
     cells = weights.shape[-1]
     for extra in range(3):  # none, a class token, and perhaps one of distillation
@@ -349,7 +349,7 @@ def texts_of(row: Row, column: str) -> list[str]:
     value = row[column]
     texts = [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else []
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise InputError(f"the {column} of a picture must be a text or several, none of them empty; it has {value!r}.")
+        raise InputError(f"the {column} of an image must be a text or several, none of them empty; it has {value!r}.")
     return texts
 
 

@@ -1,8 +1,8 @@
-"""Where the joints of a body, or the landmarks of a face, are.
+"""Where the keypoints of a body, or the landmarks of a face, are.
 
 pose = af.task("pose", "folder")
 print(pose("runner.jpg"))               # right_ankle 20,98 · right_knee 36,69 · …
-pose("runner.jpg").draw()               # the picture with the joints and the bones between them
+pose("runner.jpg").draw()               # the image with the keypoints and the bones between them
 pose("team.jpg", boxes=[[10, 20, 90, 240], …])   # left, top, right, bottom of each person, where there are several
 """
 
@@ -53,7 +53,7 @@ OUTER_EYES = (36, 45)  # of the usual face
 
 @dataclass(frozen=True)
 class Pose:
-    """`people` [n, joints, 3]: x and y in pixels of the picture, and a score."""
+    """`people` [n, keypoints, 3]: x and y in pixels of the image, and a score."""
 
     persons: Any = field(repr=False)
     names: tuple[str, ...]
@@ -69,14 +69,14 @@ class Pose:
 @dataclass(frozen=True, kw_only=True)
 class PoseOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.7, 1.25), pad=0.05, flip=0.5, rotate=30.0, color_jitter=0.3)
-    # What the model sees: the whole picture, or one person, cut out by a box. "auto": whole, unless the files have
-    # several people in some pictures or the folder's own processor cuts them out.
+    # What the model sees: the whole image, or one person, cut out by a box. "auto": whole, unless the files have
+    # several people in some images or the folder's own processor cuts them out.
     region: Literal["auto", "whole", "box"] = "auto"
 
 
 class PoseTask(PictureTask):
     name = "pose"
-    about = "where the joints of a body or the landmarks of a face are"
+    about = "where the keypoints of a body or the landmarks of a face are"
     columns = (
         Column("image"),
         Column("keypoints", ("landmarks", "joints", "points")),
@@ -88,12 +88,12 @@ class PoseTask(PictureTask):
     objects = True
     label_column = "keypoints"
     steady = True
-    wanted = "a model that places joints, such as keypoint-detr-128 or vitpose-s"
+    wanted = "a model that places keypoints, such as keypoint-detr-128 or vitpose-s"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.set_skeleton(Skeleton.of({}, len(self.labels)) if not self.labels else Skeleton(self.labels))
-        self.mean_pose: Tensor | None = None  # [joints, 2], shares of what the model sees
+        self.mean_pose: Tensor | None = None  # [keypoints, 2], shares of what the model sees
         if self.settings.region == "auto":
             kind = parse_object(self.model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
             self.settings = self.settings.replace(region="box" if str(kind).startswith("VitPose") else "whole")
@@ -133,7 +133,7 @@ class PoseTask(PictureTask):
         return config.replace(n_keypoints=len(labels))
 
     def name_processor(self) -> None:
-        """So that transformers, too, cuts people out of pictures for it."""
+        """So that transformers, too, cuts people out of images for it."""
         if self.settings.region == "box":
             said = parse_object(self.model.origin.files[FILE], FILE)
             said |= {"image_processor_type": "VitPoseImageProcessor", "do_affine_transform": True}
@@ -166,7 +166,7 @@ class PoseTask(PictureTask):
         self.mean_pose = torch.tensor(said["mean_pose"]) if said.get("mean_pose") else None
         if self.mean_pose is not None and len(self.mean_pose) != len(self.labels):
             raise ConfigError(
-                f'The folder\'s "mean_pose" has {len(self.mean_pose)} places for {len(self.labels)} joints.'
+                f'The folder\'s "mean_pose" has {len(self.mean_pose)} places for {len(self.labels)} keypoints.'
             )
 
     # Rows to loss.
@@ -179,7 +179,7 @@ class PoseTask(PictureTask):
         return {"image": pixels, **self.targets(row, placement)}
 
     def targets(self, row: Row, placement: ResizeTransform) -> dict[str, Any]:
-        """Joints in the pixels that the model sees, weight 0 where they lie outside the picture or are not known; and
+        """Keypoints in the pixels that the model sees, weight 0 where they lie outside the image or are not known; and
         where they truly are."""
         place = np.array([*placement.scale[::-1], *placement.offset[::-1]], dtype=np.float32)
         if row.get("keypoints") is None:
@@ -192,7 +192,7 @@ class PoseTask(PictureTask):
         known = (points[:, 2] > 0) & np.isfinite(points[:, :2]).all(axis=1)
         inside = known & (points[:, :2] >= 0).all(axis=1) & (points[:, 0] <= width) & (points[:, 1] <= height)
         if known.any() and not inside.any():
-            raise InputError(f"all its keypoints lie outside the picture of {width} x {height}; they must be pixels.")
+            raise InputError(f"all its keypoints lie outside the image of {width} x {height}; they must be pixels.")
         moved = placement.points(np.where(inside[:, None], points, 0.0))
         moved[:, 2] = inside & ((moved[:, :2] >= 0) & (moved[:, :2] <= placement.size[::-1])).all(axis=1)
         truth = np.concatenate([points[:, :2], inside[:, None]], axis=1).astype(np.float32)
@@ -214,7 +214,7 @@ class PoseTask(PictureTask):
         """(rows, columns) of what the model sees."""
         size = self.processor.fixed
         if size is None:
-            raise InputError("The processor of this folder does not say one size for all pictures (size or crop_size).")
+            raise InputError("The processor of this folder does not say one size for all images (size or crop_size).")
         return size
 
     def shares(self, pixels: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class PoseTask(PictureTask):
         return pixels / edge if self.settings.region == "whole" else (pixels - 0.5) / (edge - 1)
 
     def back(self, shares: Tensor, place: Tensor) -> Tensor:
-        """[B, joints, 2] shares -> pixels of the pictures."""
+        """[B, keypoints, 2] shares -> pixels of the images."""
         edge = torch.tensor(self.seen[::-1], device=shares.device, dtype=shares.dtype)
         pixels = shares * edge if self.settings.region == "whole" else shares * (edge - 1) + 0.5
         return (pixels + place[:, None, 2:]) / place[:, None, :2]
@@ -274,7 +274,7 @@ class PoseTask(PictureTask):
         }
 
     def reference(self, truth: Any) -> tuple[Any, str]:
-        """The length by which each picture's errors are measured, and its name."""
+        """The length by which each image's errors are measured, and its name."""
         both: tuple[int | None, int | None] = (
             self.skeleton.find("leftshoulder", "lshoulder"),
             self.skeleton.find("righthip", "rhip"),
@@ -288,7 +288,7 @@ class PoseTask(PictureTask):
         seen = truth[..., 2:] > 0
         high = np.where(seen, truth[..., :2], -np.inf).max(axis=1)
         low = np.where(seen, truth[..., :2], np.inf).min(axis=1)
-        return np.nan_to_num((high - low).max(axis=1), neginf=0.0), "the longer side of the box around the joints"
+        return np.nan_to_num((high - low).max(axis=1), neginf=0.0), "the longer side of the box around the keypoints"
 
     @property
     def autoregressive(self) -> bool:
@@ -301,10 +301,10 @@ class PoseTask(PictureTask):
         return head
 
     def answer(self, pictures: Sequence[ImageFile], boxes: Any = None, **options: Any) -> list[Pose]:
-        """`boxes` [people, 4] (left, top, right, bottom) for a picture; for several pictures a list of such."""
+        """`boxes` [people, 4] (left, top, right, bottom) for an image; for several images a list of such."""
         every = [None] * len(pictures) if boxes is None else boxes if len(pictures) > 1 else [boxes]
         if len(every) != len(pictures):
-            raise InputError(f"boxes are given for {len(every)} pictures; there are {len(pictures)}.")
+            raise InputError(f"boxes are given for {len(every)} images; there are {len(pictures)}.")
         return [self._pose(picture, some) for picture, some in zip(pictures, every, strict=True)]
 
     def _pose(self, picture: ImageFile, boxes: Any) -> Pose:
@@ -312,7 +312,7 @@ class PoseTask(PictureTask):
         whole = boxes is None or not len(boxes)
         if self.settings.region == "whole":
             if not whole:
-                raise InputError("This model sees whole pictures, so it takes no boxes; cut the people out yourself.")
+                raise InputError("This model sees whole images, so it takes no boxes; cut the people out yourself.")
             placed = [self.processor.resize(image)]
         else:
             placed = [crop_person(image, box, self.seen) for box in ([_box(None, image)] if whole else boxes)]
@@ -333,7 +333,7 @@ class PoseTask(PictureTask):
 
 
 def _several(rows: Rows) -> bool:
-    """Whether some picture has two people or more."""
+    """Whether some image has two people or more."""
     if "box" not in rows.columns:
         return False
     names = [rows[i]["image"].name for i in range(min(len(rows), SOME))]
@@ -345,5 +345,5 @@ def _box(box: Any, image: Any) -> Any:
 
 
 def _known(labels: Sequence[str]) -> dict[str, Any]:
-    """Joints with their names; a face's own where those say nothing."""
+    """Keypoints with their names; a face's own where those say nothing."""
     return {} if len(labels) == FACE and labels[0].startswith("LABEL_") else {"joints": labels}

@@ -1,4 +1,4 @@
-"""Text from a picture of a line.
+"""Text from an image of a line.
 
 read = af.task("read", "folder")
 print(read("line.png"))                 # TOTAL 12.50
@@ -68,7 +68,7 @@ class OcrOptions(ImageTextOptions):
 
 class Read(PictureTextTask):
     name = "read"
-    about = "text from a picture of a line"
+    about = "text from an image of a line"
     columns = (Column("image"), Column("text", ("transcript", "label", "words", "transcription", "caption")))
     options_class: ClassVar[type[Options]] = OcrOptions
     settings: OcrOptions
@@ -77,7 +77,7 @@ class Read(PictureTextTask):
     kind = "char"
     metric = "cer"
     larger_is_better = False
-    wanted = "a model that reads pictures and writes, such as line-reader-small or trocr-small-lines"
+    wanted = "a model that reads images and writes, such as line-reader-small or trocr-small-lines"
     press: RenderPool | None = None  # draws lines while the model learns
 
     @classmethod

@@ -1,8 +1,8 @@
-"""A class for every pixel of a picture.
+"""A class for every pixel of an image.
 
 segment = af.task("segment", "folder")
 print(segment("street.jpg"))            # road 41% · building 30% · person 4%
-segment("street.jpg").draw()            # the classes in colours over the picture
+segment("street.jpg").draw()            # the classes in colors over the image
 segment("street.jpg").classes           # [rows, columns], numbers of `names`
 """
 
@@ -56,7 +56,7 @@ HEADS = ("mask", "linear", "segment")
 NOTHING = frozenset(("unlabeled", "unlabelled", "void", "ignore", "ignored"))  # names of classes that are none
 BACKGROUND = "background"
 LISTS = ("*classes*.json", "*classes*.txt", "id2label.json")  # what may lie beside the data and name the classes
-FEW = 0.005  # the share of a picture below which a class is not printed
+FEW = 0.005  # the share of an image below which a class is not printed
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SegmentOptions(ImageOptions):
 
 class Segment(PictureTask):
     name = "segment"
-    about = "a class for every pixel of a picture"
+    about = "a class for every pixel of an image"
     columns = (
         Column("image"),
         Column("mask", ("semantic_mask", "annotation", "label"), optional=True),
@@ -103,7 +103,7 @@ class Segment(PictureTask):
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
-        """Rows that say something of their pixels; a picture without a mask, where others have one, is left out."""
+        """Rows that say something of their pixels; an image without a mask, where others have one, is left out."""
         fitted = super().fit(rows, chosen)
         if "mask" in fitted.columns:
             whole = [i for i in range(len(fitted)) if fitted[i]["mask"] is not None]
@@ -120,7 +120,7 @@ class Segment(PictureTask):
         the categories, and the background; else the numbers that occur."""
         if "mask" not in rows.columns:
             if "segments" not in rows.columns or not rows.metadata.get("labels"):
-                raise DataError(f"{rows.path} has neither masks nor outlines of its pictures' objects.")
+                raise DataError(f"{rows.path} has neither masks nor outlines of its images' objects.")
             return dict(enumerate((BACKGROUND, *(str(name) for name in rows.metadata["labels"]))))
         said = {int(number): name for number, name in parse_pairs(setup.data.labels, "data.labels").items()}
         found = said or _listed(rows.path) or _occurring(rows)
@@ -170,10 +170,10 @@ class Segment(PictureTask):
         picture: ImageFile = row["mask"]
         values = np.asarray(picture.open(CLASSES)).astype(np.int64)
         if values.ndim != 2:
-            raise InputError(f"the mask {picture.name} has colours; it must have one number a pixel, its class.")
+            raise InputError(f"the mask {picture.name} has colors; it must have one number a pixel, its class.")
         if values.shape != size:
             raise InputError(
-                f"the mask {picture.name} has {values.shape[1]} x {values.shape[0]} pixels, its picture"
+                f"the mask {picture.name} has {values.shape[1]} x {values.shape[0]} pixels, its image"
                 f" {size[1]} x {size[0]}."
             )
         return self.numbers(values, picture.name)
@@ -245,7 +245,7 @@ class Segment(PictureTask):
 
     @staticmethod
     def classes_of(logits: Tensor, size: tuple[int, int]) -> Any:
-        """[classes, rows, columns] -> the best class of each pixel of a picture of that size."""
+        """[classes, rows, columns] -> the best class of each pixel of an image of that size."""
         return resize(logits.unsqueeze(0), size)[0].argmax(dim=0).cpu().numpy()
 
     def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Segmentation]:

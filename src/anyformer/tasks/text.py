@@ -217,7 +217,7 @@ def divergence(one: Tensor, other: Tensor, counts: Tensor | None = None) -> Tens
 
 
 def softmax_scores(logits: Tensor) -> Tensor:
-    """Scores as chances that add up to 1."""
+    """Scores as probabilities that add up to 1."""
     return F.log_softmax(logits.float(), dim=-1).exp()
 
 

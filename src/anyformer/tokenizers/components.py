@@ -47,7 +47,7 @@ class TokenizerParts:
     padding_side: str = "right"  # of the padding
     files: dict[str, bytes] = field(default_factory=dict)  # what it is saved as, if not as tokenizer.json
     config: dict[str, Any] = field(default_factory=dict)  # what tokenizer_config.json must say besides
-    wrapped: dict[str, Any] | None = None  # the normaliser that stands in tokenizer.json for `front`
+    wrapped: dict[str, Any] | None = None  # the normalizer that stands in tokenizer.json for `front`
     target: TokenizerParts | None = None  # the other language's, where a translator has two
 
 

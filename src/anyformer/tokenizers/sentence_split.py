@@ -1,4 +1,4 @@
-"""A text cut into its lines and their sentences, by plain rules that suit English and its neighbours.
+"""A text cut into its lines and their sentences, by plain rules that suit English and its neighbors.
 
 cut("It rains. Mr. Hill stays.\\n\\nGood night!") -> [["It rains.", "Mr. Hill stays."], [], ["Good night!"]]
 """
@@ -46,7 +46,7 @@ def _border(words: list[str], most: int) -> int:
 
 
 def group_sentences(text: str, limits: Iterator[int], most: int) -> list[str]:
-    """Neighbouring sentences together, as many as have no more words than the next of the `limits`, or one alone; one
+    """Neighboring sentences together, as many as have no more words than the next of the `limits`, or one alone; one
     of more than `most` words is cut. Blank lines are left out."""
     parts = [
         (" " if n or start else "\n", words[start : start + most])

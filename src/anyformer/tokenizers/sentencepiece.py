@@ -1,7 +1,7 @@
 """SentencePiece models (*.model, *.spm; Kudo and Richardson 2018) as a `tokenizers` pipeline with the same ids.
 
-The file is a protocol buffer: the pieces with their scores, how they were trained, how text is normalised. It is read
-here directly: the sentencepiece package does not tell the rules of normalisation unless protobuf is installed too.
+The file is a protocol buffer: the pieces with their scores, how they were trained, how text is normalized. It is read
+here directly: the sentencepiece package does not tell the rules of normalization unless protobuf is installed too.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def build(found: SentencePieceModel, where: str | Path) -> TokenizerParts:
 
 
 def normalisation(charsmap: bytes, own: list[str], prefix: bool, trim: bool) -> tuple[Any, PrecompiledCharsmap | None]:
-    """The engine's normaliser, and what has to happen before it.
+    """The engine's normalizer, and what has to happen before it.
 
     With symbols of the user's own the space in front must stand before the engine looks for them.
     """
@@ -180,7 +180,7 @@ def _spaces(trim: bool, prefix: bool) -> list[Any]:
 
 
 def _wrapped(found: SentencePieceModel) -> dict[str, Any]:
-    """The normaliser for readers of tokenizer.json, who have no Charsmap: the nearest that the library has."""
+    """The normalizer for readers of tokenizer.json, who have no Charsmap: the nearest that the library has."""
     steps = _spaces(found.trim, found.add_prefix)
     wrapped: list[Any] = [_state(step) for step in steps]
     if found.charsmap:
@@ -195,7 +195,7 @@ def _state(step: Any) -> dict[str, Any]:
 
 
 class PrecompiledCharsmap:
-    """SentencePiece's own normalisation: the longest known sequence of characters at each place is replaced.
+    """SentencePiece's own normalization: the longest known sequence of characters at each place is replaced.
 
     The library's `Precompiled` looks at one grapheme at a time and drops what follows a match inside it ("ﬁ" with a
     tilde loses the tilde), so that ids differ from SentencePiece's on combining marks.
@@ -239,7 +239,7 @@ class PrecompiledCharsmap:
         return [(where[start][0], where[end - 1][1]) if start < end else (0, 0) for start, end in encoding.offsets]
 
     def align(self, text: str) -> list[Span]:
-        """For each character of the normalised text the characters of `text` that it stands for."""
+        """For each character of the normalized text the characters of `text` that it stands for."""
         chars: list[tuple[str, Span]] = []
         done = 0
         for new, size in self._steps(text):

@@ -280,7 +280,7 @@ class Tokenizer:
         return max(ids, default=-1) + 1 if len(set(ids)) == max(ids, default=-1) + 1 else 0
 
     def tokens(self, ids: Sequence[int] | Tensor) -> list[str]:
-        """Each token by itself, readable, special ones too: the labels of a picture."""
+        """Each token by itself, readable, special ones too: the labels of an image."""
         return [self.decode([i]) or self.engine.id_to_token(i) or "" for i in plain(ids)]
 
     def __call__(

@@ -137,7 +137,7 @@ def _learn_wordpiece(
 
 
 def _unigram(vocab_size: int, special: list[str]) -> Engine:
-    """The pieces that make the texts likeliest (Kudo 2018)."""
+    """The pieces that make the texts most probable (Kudo 2018)."""
     engine = _engine(models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace())
     return engine, trainers.UnigramTrainer(
         unk_token=UNKNOWN, vocab_size=vocab_size, special_tokens=special, show_progress=False

@@ -245,7 +245,7 @@ def prepare(chosen: TrainPlan, devices: Devices, quiet: bool = False) -> Job:
     setup = TaskSetup(sections.get("model"), chosen.data, tokenizer, sections["task"], chosen.split.whole)  # type: ignore[arg-type]
     task = chosen.kind.begin(chosen.source, chosen.rows, chosen.valid, setup)
     task.smoothing = chosen.train.label_smoothing
-    # What is done to pictures before the step is hundreds of small kernels, which a long run soon gets back.
+    # What is done to images before the step is hundreds of small kernels, which a long run soon gets back.
     long = devices.device.type == "cuda" and chosen.train.steps > LONG
     task.compiled = chosen.train.compile or long
     said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}

@@ -134,7 +134,7 @@ class BatchLoader:
 
 
 def count_tokens(batch: Batch) -> tuple[int, int]:
-    """Real tokens and slots of everything that the model reads; pictures and sounds count as one each."""
+    """Real tokens and slots of everything that the model reads; images and sounds count as one each."""
     found = list(_read(batch))
     if not found:
         rows = len(next(iter(batch.values())))

@@ -1,4 +1,4 @@
-"""How weights move: the optimiser, the rate of every step, who decays, who stays, and a moving average of it all."""
+"""How weights move: the optimizer, the rate of every step, who decays, who stays, and a moving average of it all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole step recorded on the GPU and replayed: forward, loss, backward, clipping, optimiser and moving average as one
+"""A whole step recorded on the GPU and replayed: forward, loss, backward, clipping, optimizer and moving average as one
 launch. A small model's step is a thousand kernels, which Python cannot ask for as fast as they run.
 
 The first steps over batches of a shape run as usual, on the stream that will record, the last of them watched for looks

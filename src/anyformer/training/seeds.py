@@ -10,7 +10,7 @@ import torch
 
 
 def mix_seeds(*numbers: int) -> int:
-    """One seed out of several numbers; neighbours give unrelated ones."""
+    """One seed out of several numbers; neighbors give unrelated ones."""
     digest = hashlib.blake2b(",".join(map(str, numbers)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -13,7 +13,7 @@ Precision = Literal["auto", "float32", "bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(Settings):
-    steps: int = 10_000  # of the optimiser
+    steps: int = 10_000  # of the optimizer
     max_minutes: float = 0.0  # of training, at whose end the schedule and the run end too; 0: no limit
     batch_size: int = 32  # rows read at once, on all devices together
     batch_tokens: int | None = None  # instead of so many rows, as many as fit into so many tokens, padding counted
@@ -22,7 +22,7 @@ class TrainSettings(Settings):
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "cosine"
     warmup_steps: int = 0  # steps of a straight line up to lr
     min_lr: float = 0.0  # where cosine and linear end
-    # "adam": as the Transformer paper sets it; "muon": matrices by their orthogonalised momentum, all else as "adamw".
+    # "adam": as the Transformer paper sets it; "muon": matrices by their orthogonalized momentum, all else as "adamw".
     optimizer: Literal["adamw", "adam", "muon"] = "adamw"
     betas: tuple[float, ...] | None = None  # None: 0.9 and 0.95; the paper's Adam 0.9 and 0.98
     eps: float | None = None  # None: 1e-8; the paper's Adam 1e-9

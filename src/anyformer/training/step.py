@@ -1,4 +1,4 @@
-"""One step of the optimiser: the gradients of one batch or several, on one device or many, clipped and applied."""
+"""One step of the optimizer: the gradients of one batch or several, on one device or many, clipped and applied."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class TimeBudget:
     """A straight line of time leads from the anchor, a time and a place that are in the state, to the end of the
     schedule at the end of the minutes; a run whose steps are ahead of it is where its steps are.
 
-    The warm-up goes by steps, because what it waits for, the optimiser's averages, comes of steps and not of minutes;
+    The warm-up goes by steps, because what it waits for, the optimizer's averages, comes of steps and not of minutes;
     so the line begins where it ended, and the rate does not jump there. Only where it would take more than half of the
     minutes does time lead through it, so that the rate comes down again at all.
 

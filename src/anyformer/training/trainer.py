@@ -359,7 +359,7 @@ class Trainer:
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
         odd = sorted(name for name in {*shapes, *stored} if shapes.get(name) != stored.get(name))
         if odd:
-            raise FolderError(f"{checkpoint.folder} is of another model or optimiser: {', '.join(odd[:5])} differ.")
+            raise FolderError(f"{checkpoint.folder} is of another model or optimizer: {', '.join(odd[:5])} differ.")
         self.store.read(checkpoint, tensors)
         for name, value in self._carried():
             value.copy_(self.devices.local_rows(tensors[name]))
@@ -367,7 +367,7 @@ class Trainer:
         self.callback.on_message(f"Continuing from step {self.state.step:,}.")
 
     def _make_room(self, checkpoint: Checkpoint) -> None:
-        """An optimiser that has not stepped has no state yet: give it the entries that the checkpoint will fill."""
+        """An optimizer that has not stepped has no state yet: give it the entries that the checkpoint will fill."""
         named = dict(self.work.model.named_parameters())
         for name in checkpoint.info["tensors"]:
             kind, _, rest = name.partition("/")

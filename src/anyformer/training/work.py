@@ -69,7 +69,7 @@ class Work(Protocol):
         """Rows as tensors on the CPU; whatever is drawn is drawn from `generator`."""
 
     def ready(self, batch: Batch, generator: torch.Generator | None) -> Batch:
-        """What is left to do where the batch is now, on the model's device: pictures are augmented and normalised.
+        """What is left to do where the batch is now, on the model's device: images are augmented and normalized.
         Whatever is drawn is drawn from `generator`, which is of that device; None: nothing is, for evaluation."""
 
     def loss(self, batch: Batch) -> Sums: ...

@@ -45,7 +45,7 @@ def _small(folder: Path) -> Path:
 def test_one_page_with_every_model(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The models' own answers, a picture of the alignment, and nothing that is fetched from anywhere."""
+    """The models' own answers, an image of the alignment, and nothing that is fetched from anywhere."""
     monkeypatch.setenv("ANYFORMER_MODELS", str(home))
     with pytest.raises(SystemExit):
         main(("demo", "--out", str(tmp_path / "out")))
@@ -90,7 +90,7 @@ def test_with_no_model_it_says_how_to_get_some(tmp_path: Path, monkeypatch: pyte
 
 
 def test_answers_are_shown_as_what_they_are() -> None:
-    """A span where it stands, names marked, chances as bars, cosines as torch has them; all of it escaped."""
+    """A span where it stands, names marked, probabilities as bars, cosines as torch has them; all of it escaped."""
     assert "in <mark>&lt;Paris&gt;</mark>." in html.span(
         ("where", "in <Paris>."), ExtractedAnswer("<Paris>", 0.9, 3, 10)
     )
@@ -130,4 +130,4 @@ def test_where_there_is_no_model_the_command_trains_one(
     monkeypatch.setattr(number_translation, "run", lambda out, settings: asked.append(out))
     with pytest.raises(SystemExit) as stop:
         main(("demo", "--out", str(tmp_path / "out")))
-    assert not stop.value.code and asked == [tmp_path / "out"] and "so one is trained" in capsys.readouterr().out
+    assert not stop.value.code and asked == [tmp_path / "out"] and "training one instead" in capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_a_flip_is_a_flip() -> None:
 
 
 def test_a_padded_crop_moves_whole_pixels() -> None:
-    """Every result is the picture moved by whole pixels, at most 4 of 32, with grey beyond its edge."""
+    """Every result is the image moved by whole pixels, at most 4 of 32, with gray beyond its edge."""
     given = batch(side=32)
     made = augment(given, Augmentation(pad=0.125), chance())["pixels"]
     padded = torch.nn.functional.pad(given["pixels"].float(), (4, 4, 4, 4), value=127.5)
@@ -187,7 +187,7 @@ def test_masks_keep_their_classes() -> None:
     assert set(moved.flatten().tolist()) <= {IGNORED, *range(7)} and IGNORED in moved
 
 
-# Colours: Pillow's own.
+# Colors: Pillow's own.
 
 
 def pillows(pixels: Tensor, change: object) -> Tensor:
@@ -230,7 +230,7 @@ def test_each_picture_has_its_own_operation() -> None:
 
 
 def test_what_a_gpu_does_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pictures changed and the right ones picked, as it is compiled too, or only the right ones changed."""
+    """All images changed and the right ones picked, as it is compiled too, or only the right ones changed."""
     one_by_one = augment(batch(), STRONG, chance(3))
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
     together = augment(batch(), STRONG, chance(3))
@@ -261,7 +261,7 @@ def test_erasing_hits_so_many_and_so_much() -> None:
 
 @pytest.mark.parametrize(("mixup", "cutmix", "cut"), [(0.8, 0.0, 0.0), (0.0, 1.0, 1.0), (0.8, 1.0, 0.5)])
 def test_mixtures_are_as_large_as_their_shares_say(mixup: float, cutmix: float, cut: float) -> None:
-    """Pictures of one level each: the mean tells the share, and cut ones have no level in between."""
+    """Images of one level each: the mean tells the share, and cut ones have no level in between."""
     given = {"pixels": torch.arange(64.0).view(-1, 1, 1, 1).expand(64, 3, 16, 16), "labels": torch.arange(64)}
     made = augment(given, Augmentation(mixup=mixup, cutmix=cutmix), chance())
     own, other, share = made["labels"].float(), made["other_labels"].float(), made["share"]

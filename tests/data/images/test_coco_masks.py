@@ -71,7 +71,7 @@ def test_smaller_outlines_lie_on_top() -> None:
     ("segment", "said"),
     [
         ({"counts": [3], "size": [4, 4]}, "add up to 3"),
-        ({"counts": [16], "size": [5, 5]}, "of a picture of 5 x 5"),
+        ({"counts": [16], "size": [5, 5]}, "of an image of 5 x 5"),
         ({"counts": [-4, 20], "size": [4, 4]}, "hold -4"),
         ({"counts": "\u20ac", "size": [4, 4]}, '"counts" that are neither'),
         ({"counts": "ooo", "size": [4, 4]}, '"counts" that are neither'),

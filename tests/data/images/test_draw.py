@@ -1,4 +1,4 @@
-"""What is drawn is where it should be, and small pictures become large enough to see."""
+"""What is drawn is where it should be, and small images become large enough to see."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_labels_are_whole_and_the_surest_on_top() -> None:
 
 
 def test_places_of_a_picture_that_was_opened_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too large to be decoded whole: boxes, joints and classes are of the whole, and are drawn where they belong."""
+    """Too large to be decoded whole: boxes, keypoints and classes are of the whole, and are drawn where they belong."""
     monkeypatch.setattr("anyformer.data.images.image_file.LARGEST", 600 * 800 // 4)
     opened = ImageFile.of(encode(np.full((600, 800, 3), 120, dtype=np.uint8), "JPEG")).open()
     assert opened.size == (400, 300)
@@ -110,7 +110,7 @@ def test_pictures_side_by_side() -> None:
 
 @pytest.mark.parametrize("n", [1, 6])
 def test_titles_are_whole(n: int) -> None:
-    """However many pictures stand beside each other, letters with tails end above them."""
+    """However many images stand beside each other, letters with tails end above them."""
     sheet = np.asarray(draw.side_by_side([Image.new("RGB", (32, 32), "red")] * n, ["gypsy"] * n)).astype(int)
     inked = (sheet.sum(axis=2) < 300).any(axis=1)  # neither paper nor red, nor much of either
     inked &= ~(sheet == (255, 0, 0)).all(axis=2).any(axis=1)

@@ -1,4 +1,4 @@
-"""A picture opens the same way wherever it lies and however it was stored; what cannot be opened is named."""
+"""An image opens the same way wherever it lies and however it was stored; what cannot be opened is named."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ImageError, match=name):
             ImageFile.file(tmp_path / name).open()
-    with pytest.raises(ImageError, match=r"no picture .*none\.jpg"):
+    with pytest.raises(ImageError, match=r"no image .*none\.jpg"):
         ImageFile.file(tmp_path / "none.jpg").open()
     with pytest.raises(ImageError, match="cannot be read"):
         ImageFile.file(tmp_path).open()
@@ -118,7 +118,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         with pytest.raises(ImageError, match=said):
             ImageFile.of(odd).open()
     for odd in (np.zeros((2, 2, 5)), np.zeros((3,)), np.zeros((0, 4)), np.array([["a"]])):
-        with pytest.raises(ImageError, match="the picture given"):
+        with pytest.raises(ImageError, match="the image given"):
             ImageFile.of(odd).open()
 
 
@@ -136,12 +136,12 @@ def png_of_zeros(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("side", [10_000, 12_000, 20_000, 60_000])
 def test_a_bomb_is_refused_before_it_is_unpacked(side: int) -> None:
-    with pytest.raises(ImageError, match=f"the picture given has {side:,} x {side:,} pixels"):
+    with pytest.raises(ImageError, match=f"the image given has {side:,} x {side:,} pixels"):
         ImageFile.of(png_of_zeros(side, side)).open()
 
 
 def jpeg_of(width: int, height: int) -> bytes:
-    """A grey JPEG of this size in little time: the header of a small one with other numbers, its data repeated."""
+    """A gray JPEG of this size in little time: the header of a small one with other numbers, its data repeated."""
     small = bytearray(encode(np.zeros((8, 8), dtype=np.uint8), "JPEG"))
     frame = small.index(b"\xff\xc0")
     small[frame + 5 : frame + 9] = struct.pack(">HH", height, width)

@@ -1,4 +1,4 @@
-"""Pictures as tokens and back: nothing lost in intensities, the processor of transformers in palettes."""
+"""Images as tokens and back: nothing lost in intensities, the processor of transformers in palettes."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_palette_written_is_read_by_transformers(tmp_path: Path) -> None:
 
 
 def test_a_palette_of_the_colours_there_are() -> None:
-    """As many clusters as colours: each colour is its own, and pictures of them come back."""
+    """As many clusters as colors: each color is its own, and images of them come back."""
     colours = torch.tensor([[0, 0, 0], [255, 255, 255], [200, 30, 30], [30, 200, 30], [30, 30, 200]])
     pixels = colours[torch.arange(500) % 5]
     palette = ColorPalette.fit(pixels, 5, (8, 12))
     picture = colours[torch.arange(96) % 5].T.reshape(1, 3, 8, 12).to(torch.uint8)
     assert torch.equal(palette.decode(palette.encode(picture)), picture)
-    with pytest.raises(af.ConfigError, match="5 different colours"):
+    with pytest.raises(af.ConfigError, match="5 different colors"):
         ColorPalette.fit(pixels, 6, (8, 12))
 
 

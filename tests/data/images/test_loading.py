@@ -1,4 +1,4 @@
-"""Pictures are decoded once where there is room, by several threads; what cannot be opened is skipped and counted."""
+"""Images are decoded once where there is room, by several threads; what cannot be opened is skipped and counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.training.picture_files import encode, square
 
 
 def rows(n: int = 8, broken: tuple[int, ...] = ()) -> ListRows:
-    content = [b"no picture" if i in broken else encode(square((i, 2, 3), i)) for i in range(n)]
+    content = [b"no image" if i in broken else encode(square((i, 2, 3), i)) for i in range(n)]
     return ListRows([{"image": ImageFile.of(content[i], f"number {i}"), "label": i} for i in range(n)])
 
 
@@ -83,7 +83,7 @@ def test_where_none_opens_it_is_an_error() -> None:
 
 
 def test_other_mistakes_are_said_with_their_row() -> None:
-    """A label that is wrong is no broken picture: it stops a training too."""
+    """A label that is wrong is no broken image: it stops a training too."""
 
     def wrong(row: Row) -> dict[str, Any]:
         raise InputError("the label is new.")

@@ -1,4 +1,4 @@
-"""People cut out of pictures as transformers' processor does it; joints' names, mirrors and bones."""
+"""People cut out of images as transformers' processor does it; keypoints' names, mirrors and bones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resizing, cropping and normalising give the numbers of transformers' own processors, on real pictures."""
+"""Resizing, cropping and normalizing give the numbers of transformers' own processors, on real images."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_picture_of_one_row_keeps_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"image_mean": [0.5, 0.5]}, '"image_mean" has 2 numbers; pictures have 1 channel or 3'),
+        ({"image_mean": [0.5, 0.5]}, '"image_mean" has 2 numbers; images have 1 channel or 3'),
         ({"image_mean": [], "image_std": []}, '"image_mean" has 0 numbers'),
         ({"image_std": [0.5, 0.5]}, "std has 2 numbers for 3 channels"),
         ({"image_std": [0.5, 0.0, 0.5]}, "std"),

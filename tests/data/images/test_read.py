@@ -195,18 +195,18 @@ MISTAKES: dict[str, tuple[dict[str, bytes | str], str, str]] = {
     "a long name in a list": ({"x.jsonl": json.dumps({"image": "a" * 300}) + "\n"}, "x.jsonl", "line 1, names the"),
     "nothing there": ({}, "none", "does not exist"),
     "no match": ({}, "*.png", "No file matches"),
-    "no pictures": ({"d/a.doc": "x"}, "d", "has no pictures.$"),
-    "lists instead": ({"d/a.json": "x", "d/a.zip": "x"}, "d", r"has no pictures\. It has a\.json: give one"),
+    "no images": ({"d/a.doc": "x"}, "d", "has no images.$"),
+    "lists instead": ({"d/a.json": "x", "d/a.zip": "x"}, "d", r"has no images\. It has a\.json: give one"),
     "empty class": ({"d/red/a.png": b"x", "d/green/b.png": b"x", "d/blue/c.txt": b"x"}, "d", "class folder .*blue"),
     "splits": ({"d/train/red/a.png": b"x", "d/val/red/a.png": b"x"}, "d", "give one of them"),
-    "missing file": ({"x.tsv": "file\tlabel\na.png\tred\n"}, "x.tsv", r'line 2, names the picture "a\.png"'),
-    "missing in txt": ({"x.txt": "a.png red\n"}, "x.txt", r'line 1, names the picture "a\.png"'),
-    "no column": ({"x.tsv": "word\tlabel\nhello\tred\n"}, "x.tsv", "no column that names pictures"),
+    "missing file": ({"x.tsv": "file\tlabel\na.png\tred\n"}, "x.tsv", r'line 2, names the image "a\.png"'),
+    "missing in txt": ({"x.txt": "a.png red\n"}, "x.txt", r'line 1, names the image "a\.png"'),
+    "no column": ({"x.tsv": "word\tlabel\nhello\tred\n"}, "x.tsv", "no column that names images"),
     "bad json": ({"x.json": "{"}, "x.json", "is not JSON"),
     "bad zip": ({"x.zip": b"zip"}, "x.zip", "cannot be unpacked"),
     "bad npz": ({"x.npz": b"npz"}, "x.npz", "cannot be unpacked"),
-    "odd file": ({"x.doc": b"x"}, "x.doc", "neither a picture"),
-    "odd name": ({"x.jsonl": '{"image": 3}\n'}, "x.jsonl", "name of a picture"),
+    "odd file": ({"x.doc": b"x"}, "x.doc", "neither an image"),
+    "odd name": ({"x.jsonl": '{"image": 3}\n'}, "x.jsonl", "name of an image"),
 }
 
 
@@ -223,12 +223,12 @@ def test_mistakes(case: str, tmp_path: Path) -> None:
     [
         (
             {"annotations": [{"image_id": 77, "category_id": 1, "bbox": [0, 0, 1, 1]}]},
-            "annotation 1, is of a picture 77",
+            "annotation 1, is of an image 77",
         ),
         ({"annotations": [{"image_id": 0, "category_id": 9, "bbox": [0, 0, 1, 1]}]}, "annotation 1, has category 9"),
         ({"annotations": [{"image_id": 0, "category_id": 1, "bbox": [0, 0]}]}, "not four numbers"),
         ({"annotations": [{"image_id": 0, "category_id": 1, "keypoints": [0, 0]}]}, "keypoints"),
-        ({"images": [{"id": 0, "file_name": "gone.png"}], "annotations": []}, r"image 1, names the picture .gone\.png"),
+        ({"images": [{"id": 0, "file_name": "gone.png"}], "annotations": []}, r"image 1, names the image .gone\.png"),
         ({"images": [{"file_name": "0.png"}]}, 'image 1, has no "id"'),
         ({"images": [{"id": 0, "file_name": "0.png"}] * 2}, "image 2, has the id 0, which an earlier one has"),
         ({"categories": [{"id": 1}]}, 'category 1, has no "name"'),
@@ -251,8 +251,8 @@ def test_mistakes_in_coco(change: dict[str, Any], said: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"image_id": [1]}, r"annotation 3, is of a picture \[1\]"),
-        ({"image_id": None}, "annotation 3, is of a picture None"),
+        ({"image_id": [1]}, r"annotation 3, is of an image \[1\]"),
+        ({"image_id": None}, "annotation 3, is of an image None"),
         ({"category_id": [1]}, r"annotation 3, has category \[1\]"),
         ({"category_id": None}, 'annotation 3, has no "category_id", which others have'),
         ({"bbox": None}, 'annotation 3, has no "bbox", which others have'),
@@ -283,7 +283,9 @@ def test_mistakes_in_a_skeleton(skeleton: Any, tmp_path: Path) -> None:
     whole = json.loads(content["x.json"])
     whole["categories"][1]["skeleton"] = skeleton
     write(tmp_path, {**content, "x.json": json.dumps(whole)})
-    with pytest.raises(DataError, match=r"category 2, has a .skeleton. that is not pairs of numbers of its 4 joints"):
+    with pytest.raises(
+        DataError, match=r"category 2, has a .skeleton. that is not pairs of numbers of its 4 keypoints"
+    ):
         read_images(tmp_path / "x.json")
 
 
@@ -314,7 +316,7 @@ def test_null_in_coco_counts_as_absent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nothing", [[], None])
 def test_coco_without_annotations(nothing: Any, tmp_path: Path) -> None:
-    """Pictures of nothing, which can stand beside others; where each object is a row, there is none."""
+    """Images of nothing, which can stand beside others; where each object is a row, there is none."""
     content = files.coco(3)
     empty = json.dumps({**json.loads(content["x.json"]), "annotations": nothing})
     write(tmp_path, {**content, "empty.json": empty})
@@ -329,9 +331,9 @@ def test_coco_without_annotations(nothing: Any, tmp_path: Path) -> None:
 def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     pixels = np.zeros((4, 8, 8, 3), dtype=np.uint8)
     for held, said in (
-        ({"x": pixels, "y": np.zeros(3)}, "4 pictures and 3 labels"),
+        ({"x": pixels, "y": np.zeros(3)}, "4 images and 3 labels"),
         ({"x": pixels, "y": np.array([0, 1, 2, 5]), "classes": np.array(["a", "b"])}, "has the label 2"),
-        ({"z": pixels}, "has no pictures"),
+        ({"z": pixels}, "has no images"),
     ):
         np.savez(tmp_path / "x.npz", **held)
         with pytest.raises(DataError, match=said):

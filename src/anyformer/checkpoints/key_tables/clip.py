@@ -51,7 +51,7 @@ def text_keys(config: CLIPTextConfig, theirs: str = "text_model.", head: str = "
 
 
 def vision_inputs(config: CLIPVisionConfig, theirs: str) -> list[Key]:
-    """The picture's tower without its last norm."""
+    """The image's tower without its last norm."""
     width, ours, embeddings = config.d_model, "vision.inputs", f"{theirs}embeddings"
     patch = (width, config.n_channels, *config.patch_size)
     return [

@@ -1,4 +1,4 @@
-"""GIT: BERT's names for the text, CLIP's for the picture, and a projection between them."""
+"""GIT: BERT's names for the text, CLIP's for the image, and a projection between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perceiver: masked bytes, and pictures with learned positions or with waves."""
+"""Perceiver: masked bytes, and images with learned positions or with waves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture encoder with a text decoder: the table of any encoder-decoder, under another class's name."""
+"""An image encoder with a text decoder: the table of any encoder-decoder, under another class's name."""
 
 from __future__ import annotations
 

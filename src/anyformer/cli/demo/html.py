@@ -16,14 +16,14 @@ from anyformer.core.taps import look
 from anyformer.tasks.base import answering
 from anyformer.tokenizers.padding import pad
 
-WIDEST = 1200  # pixels of a picture on the page
+WIDEST = 1200  # pixels of an image on the page
 SOUNDS = {".wav": "audio/wav", ".flac": "audio/flac"}
 MOST = 5  # classes that are shown
 READABLE = 48  # tokens of a translation whose alignment can still be read
 
 
 def input_html(inputs: Any) -> str:
-    """What a model was given: a picture, a sound, a text, or several."""
+    """What a model was given: an image, a sound, a text, or several."""
     if isinstance(inputs, Path) and inputs.suffix in SOUNDS:
         return f"<audio controls src='{inline(inputs.read_bytes(), SOUNDS[inputs.suffix])}'></audio>"
     if isinstance(inputs, Path):
@@ -49,7 +49,7 @@ def plain(fragment: str) -> str:
 
 
 def bars(inputs: Any, answer: Any) -> str:
-    """Classes by their chances, the likeliest first."""
+    """Classes by their probabilities, the most probable first."""
     scores: Mapping[str, float] = answer.scores
     rows = sorted(scores.items(), key=lambda item: -item[1])[:MOST]
     shown = "".join(
@@ -115,16 +115,16 @@ VIEWS: dict[str, Callable[[Any, Any], str]] = {
     "tag": entities,
 }
 
-# Tasks whose drawing shows the picture that was given.
+# Tasks whose drawing shows the image that was given.
 SHOWS = frozenset("caption classify-image detect pose read reconstruct".split())
 # What the drawing of an answer shows.
 CAPTIONS = {
     "caption": "Where the model looked before it wrote each word.",
-    "classify-image": "The picture as it was given, and what the answer attended to.",
+    "classify-image": "The image as it was given, and what the answer attended to.",
     "detect": "The boxes, each with its class and how sure the model is.",
     "pose": "The points that were found.",
     "read": "A strip for each letter that was written, dark where along the line the model looked for it.",
-    "reconstruct": "What it saw, what it made of that, and the picture.",
+    "reconstruct": "What it saw, what it made of that, and the image.",
     "translate": "Which source word each target word looks at (cross-attention of the last layer, mean of its heads).",
 }
 

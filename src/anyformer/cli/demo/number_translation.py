@@ -214,7 +214,7 @@ class Result:
     pairs: list[Pair]  # the test
     answers: list[str]
     folder: Path  # the model, for af.load
-    picture: Path | None  # None where no number of the test has what the picture is to show
+    picture: Path | None  # None where no number of the test has what the image is to show
 
     @property
     def exact(self) -> float:
@@ -226,7 +226,7 @@ class Result:
 
 
 def run(out: str | Path = "demo-output", settings: DemoSettings | None = None) -> Result:
-    """The whole demo: write out numbers, train, test, print, and leave a model folder and a picture in `out`."""
+    """The whole demo: write out numbers, train, test, print, and leave a model folder and an image in `out`."""
     settings = settings if settings is not None else DemoSettings()
     out = make_folder(Path(out))
     started = time.perf_counter()

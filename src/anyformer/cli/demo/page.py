@@ -1,4 +1,4 @@
-"""One page that needs nothing else: a panel for each model, pictures and sounds inside, light or dark as the reader
+"""One page that needs nothing else: a panel for each model, images and sounds inside, light or dark as the reader
 likes."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Panel:
     given: str  # "" where the drawing shows it
     said: str
     picture: str = ""
-    caption: str = ""  # of the picture
+    caption: str = ""  # of the image
     command: str = ""
     score: str = ""
     seconds: float = 0.0

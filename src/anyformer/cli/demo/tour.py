@@ -40,7 +40,7 @@ def tour(out: str | Path = "demo-output") -> Path:
     what = "model was" if len(panels) == 1 else "models were"
     summary = f"{len(panels)} {what} put to work on this machine, offline, in {took:.0f} seconds."
     write_page(page, panels, [model.problem for model in known if model.problem is not None], summary)
-    print(f"\n{summary}\nThe page, with the pictures: {page}")
+    print(f"\n{summary}\nThe page, with the images: {page}")
     return page
 
 

@@ -15,7 +15,7 @@ def mask_time(x: Tensor, most: int, generator: Generator, times: int = 1, fill: 
 
 
 def mask_frequency(x: Tensor, most: int, generator: Generator, times: int = 1, fill: float = 0.0) -> Tensor:
-    """The same across: up to `most` neighbouring mels."""
+    """The same across: up to `most` neighboring mels."""
     for _ in range(times):
         x = x.masked_fill(_stripes(x.shape[0], x.shape[2], most, generator).unsqueeze(1), fill)
     return x

@@ -1,4 +1,4 @@
-"""What a model looked at in a picture: its answer's attention, in one layer or through all of them."""
+"""What a model looked at in an image: its answer's attention, in one layer or through all of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def class_attention(model: Model, batch: dict[str, Any], shape: tuple[int, int])
 
 
 def _maps(last: Tensor, rolled: Tensor, shape: tuple[int, int], spare: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
-    """Weights of tokens as maps of the picture; from `spare[0]` to `spare[1]` tokens stand before the patches: a class
+    """Weights of tokens as maps of the image; from `spare[0]` to `spare[1]` tokens stand before the patches: a class
     token, and perhaps one of distillation."""
     cells = last.shape[-1]
     for rows in range(1, cells + 1):

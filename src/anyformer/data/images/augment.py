@@ -1,10 +1,10 @@
-"""Pictures changed at random while a model learns, a batch at a time, on whatever device the batch is.
+"""Images changed at random while a model learns, a batch at a time, on whatever device the batch is.
 
 batch = augment({"pixels": pixels, "labels": labels}, Augmentation(flip=0.5, mixup=0.8), generator)
 
-Everything that moves pixels (crop, shift, flip, rotation, shear) is one affine map a picture, composed first and
-sampled once; boxes, keypoints and masks go through the same map. Then come colours, rectangles of noise, and mixtures
-of two pictures. All draws are from the generator given, so that the same one gives the same pictures.
+Everything that moves pixels (crop, shift, flip, rotation, shear) is one affine map an image, composed first and
+sampled once; boxes, keypoints and masks go through the same map. Then come colors, rectangles of noise, and mixtures
+of two images. All draws are from the generator given, so that the same one gives the same images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLOR_OPS = (
     "brightness",
     "sharpness",
 )
-DRAWS = 64  # numbers drawn for each picture, whether they are needed or not: one kernel
+DRAWS = 64  # numbers drawn for each image, whether they are needed or not: one kernel
 ASPECT = 4 / 3  # of a random crop, at most
 LEFT = 0.25  # the share of a box that must stay inside for the box to stay
 
@@ -50,7 +50,7 @@ class Augmentation(Settings):
     crop: tuple[float, ...] | None = (
         None  # the share of the area that is cut out and enlarged: from, to (above 1: less)
     )
-    pad: float = 0.0  # a picture is moved by up to this share of its sides, what is missing is grey
+    pad: float = 0.0  # an image is moved by up to this share of its sides, what is missing is gray
     flip: float = 0.0  # the chance that left and right change places
     rotate: float = 0.0  # maximum rotation in degrees, in either direction
     randaugment_ops: int = 0  # operations drawn from RandAugment (Cubuk et al. 2020), each on half of the images
@@ -80,10 +80,10 @@ def augment(
     batch: Batch, settings: Augmentation, generator: Generator, swaps: Tensor | None = None, *, compiled: bool = False
 ) -> Batch:
     """`pixels` [B, C, H, W] from 0 to 255, and what lies on them: `boxes` [B, n, 4] with `classes` [B, n], `keypoints`
-    [B, joints, 3], `mask` [B, H, W]. `sizes` [B, 2] where pictures are padded. `swaps` [joints] says which joint each
-    becomes in a mirror; without it, pictures with joints are not flipped.
+    [B, keypoints, 3], `mask` [B, H, W]. `sizes` [B, 2] where images are padded. `swaps` [keypoints] says which keypoint
+    each becomes in a mirror; without it, images with keypoints are not flipped.
 
-    Mixtures add `other_labels` and `share`, the part of each picture that is its own. `compiled`: the hundreds of small
+    Mixtures add `other_labels` and `share`, the part of each image that is its own. `compiled`: the hundreds of small
     steps as a few kernels, which a GPU that learns a small model needs.
     """
     drawn = sample_parameters(batch["pixels"], settings, generator)
@@ -134,13 +134,13 @@ def apply_augmentation(batch: Batch, drawn: Batch, settings: Augmentation, swaps
 
 
 def _choose(which: Tensor, how: Tensor, settings: Augmentation) -> tuple[Tensor, Tensor]:
-    """An operation for half of the pictures, by its number among COLOURS and MOVES, and how strong it is, -m to m."""
+    """An operation for half of the images, by its number among COLOURS and MOVES, and how strong it is, -m to m."""
     kinds = len(COLOR_OPS) + len(AFFINE_OPS)
     kind = ((2 * which - 1).clamp(min=0) * kinds).long().clamp(max=kinds - 1)  # the first is to do nothing
     return kind, (2 * how - 1).sign() * (0.5 + 0.5 * (2 * how - 1).abs()) * settings.magnitude
 
 
-# Maps: [B, 2, 3], from places (x, y, 1) of a picture to places of what becomes of it; pixel i reaches from i to i + 1.
+# Maps: [B, 2, 3], from places (x, y, 1) of an image to places of what becomes of it; pixel i reaches from i to i + 1.
 
 
 def compose(
@@ -193,7 +193,7 @@ def inverse(maps: Tensor) -> Tensor:
 
 
 def _crop(area: tuple[float, ...], height: Tensor, width: Tensor, draws: Iterator[Tensor]) -> Tensor:
-    """A part of the picture, stretched to the whole (random resized crop)."""
+    """A part of the image, stretched to the whole (random resized crop)."""
     share = area[0] + (area[1] - area[0]) * next(draws)
     aspect = torch.exp((2 * next(draws) - 1) * math.log(ASPECT))
     most = max(area[1], 1.0) ** 0.5
@@ -250,7 +250,7 @@ def move_points(points: Tensor, maps: Tensor) -> Tensor:
 
 
 def transform_targets(batch: Batch, maps: Tensor, sizes: Tensor, flips: Tensor, swaps: Tensor | None) -> Batch:
-    """What lies on the pictures, moved along."""
+    """What lies on the images, moved along."""
     moved: Batch = {}
     edge = sizes.flip(1).unsqueeze(1).to(maps.dtype)  # [B, 1, (width, height)]
     if "boxes" in batch:
@@ -278,7 +278,7 @@ def move_boxes(boxes: Tensor, maps: Tensor, edge: Tensor) -> tuple[Tensor, Tenso
 
 
 def move_joints(joints: Tensor, maps: Tensor, edge: Tensor, flips: Tensor, swaps: Tensor | None) -> Tensor:
-    """[B, joints, 3]; one that left the picture is not seen any more. In a mirror, left and right change names."""
+    """[B, keypoints, 3]; one that left the image is not seen any more. In a mirror, left and right change names."""
     places = move_points(joints[..., :2], maps)
     inside = ((places >= 0) & (places <= edge)).all(dim=-1)
     moved = torch.cat([places, (joints[..., 2] * inside).unsqueeze(-1)], dim=-1)
@@ -318,9 +318,9 @@ def beta(alpha: float, n: int, generator: Generator, device: torch.device) -> Te
 
 
 def mix(batch: Batch, settings: Augmentation, draws: Iterator[Tensor], drawn: Batch) -> Batch:
-    """Each picture with the one as far from the other end of the batch."""
+    """Each image with the one as far from the other end of the batch."""
     if "labels" not in batch or batch["labels"].dim() != 1:
-        raise ConfigError("mixup and cutmix mix labels too, and these pictures have none; set task.augment.mixup=0.")
+        raise ConfigError("mixup and cutmix mix labels too, and these images have none; set task.augment.mixup=0.")
     pixels = batch["pixels"]
     height, width = pixels.shape[-2], pixels.shape[-1]
     other = pixels.flip(0)

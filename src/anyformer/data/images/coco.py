@@ -1,4 +1,4 @@
-"""COCO's json: boxes, classes, joints, outlines and captions of each picture; or of each object by itself.
+"""COCO's json: boxes, classes, keypoints, outlines and captions of each image; or of each object by itself.
 
 Every entry is checked once, before anything is made of it; a field that is null counts as not there.
 """
@@ -28,7 +28,7 @@ def is_coco(whole: Any) -> bool:
 
 
 def read_coco(whole: Entry, path: Path, finder: FileFinder, objects: bool) -> tuple[list[Row], dict[str, Any]]:
-    """A row for each picture, or for each object; and what holds for all: names of classes, of joints, bones."""
+    """A row for each image, or for each object; and what holds for all: names of classes, of keypoints, bones."""
     images = _by_id(whole, "images", path)
     categories = _by_id(whole, "categories", path)
     about = describe(categories)
@@ -37,7 +37,7 @@ def read_coco(whole: Entry, path: Path, finder: FileFinder, objects: bool) -> tu
     by_image: dict[Any, list[Row]] = {number: [] for number in images}
     for where, note in notes:
         if not _among(note.get("image_id"), images):
-            raise DataError(f'{where}, is of a picture {note.get("image_id")!r} that "images" does not have.')
+            raise DataError(f'{where}, is of an image {note.get("image_id")!r} that "images" does not have.')
         said = _note(note, where, categories, fields, len(about.get("joints", ())))
         by_image[note["image_id"]].append(said)
     rows: list[Row] = []
@@ -49,12 +49,12 @@ def read_coco(whole: Entry, path: Path, finder: FileFinder, objects: bool) -> tu
         else:
             rows.append({**row, **_together(some, fields, len(about.get("joints", ())))})
     if objects and not rows:
-        raise DataError(f"{path} has no annotations of objects whose joints are seen.")
+        raise DataError(f"{path} has no annotations of objects whose keypoints are seen.")
     return rows, about
 
 
 def describe(categories: Mapping[Any, tuple[str, Entry]]) -> dict[str, Any]:
-    """Names of classes in the order of their ids, and the joints and bones of those that have some."""
+    """Names of classes in the order of their ids, and the keypoints and bones of those that have some."""
     numbers = sorted(categories, key=lambda number: (isinstance(number, str), number))
     about: dict[str, Any] = {"labels": [], "category_ids": numbers}
     for where, entry in (categories[number] for number in numbers):
@@ -75,9 +75,9 @@ def _bones(entry: Entry, where: str) -> list[tuple[int, int]]:
         bones = [(int(a), int(b)) for a, b in entry.get("skeleton", ())]
     except (TypeError, ValueError, OverflowError):
         bones = [(n + 1, n + 1)]
-    first = 0 if any(0 in pair for pair in bones) else 1  # COCO counts joints from 1, others from 0
+    first = 0 if any(0 in pair for pair in bones) else 1  # COCO counts keypoints from 1, others from 0
     if any(not first <= end < n + first for pair in bones for end in pair):
-        raise DataError(f'{where}, has a "skeleton" that is not pairs of numbers of its {n} joints.')
+        raise DataError(f'{where}, has a "skeleton" that is not pairs of numbers of its {n} keypoints.')
     return [(a - first, b - first) for a, b in bones]
 
 
@@ -160,7 +160,7 @@ def _numbers(value: Any, n: int, said: str) -> Any:
 
 
 def _together(notes: Sequence[Row], fields: Collection[str], joints: int) -> Row:
-    """What the annotations of one picture say."""
+    """What the annotations of one image say."""
     row: Row = {}
     if "bbox" in fields:
         row["boxes"] = np.array([note["box"] for note in notes], dtype=np.float32).reshape(-1, 4)

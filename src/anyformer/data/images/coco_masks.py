@@ -70,7 +70,7 @@ def fill_polygon(polygon: Any, height: int, width: int) -> Mask:
 
 
 def _near(corners: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """A polygon without what lies further from the picture than that is large, side by side (Sutherland, Hodgman 1974):
+    """A polygon without what lies further from the image than that is large, side by side (Sutherland, Hodgman 1974):
     an edge is followed point by point, however long it is."""
     corners = corners.clip(-FAR, FAR)
     for axis, size in ((0, width), (1, height)):
@@ -116,11 +116,11 @@ def _from_runs(runs: Mapping[str, Any], height: int, width: int) -> Mask:
     except (TypeError, ValueError, OverflowError, IndexError):
         raise DataError('run lengths have "counts" that are neither numbers nor COCO\'s string of them.') from None
     if (rows, columns) != (height, width):
-        raise DataError(f"run lengths are of a picture of {rows} x {columns}, and this one has {height} x {width}.")
+        raise DataError(f"run lengths are of an image of {rows} x {columns}, and this one has {height} x {width}.")
     if min(counts, default=0) < 0:
         raise DataError(f"run lengths hold {min(counts):,}, and none can be less than 0.")
     if sum(counts) != rows * columns:
-        raise DataError(f"run lengths add up to {sum(counts):,}, and the picture has {rows * columns:,} pixels.")
+        raise DataError(f"run lengths add up to {sum(counts):,}, and the image has {rows * columns:,} pixels.")
     inside = np.arange(len(counts)) % 2 == 1
     return np.repeat(inside, counts).reshape(columns, rows).T
 

@@ -1,4 +1,4 @@
-"""Changes of colour on a batch of pictures [B, C, H, W] from 0 to 255, each with a strength of its own: those of
+"""Changes of color on a batch of images [B, C, H, W] from 0 to 255, each with a strength of its own: those of
 Pillow's ImageOps and ImageEnhance, which RandAugment draws from."""
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Change = Callable[[Tensor, Tensor], Tensor]  # pictures, strengths [B] from -1 to 1
+Change = Callable[[Tensor, Tensor], Tensor]  # images, strengths [B] from -1 to 1
 
 
 def apply_ops(pixels: Tensor, kind: Tensor, names: Sequence[str], strength: Tensor) -> Tensor:
-    """Each picture changed as the name that `kind` [B] points to says; a kind beyond the names leaves it."""
+    """Each image changed as the name that `kind` [B] points to says; a kind beyond the names leaves it."""
     for i, name in enumerate(names):
         if name in CHANGES:
             pixels = apply_where(pixels, kind == i, CHANGES[name], strength)
@@ -21,7 +21,7 @@ def apply_ops(pixels: Tensor, kind: Tensor, names: Sequence[str], strength: Tens
 
 
 def apply_where(pixels: Tensor, chosen: Tensor, change: Change, strength: Tensor) -> Tensor:
-    """The chosen pictures changed. A GPU changes all and picks, which is quicker than asking it how many there are."""
+    """The chosen images changed. A GPU changes all and picks, which is quicker than asking it how many there are."""
     if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
         rows = chosen.nonzero().squeeze(1)
         return pixels if not len(rows) else pixels.index_copy(0, rows, change(pixels[rows], strength[rows]))
@@ -65,7 +65,7 @@ def saturation(pixels: Tensor, strength: Tensor) -> Tensor:
 
 
 def sharpness(pixels: Tensor, strength: Tensor) -> Tensor:
-    """Away from a blurred picture, or towards it; the outermost pixels stay."""
+    """Away from a blurred image, or towards it; the outermost pixels stay."""
     if min(pixels.shape[-2:]) < 3:
         return pixels
     inner = pixels[:, :, 1:-1, 1:-1]

@@ -1,6 +1,6 @@
-"""Answers drawn on the pictures they are about: boxes with labels, joints, masks, attention; and pictures side by side.
+"""Answers drawn on the images they are about: boxes with labels, keypoints, masks, attention; and images side by side.
 
-Everything takes and gives PIL images in RGB; places are in pixels of the picture as it was stored, and are scaled where
+Everything takes and gives PIL images in RGB; places are in pixels of the image as it was stored, and are scaled where
 it is enlarged, or was opened smaller than it is.
 """
 
@@ -15,20 +15,20 @@ import numpy as np
 
 from anyformer.data.images.image_file import original_size, pillow
 
-SMALLEST = 224  # pixels of the longer side that a picture has at least when something is drawn on it
+SMALLEST = 224  # pixels of the longer side that an image has at least when something is drawn on it
 TILE = 1000  # and at most, where it stands beside others
 PAPER, INK = (255, 255, 255), (27, 42, 65)
 LINE, STRIP = 900, 18  # pixels: the width of a line that was read, the height of the strip of a letter below it
 
 
 def class_color(i: int) -> tuple[int, int, int]:
-    """Colours that are easily told apart, the same for the same class: turns of the golden angle."""
+    """Colors that are easily told apart, the same for the same class: turns of the golden angle."""
     red, green, blue = colorsys.hsv_to_rgb(i * 0.618034 % 1.0, 0.85, 0.95)
     return int(red * 255), int(green * 255), int(blue * 255)
 
 
 def enlarge(image: Any) -> tuple[Any, Any]:
-    """A small picture as a larger one, its pixels kept sharp; and by how much x and y of its places grow."""
+    """A small image as a larger one, its pixels kept sharp; and by how much x and y of its places grow."""
     scale = max(math.ceil(SMALLEST / max(image.size)), 1)
     size = (image.width * scale, image.height * scale)
     larger = image.convert("RGB").resize(size, resample=0) if scale > 1 else image.convert("RGB").copy()
@@ -36,7 +36,7 @@ def enlarge(image: Any) -> tuple[Any, Any]:
 
 
 def shrink(image: Any) -> Any:
-    """A large picture as a smaller one, to stand beside others."""
+    """A large image as a smaller one, to stand beside others."""
     scale = max(image.size) / TILE
     return image if scale <= 1 else image.resize([max(round(side / scale), 1) for side in image.size])
 
@@ -51,7 +51,7 @@ def pen(image: Any, letters: int = 0) -> tuple[Any, Any, int]:
 
 def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | None = None) -> Any:
     """A frame around each of [n, 4] (left, top, right, bottom), the surest first, with what it is; `kinds` choose the
-    colours. The labels lie above all frames, that of the surest on top."""
+    colors. The labels lie above all frames, that of the surest on top."""
     image, scale = enlarge(image)
     draw, font, width = pen(image)
     tints = [class_color(kind) for kind in (kinds if kinds is not None else range(len(names)))]
@@ -65,7 +65,7 @@ def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | 
 
 
 def label(draw: Any, font: Any, text: str, left: float, top: float, tint: tuple[int, int, int]) -> None:
-    """A word on its colour, above a place, or below it at the upper edge; moved so that it is inside the picture."""
+    """A word on its color, above a place, or below it at the upper edge; moved so that it is inside the image."""
     if not text:
         return
     across, down = draw.textbbox((0, 0), text, font=font)[2:]
@@ -77,7 +77,7 @@ def label(draw: Any, font: Any, text: str, left: float, top: float, tint: tuple[
 
 
 def keypoints(image: Any, points: Any, bones: Sequence[tuple[int, int]] = (), least: float = 0.0) -> Any:
-    """Dots at [n, joints, 3] (or [joints, 3]), and the bones between them; what scores `least` or less is left out."""
+    """Draw dots at [n, keypoints, 3] or [keypoints, 3] and the bones between them, if they score more than `least`."""
     image, scale = enlarge(image)
     draw, _, width = pen(image)
     every = np.asarray(points, dtype=np.float64)
@@ -97,7 +97,7 @@ def keypoints(image: Any, points: Any, bones: Sequence[tuple[int, int]] = (), le
 def mask(
     image: Any, classes: Any, names: Sequence[str] = (), nothing: Sequence[int] = (0, 255), share: float = 0.55
 ) -> Any:
-    """Classes of pixels [rows, columns] laid over a picture in colours, with a legend of those that occur. A picture
+    """Classes of pixels [rows, columns] laid over an image in colors, with a legend of those that occur. An image
     that was opened smaller than it is shows some of them."""
     classes, image = np.asarray(classes), image.convert("RGB")
     if classes.shape != image.size[::-1]:
@@ -121,7 +121,7 @@ def mask(
 
 
 def heatmap(image: Any, weights: Any) -> Any:
-    """A map of weights [rows, columns], stretched over a picture: bright where they are large, dark elsewhere."""
+    """A map of weights [rows, columns], stretched over an image: bright where they are large, dark elsewhere."""
     image, _ = enlarge(image)
     weights = np.asarray(weights, dtype=np.float32)
     low, high = float(weights.min()), float(weights.max())
@@ -134,12 +134,12 @@ def heatmap(image: Any, weights: Any) -> Any:
 
 
 def side_by_side(images: Sequence[Any], titles: Sequence[str] = ()) -> Any:
-    """Pictures in a row, with a word above each."""
+    """Images in a row, with a word above each."""
     return grid([list(images)], titles)
 
 
 def grid(rows: Sequence[Sequence[Any]], titles: Sequence[str] = (), gap: int = 4) -> Any:
-    """Rows of pictures; `titles` stand above the columns."""
+    """Rows of images; `titles` stand above the columns."""
     rows = [[enlarge(image)[0] for image in row] for row in rows]
     wide = max(image.width for row in rows for image in row)
     highs = [max(image.height for image in row) for row in rows]

@@ -1,8 +1,8 @@
-"""One picture: a file, a member of a zip, a slice of an array, bytes or something in memory, opened the same way.
+"""One image: a file, a member of a zip, a slice of an array, bytes or something in memory, opened the same way.
 
 Picture.of("cat.jpg").open()        # a PIL image in RGB, turned as its EXIF says
 
-Whatever is wrong with it is one sentence that names it. A picture takes bounded memory: JPEGs that are too large are
+Whatever is wrong with it is one sentence that names it. An image takes bounded memory: JPEGs that are too large are
 decoded at a half, a quarter or an eighth of their size, others are refused.
 """
 
@@ -38,7 +38,7 @@ Array = NDArray[np.uint8]
 
 
 class ImageError(UnreadableError):
-    """A picture that cannot be opened: damaged, cut short, too large, or no picture at all."""
+    """An image that cannot be opened: damaged, cut short, too large, or no image at all."""
 
 
 class ImageFile:
@@ -54,7 +54,7 @@ class ImageFile:
     @classmethod
     def file(cls, path: str | PathLike[str]) -> ImageFile:
         if not os.fspath(path):
-            raise ImageError("The path of the picture is empty; give one such as cat.jpg.")
+            raise ImageError("The path of the image is empty; give one such as cat.jpg.")
         return cls(str(path), lambda: open_file(Path(path)), Path(path))
 
     @classmethod
@@ -64,11 +64,11 @@ class ImageFile:
 
     @classmethod
     def packed(cls, name: str, content: Callable[[], bytes]) -> ImageFile:
-        """A picture file that lies among others in one array of bytes."""
+        """An image file that lies among others in one array of bytes."""
         return cls(name, lambda: io.BytesIO(content()))
 
     @classmethod
-    def of(cls, inputs: Any, name: str = "the picture given") -> ImageFile:
+    def of(cls, inputs: Any, name: str = "the image given") -> ImageFile:
         """A path, bytes, an array [rows, columns(, channels)] or a PIL image."""
         if isinstance(inputs, ImageFile):
             return inputs
@@ -84,7 +84,7 @@ class ImageFile:
         try:
             loaded = self._load()
         except FileNotFoundError:
-            raise ImageError(f"There is no picture {self.name}.") from None
+            raise ImageError(f"There is no image {self.name}.") from None
         except ValueError as error:  # a null, or half a letter
             raise ImageError(f"{self.name!r} is not the name of a file: {error}.") from None
         except OSError as error:
@@ -102,7 +102,7 @@ def pillow() -> Any:
         import PIL.TiffImagePlugin
         import PIL.WebPImagePlugin
     except ImportError:
-        raise ConfigError("Pictures take Pillow to open: pip install 'anyformer[images]'.") from None
+        raise ConfigError("Images take Pillow to open: pip install 'anyformer[images]'.") from None
     PIL.Image.preinit()  # the other formats
     return PIL
 
@@ -114,7 +114,7 @@ def is_image(name: str | PathLike[str]) -> bool:
 
 
 def original_size(image: Image) -> tuple[int, int]:
-    """(rows, columns) of the picture as it was stored, turned upright."""
+    """(rows, columns) of the image as it was stored, turned upright."""
     width, height = image.info.get("original_size", image.size)
     return height, width
 
@@ -149,7 +149,7 @@ def _identify(stream: BinaryIO, name: str) -> Any:
         if accept is None or accept(first) is True:
             stream.seek(0)
             return factory(stream, "")
-    raise ImageError(f"{name} is not a picture that can be read; PNG, JPEG and WebP are.")
+    raise ImageError(f"{name} is not an image that can be read; PNG, JPEG and WebP are.")
 
 
 def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
@@ -190,7 +190,7 @@ def _turn(image: Any) -> Any:
 
 
 def convert(image: Any, mode: str) -> Any:
-    """To RGB or grey: 16 bits become 8, palettes colours; transparency is dropped, as the ecosystem does."""
+    """To RGB or gray: 16 bits become 8, palettes colors; transparency is dropped, as the ecosystem does."""
     if mode == CLASSES:
         return image
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -221,7 +221,7 @@ def _in_memory(inputs: Any, name: str, mode: str) -> Any:
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[:, :, 0]
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or not values.size:
-        raise ImageError(f"{name} has shape {list(values.shape)}; a picture is [rows, columns] or with 3 channels.")
+        raise ImageError(f"{name} has shape {list(values.shape)}; an image is [rows, columns] or with 3 channels.")
     if values.dtype.kind not in "buif":
         raise ImageError(f"{name} holds {values.dtype}, which are no pixels.")
     return convert(PIL.Image.fromarray(values if values.dtype == np.uint8 else _eight_bits(values)), mode)

@@ -1,5 +1,5 @@
-"""Pictures as rows of numbers, one after another, for models that write them: intensities of the channels, or the
-nearest colours of a palette. `start` is the token before the first, `figure` names what the loss measures, in bits.
+"""Images as rows of numbers, one after another, for models that write them: intensities of the channels, or the
+nearest colors of a palette. `start` is the token before the first, `figure` names what the loss measures, in bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK = 65536  # pixels that are compared with a palette at a time
 @dataclass(frozen=True)
 class PixelIntensities:
     """256 (or `values`) levels of each channel, in the order of `raster`, whose depth is the channels. Nothing is lost
-    with 256, so that bits are bits of the picture."""
+    with 256, so that bits are bits of the image."""
 
     size: tuple[int, int]
     raster: Raster
@@ -39,7 +39,7 @@ class PixelIntensities:
         return self.size[0] * self.size[1] * self.raster.depth
 
     def order(self, device: torch.device) -> Tensor:
-        """Where each token stands in a picture [C, H, W] laid out as one line."""
+        """Where each token stands in an image [C, H, W] laid out as one line."""
         row, column, channel = self.raster.coordinates(torch.arange(self.length, device=device))
         return (channel * self.size[0] + row) * self.size[1] + column
 
@@ -57,7 +57,7 @@ class PixelIntensities:
         return levels.to(torch.uint8).view(-1, self.raster.depth, *self.size)
 
     def prefix_length(self, share: float) -> int:
-        """How many tokens the upper `share` of a picture is, in whole rows (of blocks, where it is written so)."""
+        """How many tokens the upper `share` of an image is, in whole rows (of blocks, where it is written so)."""
         rows = int(self.size[0] * share + 1e-9) // self.raster.rows * self.raster.rows
         return rows * self.size[1] * self.raster.depth
 
@@ -94,14 +94,14 @@ class ColorPalette:
         """The clusters of a preprocessor_config.json, of which the model must have as many words."""
         clusters = config.get("clusters")
         if clusters is None:
-            raise ConfigError('the preprocessor has no "clusters", the colours that the model\'s words stand for.')
+            raise ConfigError('the preprocessor has no "clusters", the colors that the model\'s words stand for.')
         colours = torch.tensor(clusters, dtype=torch.float32)
         if colours.shape != (n, 3):
             raise ConfigError(f'"clusters" has shape {list(colours.shape)}; the model has words for {[n, 3]}.')
         return cls(size, colours)
 
     def write(self, config: bytes) -> bytes:
-        """A preprocessor_config.json with these colours in it, as transformers' ImageGPT has them."""
+        """A preprocessor_config.json with these colors in it, as transformers' ImageGPT has them."""
         said = parse_object(config, "preprocessor_config.json")
         said |= {"image_processor_type": "ImageGPTImageProcessor", "do_color_quantize": True}
         return (json.dumps({**said, "clusters": self.colors.tolist()}) + "\n").encode()
@@ -112,7 +112,7 @@ class ColorPalette:
         chance = torch.Generator().manual_seed(seed)
         distinct = scaled(torch.unique(pixels, dim=0))
         if len(distinct) < n:
-            raise ConfigError(f"The pictures have {len(distinct)} different colours, fewer than the model's {n} words.")
+            raise ConfigError(f"The images have {len(distinct)} different colors, fewer than the model's {n} words.")
         values = scaled(pixels)
         colours = distinct[torch.randperm(len(distinct), generator=chance)[:n]]
         for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Pictures decoded when they are asked for, by several threads at once, and kept where there is room for them."""
+"""Images decoded when they are asked for, by several threads at once, and kept where there is room for them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import Error, UnreadableError
 
-TRIED, QUICK = 2, 1e-3  # pictures that are tried first; seconds below which threads would only get in each other's way
-ROOM = 2**31  # bytes of decoded pictures that are kept
+TRIED, QUICK = 2, 1e-3  # images that are tried first; seconds below which threads would only get in each other's way
+ROOM = 2**31  # bytes of decoded images that are kept
 NAMED = 10  # files that cannot be read and are named one by one
 
 Broken = Literal["raise", "replace", "skip"]  # what happens to a row whose file cannot be read

@@ -1,4 +1,4 @@
-"""One person cut out of a picture, as ViTPose is shown people: the box around them, wider by a quarter, in the shape of
+"""One person cut out of an image, as ViTPose is shown people: the box around them, wider by a quarter, in the shape of
 what the model sees."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WIDER = 1.25  # what is seen of a person's surroundings
 
 
 def crop_region(box: Any, size: tuple[int, int]) -> NDArray[np.float32]:
-    """(left, top, width, height) of the part of the picture that is cut out for a box (left, top, right, bottom), in
+    """(left, top, width, height) of the part of the image that is cut out for a box (left, top, right, bottom), in
     the shape of `size` (rows, columns)."""
     left, top, right, bottom = (np.float32(value) for value in box)
     middle = np.array([left + (right - left) * 0.5, top + (bottom - top) * 0.5], dtype=np.float32)
@@ -30,7 +30,7 @@ def crop_region(box: Any, size: tuple[int, int]) -> NDArray[np.float32]:
 
 def crop_person(image: Any, box: Any, size: tuple[int, int]) -> tuple[NDArray[np.uint8], ResizeTransform]:
     """8-bit pixels [channels, rows, columns]: the first and the last pixels lie on the edges of the frame (Huang et al.
-    2020); black where it leaves the picture. The placement counts the middle of a pixel as half."""
+    2020); black where it leaves the image. The placement counts the middle of a pixel as half."""
     left, top, width, height = (float(value) for value in crop_region(box, size))
     pixels = np.asarray(image)
     pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels

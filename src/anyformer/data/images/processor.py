@@ -1,7 +1,7 @@
-"""How a picture becomes pixel_values: resized, cropped, rescaled, normalised, padded. All of it is data, read from and
+"""How an image becomes pixel_values: resized, cropped, rescaled, normalized, padded. All of it is data, read from and
 written to preprocessor_config.json, and gives the numbers that transformers' own processors give.
 
-The first half (`place`) works on one picture on the CPU and leaves 8-bit pixels; the second (`normalize`) on a batch of
+The first half (`place`) works on one image on the CPU and leaves 8-bit pixels; the second (`normalize`) on a batch of
 them, wherever it is. Between the two there is room for augmentation.
 """
 
@@ -27,17 +27,17 @@ FILE = "preprocessor_config.json"
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 BILINEAR, BICUBIC = 2, 3  # Pillow's numbers
-LARGEST_AREA = 2**25  # pixels that a picture is brought to
+LARGEST_AREA = 2**25  # pixels that an image is brought to
 
 
 @dataclass(frozen=True)
 class ResizeTransform:
-    """Where the pixels of a picture went: x of the picture is at x * scale[1] - offset[1] of what the model sees."""
+    """Where the pixels of an image went: x of the image is at x * scale[1] - offset[1] of what the model sees."""
 
     scale: tuple[float, float]  # rows, columns
     offset: tuple[float, float]
     size: tuple[int, int]  # of what the model sees
-    original_size: tuple[int, int]  # of the picture
+    original_size: tuple[int, int]  # of the image
 
     def points(self, points: Any) -> NDArray[np.float32]:
         """[..., x, y, more]"""
@@ -64,7 +64,7 @@ class ResizeTransform:
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessor(Settings):
     """`size` is exact; or else the `shortest` edge is brought to its length unless the longest would pass `longest`;
-    or else the picture shrinks or grows to fit into `within`. Sizes are rows, columns."""
+    or else the image shrinks or grows to fit into `within`. Sizes are rows, columns."""
 
     size: tuple[int, ...] | None = None
     shortest_edge: int | None = None
@@ -75,7 +75,7 @@ class ImageProcessor(Settings):
     rescale: float | None = 1 / 255
     mean: tuple[float, ...] | None = HALF["mean"]
     std: tuple[float, ...] | None = HALF["std"]
-    pad: bool = False  # to the largest picture of a batch, with a pixel_mask
+    pad: bool = False  # to the largest image of a batch, with a pixel_mask
     pad_size: tuple[int, ...] | None = None  # and to this where it is said
     channels: int = 3
 
@@ -104,7 +104,7 @@ class ImageProcessor(Settings):
 
     @property
     def fixed(self) -> tuple[int, int] | None:
-        """The size that every picture comes out with; None where they differ."""
+        """The size that every image comes out with; None where they differ."""
         found = self.crop if self.crop is not None else self.size
         return None if found is None else (found[0], found[1])
 
@@ -112,14 +112,14 @@ class ImageProcessor(Settings):
     def mode(self) -> str:
         return "L" if self.channels == 1 else "RGB"
 
-    # One picture.
+    # One image.
 
     def resize(self, image: Any) -> tuple[Array, ResizeTransform]:
         """A PIL image as 8-bit pixels [channels, rows, columns], resized and cropped."""
         before = original_size(image)
         height, width = self.target(before)
         if height * width > LARGEST_AREA:
-            raise InputError(f"A picture of {before[1]} x {before[0]} pixels would become {width} x {height}; cut it.")
+            raise InputError(f"An image of {before[1]} x {before[0]} pixels would become {width} x {height}; cut it.")
         if (width, height) != image.size:
             image = image.resize((width, height), resample=self.resample)
         pixels = np.asarray(image)
@@ -131,7 +131,7 @@ class ImageProcessor(Settings):
         return np.ascontiguousarray(pixels), ResizeTransform(scale, offset, pixels.shape[1:], before)
 
     def resize_mask(self, mask: Any, fill: int = 0) -> NDArray[Any]:
-        """Classes of pixels (a PIL image, or an array [rows, columns]), placed as the picture was, by the nearest."""
+        """Classes of pixels (a PIL image, or an array [rows, columns]), placed as the image was, by the nearest."""
         from anyformer.data.images.image_file import pillow
 
         image = mask if hasattr(mask, "resize") and hasattr(mask, "getbands") else None
@@ -158,8 +158,8 @@ class ImageProcessor(Settings):
     # A batch.
 
     def normalize(self, pixels: Tensor, sizes: Tensor | None = None) -> dict[str, Tensor]:
-        """pixel_values [B, C, H, W] of pixels from 0 to 255; where pictures are padded, zeros beyond their `sizes`
-        [B, 2], and pixel_mask [B, H, W] with 1 where a picture is."""
+        """pixel_values [B, C, H, W] of pixels from 0 to 255; where images are padded, zeros beyond their `sizes`
+        [B, 2], and pixel_mask [B, H, W] with 1 where an image is."""
         values = pixels.float()
         values = values * self.rescale if self.rescale is not None else values
         if self.mean is not None and self.std is not None:
@@ -178,7 +178,7 @@ class ImageProcessor(Settings):
         return values.round().clamp(0, 255).to(torch.uint8)
 
     def stack(self, placed: Sequence[Array]) -> dict[str, Tensor]:
-        """Pictures as one batch: `pixels` [B, C, H, W], 8 bits; where they are padded, their `sizes` [B, 2] too."""
+        """Images as one batch: `pixels` [B, C, H, W], 8 bits; where they are padded, their `sizes` [B, 2] too."""
         if not self.pad:
             return {"pixels": torch.from_numpy(np.stack(placed))}
         sizes = np.array([one.shape[1:] for one in placed])
@@ -243,7 +243,7 @@ def center_crop(pixels: NDArray[Any], size: tuple[int, int], fill: int = 0) -> t
 
 
 def valid_pixels(sizes: Tensor, height: int, width: int) -> Tensor:
-    """[B, height, width]: True where a picture of each size is."""
+    """[B, height, width]: True where an image of each size is."""
     rows = torch.arange(height, device=sizes.device) < sizes[:, :1]
     columns = torch.arange(width, device=sizes.device) < sizes[:, 1:]
     return rows.unsqueeze(2) & columns.unsqueeze(1)
@@ -291,7 +291,7 @@ HF_DEFAULTS: dict[str, dict[str, Any]] = {
         "do_center_crop": True,
         "crop_size": {"height": 224, "width": 224},
     },
-    "ImageGPT": {"size": {"height": 256, "width": 256}},  # its colours: data/images/image_tokens.py
+    "ImageGPT": {"size": {"height": 256, "width": 256}},  # its colors: data/images/image_tokens.py
     "ConvNext": {
         "size": {"shortest_edge": 384},
         "crop_pct": 224 / 256,
@@ -317,7 +317,7 @@ def processor_type(config: Mapping[str, Any]) -> str:
         name = name.removesuffix(ending)
     if name not in HF_DEFAULTS:
         raise ConfigError(
-            f"anyformer does not know how a {name}ImageProcessor prepares pictures.{nearest(name, HF_DEFAULTS)} It"
+            f"anyformer does not know how a {name}ImageProcessor prepares images.{nearest(name, HF_DEFAULTS)} It"
             f" knows {', '.join(HF_DEFAULTS)}."
         )
     return name
@@ -342,7 +342,7 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     ours["std"] = tuple(float(x) for x in said["image_std"]) if normal else None
     ours["channels"] = len(said["image_mean"]) if normal else 3
     if ours["channels"] not in (1, 3):
-        raise ConfigError(f'"image_mean" has {ours["channels"]} numbers; pictures have 1 channel or 3.')
+        raise ConfigError(f'"image_mean" has {ours["channels"]} numbers; images have 1 channel or 3.')
     ours["pad"] = bool(config.get("do_pad", config.get("pad_and_return_pixel_mask", said.get("do_pad", False))))
     ours["pad_size"] = _pair(said["pad_size"]) if said.get("pad_size") else None
     return ours
@@ -373,7 +373,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _convnext(size: int, share: float) -> dict[str, Any]:
-    """Small pictures are cut out of ones somewhat larger; large ones are squeezed into a square."""
+    """Small images are cut out of ones somewhat larger; large ones are squeezed into a square."""
     if size >= 384:
         return {"size": (size, size)}
     return {"shortest_edge": int(size / share), "crop": (size, size)}

@@ -1,11 +1,11 @@
-"""Pictures as users have them, as rows: `image` is a Picture, the other fields are what is said of it.
+"""Images as users have them, as rows: `image` is an Image, the other fields are what is said of it.
 
 read_pictures("pets/")                          # a folder (or zip) of class folders: image, label
-read_pictures("words.zip,words.tsv")            # pictures and a table (TSV, CSV, JSON, JSON lines) that names them
-read_pictures("train.json")                     # COCO's json, its pictures beside it in a folder or a zip
-read_pictures("list.txt")                       # a picture a line, with its label after it or without
+read_pictures("words.zip,words.tsv")            # images and a table (TSV, CSV, JSON, JSON lines) that names them
+read_pictures("train.json")                     # COCO's json, its images beside it in a folder or a zip
+read_pictures("list.txt")                       # an image a line, with its label after it or without
 read_pictures("cifar.npz")                      # arrays x and y, or packed JPEGs
-read_pictures("photos/*.jpg")                   # pictures alone
+read_pictures("photos/*.jpg")                   # images alone
 
 `rows.about` says what holds for all of them: `labels` in their order, `joints` and `bones` of skeletons.
 """
@@ -53,7 +53,7 @@ class ImageRows(Rows):
         about: Mapping[str, Any] | None = None,
     ) -> None:
         if n == 0:
-            raise DataError(f"{path} has no pictures.")
+            raise DataError(f"{path} has no images.")
         self.path, self._n, self._make, self._at = path, n, make, at
         self.fingerprint = hashlib.blake2b(fingerprint.encode(), digest_size=16).hexdigest()
         self.metadata = dict(about or {})
@@ -118,9 +118,9 @@ def read_images(
     image: str | None = None,
     objects: bool = False,
 ) -> Rows:
-    """Rows of whatever is given. Folders and zips beside a list are where its pictures are searched for; alone, their
-    folders are classes. `image` is the column that names pictures, where it has an unusual name. `objects`: COCO's
-    annotations become a row each, and not one a picture."""
+    """Rows of whatever is given. Folders and zips beside a list are where its images are searched for; alone, their
+    folders are classes. `image` is the column that names images, where it has an unusual name. `objects`: COCO's
+    annotations become a row each, and not one an image."""
     found = expand(paths)
     lists = [path for path in found if _is_list(path)]
     places = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
@@ -138,9 +138,9 @@ def read_images(
     left = [path for path in found if path.is_file() and not (_is_list(path) or is_image(path))]
     odd = [path for path in left if path.suffix.lower() not in (".zip", ".npz")]
     if odd:
-        raise DataError(f"{odd[0]} is neither a picture, nor a list, zip or npz of pictures.")
+        raise DataError(f"{odd[0]} is neither an image, nor a list, zip or npz of images.")
     if not parts:
-        raise DataError(f"{found[0]} is neither a picture, nor a list, folder, zip or npz of pictures.")
+        raise DataError(f"{found[0]} is neither an image, nor a list, folder, zip or npz of images.")
     return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
 
 
@@ -156,7 +156,7 @@ def expand(paths: Paths) -> list[Path]:
                 raise DataError(f"{text} does not exist." if not glob.has_magic(text) else f"No file matches {text}.")
             found += matching
     if not found:
-        raise DataError("No data was given: a folder of class folders, a list of pictures, a zip or an npz.")
+        raise DataError("No data was given: a folder of class folders, a list of images, a zip or an npz.")
     return found
 
 
@@ -164,7 +164,7 @@ def _is_list(path: Path) -> bool:
     return path.is_file() and data_suffix(path) in TABLES
 
 
-# A folder or a zip of class folders; pictures alone.
+# A folder or a zip of class folders; images alone.
 
 
 def read_place(place: Archive) -> Rows:
@@ -178,14 +178,14 @@ def read_place(place: Archive) -> Rows:
     if not names:
         lists = [name for name in sorted(place.files) if data_suffix(Path(name)) in TABLES and place.archive is None]
         hint = f" It has {', '.join(lists[:5])}: give one of them, such as {place.path / lists[0]}." if lists else ""
-        raise DataError(f"{place.path} has no pictures.{hint}")
+        raise DataError(f"{place.path} has no images.{hint}")
     classes = sorted({name.split("/")[0] for name in names if "/" in name})
     if not classes:
         return _plain(place)
     empty = sorted(place.folders - set(classes))
     if empty:
-        raise DataError(f"The class folder {place.path / empty[0]} has no pictures; fill it, or take it away.")
-    if len(classes) == 1:  # a zip of one folder that holds the classes, or of pictures in one folder
+        raise DataError(f"The class folder {place.path / empty[0]} has no images; fill it, or take it away.")
+    if len(classes) == 1:  # a zip of one folder that holds the classes, or of images in one folder
         inner = sorted({name.split("/")[1] for name in names if name.count("/") > 1})
         depth = 1 if inner else None
         classes = inner
@@ -261,7 +261,7 @@ def _objects(path: Path, images: Sequence[Any], finder: FileFinder) -> Rows:
 
 
 def _named(rows: Rows, finder: FileFinder, path: Path, image: str | None) -> Rows:
-    """Rows of a table whose names of pictures become pictures; every one must be there."""
+    """Rows of a table whose names of images become images; every one must be there."""
     column = image if image is not None else _image_column(rows)
     rows.require_column(column)
     masks = [name for name in rows.columns if name.lower() in MASKS]
@@ -271,7 +271,7 @@ def _named(rows: Rows, finder: FileFinder, path: Path, image: str | None) -> Row
         where = rows.location(i)
         named = row.pop(column)
         if not isinstance(named, str):
-            raise DataError(f"{where}, has {named!r} where the name of a picture should be.")
+            raise DataError(f"{where}, has {named!r} where the name of an image should be.")
         row = {"image": finder.find(named, where), **row}
         for name in masks:
             row["mask"] = None if not row.get(name) else finder.find(str(row.pop(name)), where)
@@ -304,13 +304,13 @@ def _image_column(rows: Rows) -> str:
     if looks:
         return looks[0]
     raise DataError(
-        f"{rows.path} has no column that names pictures (looked for {', '.join(IMAGE_COLUMNS)}); it has:"
+        f"{rows.path} has no column that names images (looked for {', '.join(IMAGE_COLUMNS)}); it has:"
         f' {", ".join(rows.columns)}. Say which it is: data.columns="image=NAME".'
     )
 
 
 def _lines(path: Path, finder: FileFinder) -> Rows:
-    """A picture a line; what follows the last blank is its label."""
+    """An image a line; what follows the last blank is its label."""
     lines = [(i, line) for i, line in enumerate(_text(path).splitlines()) if line.strip()]
     cut = [(line.strip(), None) if is_image(line.strip()) else _cut(line) for _, line in lines]
     labelled = bool(cut) and all(label is not None for _, label in cut)
@@ -352,9 +352,9 @@ def read_arrays(path: Path) -> Rows:
         pixels = next((held[name] for name in ("x", "images", "image", "data", "pixels") if name in held), None)
         if pixels is None or pixels.ndim not in (3, 4):
             has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
-            raise DataError(f"{path} has no pictures: it needs x [n, rows, columns(, channels)]; it has {has}.")
+            raise DataError(f"{path} has no images: it needs x [n, rows, columns(, channels)]; it has {has}.")
         n, picture = len(pixels), _sliced(path, pixels)
-    return _of_arrays(path, n, picture, arrays.labels_of(held, n, "pictures", path), arrays.classes_of(held, path))
+    return _of_arrays(path, n, picture, arrays.labels_of(held, n, "images", path), arrays.classes_of(held, path))
 
 
 def _of_arrays(
@@ -366,15 +366,15 @@ def _of_arrays(
         return {"image": image(i)} if labels is None else {"image": image(i), "label": labels[i]}
 
     digest = "|".join((Archive(path).digest, str(n)))
-    return ImageRows(str(path), n, make, lambda i: f"{path}, picture {i + 1}", digest, about)
+    return ImageRows(str(path), n, make, lambda i: f"{path}, image {i + 1}", digest, about)
 
 
 def _packed(path: Path, packed: Any, ends: Sequence[int]) -> Callable[[int], ImageFile]:
     def picture(i: int) -> ImageFile:
-        return ImageFile.packed(f"{path}, picture {i + 1}", lambda: packed[ends[i] : ends[i + 1]].tobytes())
+        return ImageFile.packed(f"{path}, image {i + 1}", lambda: packed[ends[i] : ends[i + 1]].tobytes())
 
     return picture
 
 
 def _sliced(path: Path, pixels: Any) -> Callable[[int], ImageFile]:
-    return lambda i: ImageFile.of(pixels[i], f"{path}, picture {i + 1}")
+    return lambda i: ImageFile.of(pixels[i], f"{path}, image {i + 1}")

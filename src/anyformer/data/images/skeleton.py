@@ -1,4 +1,4 @@
-"""What joints are called, which of them change places in a mirror, and which are joined by bones."""
+"""What keypoints are called, which of them change places in a mirror, and which are joined by bones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _other(side: str) -> str:
 
 
 def face() -> Skeleton:
-    """The 68 points (Sagonas et al. 2013), from the right of the person, which is the left of the picture."""
+    """The 68 points (Sagonas et al. 2013), from the right of the person, which is the left of the image."""
     names = [""] * FACE
     _sides(names, "jaw", range(17))
     _sides(names, "brow", range(17, 27))

@@ -199,7 +199,7 @@ def degrade(image: Any, rng: np.random.Generator, height: int, paper: int) -> Ar
 
 
 def _blur(pixels: Any, times: int) -> Any:
-    """The mean with the four neighbours, so many times."""
+    """The mean with the four neighbors, so many times."""
     for _ in range(times):
         padded = np.pad(pixels, 1, mode="edge")
         pixels = (

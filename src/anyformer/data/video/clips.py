@@ -32,7 +32,7 @@ CLIP_COLUMNS = ("clip", "video", "file", "file_name", "filename", "path", "folde
 
 
 class Clip:
-    """Pictures that follow one another; `take(n)` opens so many of them, evenly spread over the whole. `path` is set
+    """Images that follow one another; `take(n)` opens so many of them, evenly spread over the whole. `path` is set
     where it is a video file, or a folder of frames, by itself."""
 
     def __init__(self, name: str, frames: Callable[[int], list[Any]], path: Path | None = None) -> None:
@@ -50,7 +50,7 @@ class Clip:
         def frames(n: int) -> list[ImageFile]:
             names = sorted(one for one in path.iterdir() if is_image(one)) if path.is_dir() else []
             if not names:
-                raise UnreadableError(f"{path} has no frames: a clip is a folder of pictures, or a video file.")
+                raise UnreadableError(f"{path} has no frames: a clip is a folder of images, or a video file.")
             return [ImageFile.file(names[i]) for i in evenly_spaced(len(names), n)]
 
         return cls(str(path), frames, path)
@@ -72,7 +72,7 @@ class Clip:
 
     @classmethod
     def of(cls, inputs: Any) -> Clip:
-        """A folder of frames, a video file, an array, or a list of pictures."""
+        """A folder of frames, a video file, an array, or a list of images."""
         if isinstance(inputs, Clip):
             return inputs
         if isinstance(inputs, (str, Path)):
@@ -132,7 +132,7 @@ def open_video(stream: BinaryIO, name: str) -> Iterator[Any]:
         with av.open(stream, "r", options={"protocol_whitelist": "none"}) as container:
             tracks = container.streams.video
             if not tracks:
-                raise UnreadableError(f"{name} has no pictures: it is no video.")
+                raise UnreadableError(f"{name} has no images: it is no video.")
             wide, high = tracks[0].codec_context.width, tracks[0].codec_context.height
             if wide * high > most_pixels():
                 raise too_large(name, (wide, high))

@@ -18,7 +18,7 @@ SOUGHT = 12  # heads that are listed
 
 
 def labels(loaded: LoadedModel, model_input: ModelInput, trace: Trace, stage: str) -> list[str]:
-    """What the tokens of a stage are called: words, cells of a picture, columns of a table, or their numbers."""
+    """What the tokens of a stage are called: words, cells of an image, columns of a table, or their numbers."""
     return token_names(loaded, model_input, trace, stage)
 
 

@@ -1,4 +1,4 @@
-"""Pictures: filters and places of their patches; detectors."""
+"""Images: filters and places of their patches; detectors."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def as_png(image: Any) -> str:
 def patches_of(loaded: LoadedModel) -> ImageInput:
     inputs = loaded.patches
     if inputs is None:
-        raise InputError(f"A {loaded.model.family} model does not cut pictures into patches.")
+        raise InputError(f"A {loaded.model.family} model does not cut images into patches.")
     return inputs
 
 
 @torch.inference_mode()
 def filters(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """The first principal components of the patch embedding, each as a small picture of its own range."""
+    """The first principal components of the patch embedding, each as a small image of its own range."""
     inputs = patches_of(loaded)
     if inputs.resnet is not None:
-        raise InputError("Patches are cut from a network's features here, so their filters are no pictures.")
+        raise InputError("Patches are cut from a network's features here, so their filters are no images.")
     weight = inputs.patches.weight.float()
     _, strengths, components = torch.linalg.svd(weight - weight.mean(dim=0), full_matrices=False)
     n = min(FILTERS, len(components))
@@ -82,7 +82,7 @@ def as_image(pixels: Tensor) -> Any:
 
 @torch.inference_mode()
 def detections(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """Boxes of a detector, surest first, in shares of the picture, each with the query that found it."""
+    """Boxes of a detector, surest first, in shares of the image, each with the query that found it."""
     head = loaded.boxes
     if head is None or head.score_field is None:
         raise InputError(f"A {loaded.model.family} model finds no boxes; a detector such as DETR does.")
@@ -98,7 +98,7 @@ def detections(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) ->
     nms = usual_nms(loaded.model) if chosen.nms is None else chosen.nms
     found = tidy(
         pick_slots(slots, request.threshold), (1, 1), nms
-    )  # in shares of the picture, as the task does in pixels
+    )  # in shares of the image, as the task does in pixels
     names = labels_of(loaded.model)
     things = [
         {"text": names[label] if label < len(names) else str(label), "score": score, "box": box, "slot": slot}

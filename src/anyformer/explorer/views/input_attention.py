@@ -1,5 +1,6 @@
-"""What was read, drawn, and what attention sees of it: pictures, sounds, clips, points, tables, and words through a few
-latents. Whoever asks (the class token, a clicked cell, a latent, a joint, a word), the answer is a map of the input."""
+"""What was read, drawn, and what attention sees of it: images, sounds, clips, points, tables, and words through a few
+latents. Whatever the query is (the class token, a clicked cell, a latent, a keypoint, a word), the result is a map of
+the input."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def input_view(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) ->
     subject, trace = loaded.trace(request, deadline)
     askers = _askers(loaded, subject, trace)
     if not askers and subject.image is None:
-        raise InputError(f"A {loaded.model.family} model does not look at pictures, nor at anything else in cells.")
+        raise InputError(f"A {loaded.model.family} model does not look at images, nor at anything else in cells.")
     kind = subject.shown.get("kind", "picture" if subject.image is not None else "words")
     made = {"kind": kind, "askers": askers, "answers": _classes(loaded, trace), "of": subject.shown.get("of", 1)}
     pooled = _pooling(loaded)
@@ -198,8 +199,8 @@ def _pooling(loaded: LoadedModel) -> Head | None:
 
 
 def queries(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """All queries that are no parts of the input themselves (latents, slots, joints, class queries), each with what it
-    looks at: maps [queries, *shape], small enough to be drawn side by side."""
+    """Attention maps [queries, *shape] of all learned queries (latents, objects, keypoints, classes), small enough to
+    be drawn side by side."""
     subject, trace = loaded.trace(request, deadline)
     site = trace.site(request.stage, request.layer, request.part)
     where = layout(trace, key_stage(trace, site))

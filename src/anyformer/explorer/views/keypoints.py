@@ -1,4 +1,4 @@
-"""Poses and segments: joints over the picture with what says where they are, and a class for each of its pixels."""
+"""Poses and segments: keypoints over the image with what says where they are, and a class for each of its pixels."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from anyformer.tasks.text import labels_of
 
 @torch.inference_mode()
 def pose(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """Joints [n, 3] in shares of the picture with their scores, and the map that each comes from: its heat, or how well
-    each cell fits the query that points at it."""
+    """Keypoints [n, 3] as fractions of the image with their scores, and the map of each: its heat map, or how well each
+    cell fits its query."""
     head = head_of(loaded.model, PoseHead)
     if head is None:
-        raise InputError(f"A {loaded.model.family} model places no joints; one of poses does.")
+        raise InputError(f"A {loaded.model.family} model places no keypoints; one of poses does.")
     subject, trace = loaded.trace(request, deadline)
     found = head.keypoints(trace.output)[0].float()
     size = torch.tensor(subject.image.size)
@@ -58,7 +58,7 @@ def pose(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[
 
 @torch.inference_mode()
 def segments(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """The class of each pixel as a picture of colours, and how much of the picture each class has."""
+    """The class of each pixel as an image of colors, and how much of the image each class has."""
     if head_of(loaded.model, SegmentationHead) is None:
         raise InputError(f"A {loaded.model.family} model says no classes of pixels; one for segments does.")
     subject, trace = loaded.trace(request, deadline)
@@ -80,7 +80,7 @@ def segments(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> d
 
 
 def _painted(classes: Any, names: Any) -> str:
-    """Colours of classes as a data URL; what is background is clear."""
+    """Colors of classes as a data URL; what is background is clear."""
     paint = np.zeros((*classes.shape, 4), dtype=np.uint8)
     for number in np.unique(classes):
         clear = names[int(number)] == BACKGROUND

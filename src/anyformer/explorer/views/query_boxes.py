@@ -1,5 +1,5 @@
-"""Where each query of a detector places its boxes over a data set: pictures that were handed in, those of a folder, or
-a few that are made by formula. A few pictures at a time; the page asks on."""
+"""Where each query of a detector places its boxes over a data set: images that were handed in, those of a folder, or
+a few that are made by formula. A few images at a time; the page asks on."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from anyformer.explorer.request import ViewRequest, decoded
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import watched
 
-AT_ONCE = 8  # pictures that one question looks at, but no more than
+AT_ONCE = 8  # images that one question looks at, but no more than
 SECONDS = 8.0  # allow; the first is always looked at
 
 
 @torch.inference_mode()
 def slots(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """`boxes` [pictures, slots, 4] (centre x and y, width, height in 0…1) from picture `top` on, their colours, how
-    many pictures there are (`of`) and which is the next."""
+    """`boxes` [images, slots, 4] (center x and y, width, height in 0…1) from image `top` on, their colors, how
+    many images there are (`of`) and which is the next."""
     if loaded.boxes is None or loaded.processor is None:
         raise InputError(f"A {loaded.model.family} model finds no boxes; a detector such as DETR does.")
     pictures, of, source = _some(loaded, request)
@@ -38,7 +38,7 @@ def slots(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict
 
 
 def _until(loaded: LoadedModel, request: ViewRequest, images: list[ImageFile], deadline: Deadline) -> Tensor:
-    """[pictures, slots, 4] of as many as there is time for."""
+    """[images, slots, 4] of as many as there is time for."""
     began, boxes = time.monotonic(), [_boxes(loaded, request, images[0], deadline)]
     for picture in images[1:]:
         if time.monotonic() - began > SECONDS:
@@ -57,7 +57,7 @@ def _some(loaded: LoadedModel, request: ViewRequest) -> tuple[list[ImageFile], i
         numbers = range(request.top, min(request.top + AT_ONCE, sample_inputs.SCENES))
         chosen, of, source = [ImageFile.of(sample_inputs.scene(i)) for i in numbers], sample_inputs.SCENES, "example"
     if not chosen:
-        raise InputError(f"There are pictures 0 to {of - 1}; {request.top} is none of them.")
+        raise InputError(f"There are images 0 to {of - 1}; {request.top} is none of them.")
     return chosen, of, source
 
 

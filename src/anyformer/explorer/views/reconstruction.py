@@ -1,4 +1,4 @@
-"""Masked autoencoders of pictures and of clips: what they saw, what they made of it, and what was there."""
+"""Masked autoencoders of images and of clips: what they saw, what they made of it, and what was there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def masking(inputs: ImageInput, share: float) -> Iterator[None]:
 
 @torch.inference_mode()
 def reconstruction(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """A masked autoencoder: what it saw, what it made of it, and the picture."""
+    """A masked autoencoder: what it saw, what it made of it, and the image."""
     if isinstance(loaded.reader, ClipReader):
         return _hidden_tubes(loaded, loaded.reader, request, deadline)
     head, processor = loaded.pixels, loaded.processor

@@ -70,7 +70,7 @@ def head_of(loaded: LoadedModel) -> LanguageHead:
 
 @torch.inference_mode()
 def next_words(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """The likeliest words at a place, as the model says and after temperature, top-k and top-p."""
+    """The most probable words at a place, as the model says and after temperature, top-k and top-p."""
     _, trace = loaded.trace(request, deadline)
     head = head_of(loaded)
     x = trace.run.tokens[head.stage].pad().x

@@ -1,4 +1,4 @@
-"""Captioning, reading and listening: for every word that is written, what it looks at in the picture or the sound."""
+"""Captioning, reading and listening: for every word that is written, what it looks at in the image or the sound."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def word_attention(loaded: LoadedModel, request: ViewRequest, deadline: Deadline
     subject, seen = _written(loaded, request, deadline)
     found = _speaking(subject, seen)
     if not found or subject.image is None:
-        raise InputError(f"A {loaded.model.family} model does not put pictures into words.")
+        raise InputError(f"A {loaded.model.family} model does not put images into words.")
     site = next((one for one in found if one.layer == request.layer), None)
     if site is None:
         raise InputError(f"Words look at the input in layers {', '.join(str(one.layer) for one in found)}.")
@@ -55,8 +55,8 @@ def _speaking(model_input: ModelInput, seen: Trace) -> list[AttentionSite]:
 
 
 def _written(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> tuple[ModelInput, Trace]:
-    """A pass over what is written. Where picture and text stand in one sequence, that goes on from the text (a language
-    model with a picture docked to it), or from a word that begins, whatever text is given besides (GIT)."""
+    """A pass over what is written. Where image and text stand in one sequence, that goes on from the text (a language
+    model with an image docked to it), or from a word that begins, whatever text is given besides (GIT)."""
     stage = next((one for one in loaded.stages if isinstance(one.inputs, (PrefixedTextInput, MultimodalInput))), None)
     if stage is None:
         return loaded.trace(request, deadline)
@@ -78,7 +78,7 @@ def _written(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> t
 
 
 def _prompt(opened: LoadedModel, ask: ViewRequest, patience: Deadline) -> tuple[ModelInput, dict[str, Any]]:
-    """The input, and the batch that the answer goes on from. A model for questions about pictures is asked as its task
+    """The input, and the batch that the answer goes on from. A model for questions about images is asked as its task
     asks it, its usual question if there is no text."""
     text = ask.text.strip()
     if isinstance(opened.task, AskImage):

@@ -6,9 +6,10 @@
     python models/pack.py --cards       # rewrite what the notes say in the cards of packed models
 
 Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that. What people
-must know stands in notes/NAME.toml, written by hand, with the `settings` of the task that its folder is to have;
-command, time, energy and figures come from the run itself; `--eval` measures the original and the packed model, and
-both must agree.
+must know stands in notes/NAME.toml, written by hand, with the `settings` of the task that its folder is to have, and
+`test`: the score on rows that neither trained the model nor chose its checkpoint ("accuracy 0.9 on …"), true if the
+rows of `--eval` are such rows, false if there are none. Command, time, energy and figures come from the run itself;
+`--eval` measures the original and the packed model, and both must agree.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ HOME = HERE / "src" / pretrained.PACKAGE
 NOTES = HERE / "notes"
 LARGEST, ALL = 24_000_000, 140_000_000  # bytes: of a model, and of all
 FORMS = {"bf16": "bfloat16", "int8": "8 bits a number, with a scale for each row", "float32": "float32"}
-NEEDED = ("task", "about", "use", "not_for", "data", "failures", "chosen")
+NEEDED = ("task", "about", "use", "not_for", "data", "failures", "test", "chosen")
+UNTESTED = "none. All rows at hand trained the model or chose its checkpoint; its score on new data is not known."
 TOY = "**A toy**: it shows how the method works; its answers are often wrong."
 MADE = "How it was made"  # a heading
 DROPPED = re.compile(
@@ -97,7 +99,7 @@ def pack(order: Order) -> Path:
         draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    enter(order, notes, model, measured, target)
+    enter(order, notes, model, card, target)
     return target
 
 
@@ -255,25 +257,39 @@ def by_hand(name: str, notes: dict[str, Any], facts: str) -> list[str]:
 
 
 def judged(notes: dict[str, Any]) -> list[str]:
-    """What chose the checkpoint, and scores on data that chose nothing."""
+    """The score on rows that chose nothing, what chose the checkpoint, and more scores."""
+    test = notes["test"]
+    tested = f"{test}." if isinstance(test, str) else "the rows below." if test else UNTESTED
     elsewhere = [f"- {one}" for one in notes.get("elsewhere", [])]
-    return [notes["chosen"], "", *elsewhere, *([""] if elsewhere else [])]
+    return [f"Test (chose nothing): {tested}", "", notes["chosen"], "", *elsewhere, *([""] if elsewhere else [])]
+
+
+def listed_score(notes: dict[str, Any], card: str) -> str:
+    """The score that `anyformer models` shows: on rows that chose nothing, else the first of the card, marked."""
+    if isinstance(notes["test"], str):
+        return str(notes["test"])
+    found = re.search(r"^(.*), [\d,]+ rows \((\w+) .*\n\n(?: .*\n)*? +\2 +(\S+)$", card, re.M)
+    if found is None:
+        return ""
+    return f"{found[2]} {float(found[3]):.4g} on {found[1]}" + ("" if notes["test"] else ", which chose it")
 
 
 def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
-    """Bring the cards of packed models up to date with the notes; what the runs said stays."""
+    """Bring the cards and listed scores of packed models up to date with the notes; what the runs said stays."""
     path = home / pretrained.TABLE
     rows = json.loads(path.read_text(encoding="utf-8"))["models"]
     for row in rows:
         card = home / row["name"] / pretrained.CARD
-        card.write_text(rewritten(card.read_text(encoding="utf-8"), row["name"], notes), encoding="utf-8")
+        said = read_notes(Order(Path(), row["name"], notes=notes))
+        text = rewritten(card.read_text(encoding="utf-8"), row["name"], said)
+        card.write_text(text, encoding="utf-8")
+        row["score"] = listed_score(said, text)
         row["files"][pretrained.CARD] = {"bytes": card.stat().st_size, "sha256": pretrained.digest(card)}
     write_table(path, rows)
 
 
-def rewritten(card: str, name: str, notes: Path) -> str:
+def rewritten(card: str, name: str, said: dict[str, Any]) -> str:
     """A card with the parts that the notes determine anew."""
-    said = tomllib.loads((notes / f"{name}.toml").read_text(encoding="utf-8"))
     top, rest = card.split(f"\n## {MADE}\n", 1)
     run, measured = rest.split("\n## Scores\n\n", 1)
     first = re.search(r"^[^\n]*, [\d,]+ rows \(", measured, re.M)  # a score; what stands before it is from the notes
@@ -339,22 +355,16 @@ def count(model: Model) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def enter(
-    order: Order, notes: dict[str, Any], model: Model, measured: list[tuple[str, EvalResult, EvalResult]], folder: Path
-) -> None:
+def enter(order: Order, notes: dict[str, Any], model: Model, card: str, folder: Path) -> None:
     """The model's row of the table, anew."""
     path = order.home / pretrained.TABLE
     rows = json.loads(path.read_text(encoding="utf-8"))["models"] if path.is_file() else []
-    score = ""
-    if measured:
-        title, _, after = measured[0]
-        score = f"{after.metric} {float(after.metrics[after.metric]):.4g} on {title}"
     row = {
         "name": order.name,
         "task": notes["task"],
         "about": notes["about"],
         "parameters": count(model),
-        "score": score,
+        "score": listed_score(notes, card),
         "default": bool(notes.get("default", False)),
         **({"base": notes["base"]} if notes.get("base") is not None else {}),
         "example": example(notes),

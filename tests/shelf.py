@@ -19,6 +19,7 @@ use = "tests"
 not_for = "anything else"
 data = ["eight animals, made up here"]
 failures = ["it has learned next to nothing"]
+test = true
 chosen = "the last step"
 """
 WORDS = "cat dog cow bee ant hen fox owl".split()

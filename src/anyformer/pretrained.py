@@ -42,7 +42,7 @@ class PretrainedModel:
     task: str
     about: str
     parameters: int
-    score: str = ""  # with the data it was found on
+    score: str = ""  # on which rows; it says so if they chose the model
     default: bool = False  # for its task
     chat: bool = False  # whether it was made to be talked with
     base: str | None = None  # the model that this one only holds the difference from

@@ -77,6 +77,41 @@ def test_the_card_says_where_it_comes_from(made: Path, home: Path) -> None:
     assert str(made) not in card and str(Path.home()) not in card
 
 
+@pytest.mark.parametrize(
+    ("test", "listed", "first"),
+    [
+        ("true", "{measured}", "the rows below."),
+        ("false", "{measured}, which chose it", pack.UNTESTED),
+        ('"bleu 9.9 on strangers"', "bleu 9.9 on strangers", "bleu 9.9 on strangers."),
+    ],
+)
+def test_the_score_that_is_listed_chose_nothing_or_is_marked(
+    test: str, listed: str, first: str, made: Path, home: Path, tmp_path: Path
+) -> None:
+    """When a model is packed, and when its notes change later."""
+    shelf.write_notes(tmp_path / "notes", "en-de", "translate", '"one cat there"')
+    rows = (("eight pairs", str(made / "pairs.tsv")),)
+    order = pack.Order(
+        made / "translator",
+        "en-de",
+        home=home,
+        notes=tmp_path / "notes",
+        anyway=True,
+        evals=(*rows, ("more", rows[0][1])),
+    )
+    place = pack.pack(order) / "card.md"
+    measured = pretrained.find("en-de").score  # type: ignore[union-attr]
+    assert measured.startswith("bleu ") and measured.endswith(" on eight pairs")
+    file = tmp_path / "notes" / "en-de.toml"
+    file.write_text(file.read_text().replace("test = true", f"test = {test}"))
+    for write in (lambda: pack.rewrite_cards(home, file.parent), lambda: pack.pack(order)):
+        write()
+        assert f"\n## Scores\n\nTest (chose nothing): {first}\n" in place.read_text()
+        found = pretrained.find("en-de")
+        assert found is not None and found.score == listed.format(measured=measured)
+        assert found.open() == place.parent, "the checksums are those of the new card"
+
+
 def test_notes_may_set_what_the_task_does(made: Path, home: Path, tmp_path: Path) -> None:
     shelf.write_notes(tmp_path / "notes", "en-de", "translate", '"one cat there"')
     with (tmp_path / "notes" / "en-de.toml").open("a") as file:
@@ -184,11 +219,12 @@ def test_every_note_is_whole() -> None:
 
 
 def test_cards_say_what_the_notes_say() -> None:
-    """Cards of packed models are rewritten from the notes; committed ones are up to date."""
-    pack = shelf.packer()
+    """Cards and listed scores of packed models are rewritten from the notes; committed ones are up to date."""
     for card in sorted(pack.HOME.glob("*/card.md")):
         text = card.read_text(encoding="utf-8")
-        assert pack.rewritten(text, card.parent.name, pack.NOTES) == text, f"run models/pack.py --cards for {card}"
-        assert "chose nothing" in text or "chosen on these rows" in text, (
-            f"{card} does not say what chose the checkpoint"
-        )
+        notes = pack.read_notes(pack.Order(Path(), card.parent.name))
+        assert pack.rewritten(text, card.parent.name, notes) == text, f"run models/pack.py --cards for {card}"
+        assert "\n## Scores\n\nTest (chose nothing): " in text
+        row = pretrained.find(card.parent.name)
+        assert row is not None and row.score == pack.listed_score(notes, text), "run models/pack.py --cards"
+        assert row.score

@@ -89,6 +89,7 @@ def show_models() -> None:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     console.print(table)
     console.print("\n* used for its task where no --model is given; anyformer models NAME shows a card", soft_wrap=True)
+    console.print("Scores are from rows that neither trained nor chose the model, unless they say so.", soft_wrap=True)
     for trouble in (model.problem for model in listed if model.problem is not None):
         console.print(trouble, soft_wrap=True)
     if pretrained.models_folder() is None:

@@ -10,8 +10,10 @@ import pytest
 
 import anyformer as af
 from anyformer.cli.main import main
+from anyformer.data.images.image_file import ImageFile
 from tests.shelf import FEW, train_classifier
 from tests.tasks.learn import begin, listed
+from tests.training import picture_files as files
 
 
 def run(*arguments: object) -> int:
@@ -34,6 +36,8 @@ def write(path: Path, name: str, texts: list[str]) -> Path:
     """The same texts in each format, under a name of their own beside a number."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps({"id": i, name: text}) + "\n" for i, text in enumerate(texts)))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps([{"id": i, name: text} for i, text in enumerate(texts)]))
     elif path.suffix == ".csv":
         path.write_text(f"id,{name}\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(texts)))
     else:
@@ -41,7 +45,7 @@ def write(path: Path, name: str, texts: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "json"])
 def test_an_answer_for_each_row(
     classifier: Path, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +99,73 @@ def test_a_file_is_said_to_be_one(classifier: Path, tmp_path: Path, capsys: pyte
     assert shown.out.splitlines()[0] == str(af.task("classify-text", classifier)("an owl"))
 
 
+def test_a_json_list_of_texts_is_rows(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any other JSON stays a file that holds one text."""
+    work = af.task("classify-text", classifier)
+    (tmp_path / "x.json").write_text(json.dumps(["a cat", "an owl"]))
+    assert run("classify-text", "--model", classifier, tmp_path / "x.json") == 0
+    assert capsys.readouterr().out.splitlines() == [str(work("a cat")), str(work("an owl"))]
+    (tmp_path / "x.json").write_text('{"a": 1}')
+    assert run("classify-text", "--model", classifier, tmp_path / "x.json") == 0
+    assert capsys.readouterr().out.splitlines() == [str(work('{"a": 1}'))]
+
+
+@pytest.mark.parametrize("mistyped", ["reviews.tvs", "rveiews.tsv", "nothing.csv", "/no/where", "data/reviews"])
+def test_the_path_of_no_file_is_no_text(
+    mistyped: str, classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped name is an error, with the name meant if the folder has it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "reviews.tsv", "review", ["a cat"])
+    assert run("classify-text", "--model", classifier, mistyped) == 2
+    error = capsys.readouterr().err
+    assert f"There is no file {mistyped}." in error and ("reviews.tsv" in error) == (
+        "eiews" in mistyped or "vs" in mistyped
+    )
+
+
+@pytest.mark.parametrize("text", ["and/or", "he said x.tsv", "3.14", "google.com", "./.", "no\0/where.csv"])
+def test_a_text_is_no_path(
+    text: str, classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "reviews.tsv", "review", ["a cat"])
+    status = run("classify-text", "--model", classifier, text)
+    assert status == (2 if text == "./." else 0), capsys.readouterr().err  # a folder
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "json", "txt"])
+def test_a_table_of_images_has_an_answer_for_each(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the images by themselves have, whose names are printed before the answers."""
+    rows = [{"image": files.square(colour, 1), "label": name} for name, colour in files.COLOURS.items()]
+    images = listed(*({**row, "image": ImageFile.of(row["image"])} for row in rows))
+    begin("classify-image", "vit-tiny", images).save(tmp_path / "m")
+    names = [f"{row['label']}.png" for row in rows]
+    for row, name in zip(rows, names, strict=True):
+        (tmp_path / name).write_bytes(files.encode(row["image"]))
+    table = tmp_path / f"list.{suffix}"
+    if suffix == "txt":
+        table.write_text("".join(f"{name}\n" for name in names))
+    else:
+        write(table, "file", names)
+    assert run("classify-image", "--model", tmp_path / "m", *(tmp_path / name for name in names)) == 0
+    expected = capsys.readouterr().out
+    assert len(expected.splitlines()) == 3
+    assert run("classify-image", "--model", tmp_path / "m", table) == 0
+    shown = capsys.readouterr()
+    assert shown.out == expected and f"{table} is read as 3 rows." in shown.err
+    if suffix == "csv":
+        write(table, "odd", names)
+        assert run("classify-image", "--model", tmp_path / "m", table, "--columns", "image=odd") == 0
+        assert capsys.readouterr().out == expected
+        (tmp_path / names[1]).write_bytes(b"damaged")
+        assert run("classify-image", "--model", tmp_path / "m", table) == 3
+        assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_what_a_table_cannot_be(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a cat"}\n{"text": null}\n')
     assert run("classify-text", "--model", classifier, tmp_path / "x.jsonl") == 2
@@ -137,10 +208,26 @@ def questions(name: str, rows: list[dict[str, Any]], tmp_path: Path, columns: st
         ("embed", [{"anything": "a"}], ["a"]),
         ("classify-set", [{"age": 3, "label": "x"}], [{"age": 3}]),
         ("classify-set", [{"age": 3}], [{"age": 3}]),
+        ("classify-audio", [{"file": "a.wav", "label": "x"}], ["a.wav"]),
+        ("transcribe", [{"audio": "a.wav"}], ["a.wav"]),
+        ("classify-video", [{"clip": "a.gif", "label": "x"}], ["a.gif"]),
+        ("caption", [{"image": "a.png", "caption": "x"}], ["a.png"]),
+        ("ask-image", [{"image": "a.png", "answer": "x", "question": "who?"}], [("a.png", "who?")]),
+        ("ask-image", [{"image": "a.png", "question": ""}], ["a.png"]),
+        ("match", [{"image": "a.png"}], ["a.png"]),
     ],
 )
-def test_questions_of_every_text_task(name: str, rows: Any, expected: Any, tmp_path: Path) -> None:
-    assert questions(name, rows, tmp_path) == expected
+def test_questions_of_every_task(name: str, rows: Any, expected: Any, tmp_path: Path) -> None:
+    for file in ("a.wav", "a.gif", "a.png"):
+        (tmp_path / file).write_bytes(b"")
+    assert [bare(one) for one in questions(name, rows, tmp_path)] == expected
+
+
+def bare(question: Any) -> Any:
+    """A question with the name of its file in place of the file."""
+    if isinstance(question, tuple):
+        return tuple(bare(one) for one in question)
+    return Path(question.name).name if hasattr(question, "name") else question
 
 
 def test_pairs_are_answered(tmp_path: Path) -> None:

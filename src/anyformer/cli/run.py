@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from typing import Any
 from torch import Tensor
 
 from anyformer import pretrained
+from anyformer.data.audio.audio_file import SUFFIXES as AUDIO
+from anyformer.data.files import data_suffix
 from anyformer.data.images.image_file import SUFFIXES
-from anyformer.errors import Error, InputError, SkippedError
+from anyformer.data.tables.formats import SUFFIXES as TABLES
+from anyformer.data.video.clips import VIDEOS
+from anyformer.errors import Error, InputError, SkippedError, nearest
 from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.base import Task, spell_device
 from anyformer.tasks.generate import TextGenerator
@@ -61,7 +66,7 @@ def run(
     if name in BESIDE:
         inputs, options = split_inputs(name, inputs, options)
     checked = read_inputs(inputs, name, columns)
-    named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs)
+    named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs or has_tables(checked))
     places = image_paths(out)  # an error is one before a model is loaded
     chosen = model if model is not None else pretrained.default(name, bool(chat)).name
     with waiting(f"Reading {chosen}"):
@@ -109,7 +114,7 @@ def answer_groups(
                 failed += 1
                 print(f"anyformer: {answer}", file=sys.stderr, flush=True)
                 continue
-            print(under(text, format_answer(answer)) if named else format_answer(answer), flush=True)
+            print(under(file_name(text), format_answer(answer)) if named else format_answer(answer), flush=True)
             if place is not None:
                 write_image(answer, place)
     if failed:
@@ -130,6 +135,12 @@ def answer_all(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> l
     asked = [text for text in group if text is not None]
     said = iter(work(asked, **options) if asked else ())
     return ["" if text is None else next(said) for text in group]
+
+
+def file_name(item: Any) -> str:
+    """The name of the file that an input is; of a question beside one too."""
+    file = item[0] if isinstance(item, tuple) else item
+    return file if isinstance(file, str) else str(file.name)
 
 
 def under(name: str, answer: str) -> str:
@@ -174,10 +185,14 @@ def write_image(answer: Any, path: Path) -> None:
 def read_inputs(given: Sequence[str], name: str, columns: str) -> list[tuple[str, str | Path | None]]:
     """Each input with what it stands for, before a model is loaded: the text in a file, the path of a table, or None
     for a text as it stands and for standard input (-). A task on files keeps their names as they are."""
-    if find(name).reads == "files":
-        checked: list[tuple[str, str | Path | None]] = [(item, None) for item in given]
+    kind = find(name)
+    if kind.reads == "files":
+        tables = [os.path.isfile(item) and is_table(kind, Path(item)) for item in given]
+        checked: list[tuple[str, str | Path | None]] = [
+            (item, Path(item) if table else None) for item, table in zip(given, tables, strict=True)
+        ]
     else:
-        checked = [(item, _file(item)) for item in given]
+        checked = [(item, _file(kind, item)) for item in given]
     if columns and not has_tables(checked):
         raise InputError("--columns says which column of a table is what; no INPUT is a .tsv, .csv or .jsonl file.")
     if name in pretrained.PAIRS and has_tables(checked) and not all(isinstance(held, Path) for _, held in checked):
@@ -226,14 +241,17 @@ def _lines(name: str) -> Iterator[str | None]:
             yield None
 
 
-def _file(item: str) -> str | Path | None:
-    """What stands in the file of this name, if there is one; of a table its path."""
+def _file(kind: type[Task], item: str) -> str | Path | None:
+    """What stands in the file of this name, if there is one; of a table its path. An error if a text looks like the
+    path of a file that does not exist."""
     try:
         if item and Path(item).is_dir():
             raise InputError(f"{item} is a folder; give a text, a file, or - for what stands on standard input.")
         if not Path(item).is_file():
+            if item != "-":
+                check_no_path(item)
             return None
-        return Path(item) if is_table(Path(item)) else Path(item).read_text(encoding="utf-8").removesuffix("\n")
+        return Path(item) if is_table(kind, Path(item)) else Path(item).read_text(encoding="utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{item} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
     except OSError as error:
@@ -242,6 +260,22 @@ def _file(item: str) -> str | Path | None:
         return None  # a text too long to name a file
     except ValueError:  # a text with a zero byte
         return None
+
+
+def check_no_path(text: str) -> None:
+    """Raise InputError if a text looks like the path of a file: one word that is absolute, leads into a folder that
+    exists, ends in a suffix that a reader knows, or has a suffix and is almost the name of a file."""
+    path = Path(text)
+    if not text.isprintable() or " " in text:
+        return
+    folder = path.parent
+    known = data_suffix(path) in (*TABLES, *SUFFIXES, *AUDIO, *VIDEOS)
+    inside = folder.is_dir()
+    names = [other.name for other in folder.iterdir() if other.is_file()] if inside and path.suffix else []
+    mistyped = bool(get_close_matches(path.name, names, cutoff=0.8))
+    if path.is_absolute() or known or mistyped or (inside and folder != Path(".")):
+        hint = nearest(path.name, names)
+        raise InputError(f"There is no file {text}.{hint} To give it as a text, write it to standard input (INPUT -).")
 
 
 def lines() -> Iterator[str]:

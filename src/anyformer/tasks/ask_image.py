@@ -50,9 +50,10 @@ class AskImage(PictureTextTask):
     about = "an answer to a question about an image"
     columns = (
         Column("image"),
-        Column("answers", ("answer", "captions", "caption", "text", "response")),
         Column("question", ("prompt", "query"), optional=True),
+        Column("answers", ("answer", "captions", "caption", "text", "response")),
     )
+    asks = 2
     options_class: ClassVar[type[Options]] = AskOptions
     settings: AskOptions
     column = "answers"

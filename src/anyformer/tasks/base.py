@@ -261,20 +261,22 @@ class Task:
     def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         """Files as rows with this task's columns. Several sources may each have a form of their own: two parallel files
         and a TSV, say."""
-        names = [name for column in cls.columns for name in (column.name, *column.also)]
         chosen = parse_pairs(data.columns, "data.columns")
 
         def one(source: Paths) -> Rows:
-            found = read(
-                source, format=data.format, header=_header(data), names=names, sides=cls.sides, default=cls.format
-            )
-            return cls.fit(found, chosen)
+            return cls.fit(cls.open(source, data), chosen)
 
         if isinstance(paths, (str, PathLike)) or len(paths) == 1:
             return one(paths)
         if side_by_side(paths, cls.sides, data.format, cls.format):
             return one(paths)
         return JoinedTables([one(source) for source in paths])
+
+    @classmethod
+    def open(cls, paths: Paths, data: DataSettings) -> Rows:
+        """Files as rows with the columns that they have."""
+        names = column_names(cls.columns)
+        return read(paths, format=data.format, header=header_of(data), names=names, sides=cls.sides, default=cls.format)
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
@@ -298,9 +300,11 @@ class Task:
         else:
             others = [column.name for column in columns[cls.asks :]]
             some = {ours: theirs for ours, theirs in chosen.items() if ours not in others}
-            found = fit(laid, [replace(one, optional=one.name not in asked) for one in columns], some, cls.name)
+            found = fit(
+                laid, [replace(one, optional=one.optional or one.name not in asked) for one in columns], some, cls.name
+            )
         assert isinstance(found, RenamedRows)
-        return RenamedRows(found.rows, {name: found.names[name] for name in asked})
+        return RenamedRows(found.rows, {name: found.names[name] for name in asked if name in found.names})
 
     def key(self) -> str:
         """What examples depend on beside their rows."""
@@ -394,7 +398,13 @@ def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: 
     return rows.rename(found)
 
 
-def _header(data: DataSettings) -> bool | None:
+def column_names(columns: Iterable[Column]) -> list[str]:
+    """All names that these columns may have in a file."""
+    return [name for column in columns for name in (column.name, *column.also)]
+
+
+def header_of(data: DataSettings) -> bool | None:
+    """Whether files begin with names; None if it must be detected."""
     chosen = parse_pairs(data.columns, "data.columns")
     if data.header is None and any(not name.isdigit() for name in chosen.values()):
         return True  # whoever knows the names has seen them

@@ -19,11 +19,11 @@ from anyformer.data.audio.feature_extractor import AudioFeatureExtractor
 from anyformer.data.audio.read import read_audio
 from anyformer.data.files import Paths
 from anyformer.data.rows import Rows
-from anyformer.data.settings import DataSettings, parse_pairs
+from anyformer.data.settings import DataSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import Error
 from anyformer.model import Model
-from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Options
+from anyformer.tasks.base import Batch, Column, Options
 from anyformer.tasks.labelled import LabelledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -66,11 +66,8 @@ class ClassifyAudio(LabelledTask):
         return "n_mels" in config.field_names()
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
-        names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = parse_pairs(data.columns, "data.columns")
-        rows = read_audio(paths, format=data.format, header=data.header, names=names, audio=chosen.pop("sound", None))
-        return cls.fit(rows, chosen)
+    def find_files(cls, paths: Paths, column: str | None, **asked: Any) -> Rows:
+        return read_audio(paths, audio=column, **asked)
 
     @classmethod
     def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> AudioFeatureExtractor:

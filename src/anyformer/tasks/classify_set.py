@@ -168,10 +168,16 @@ class ClassifySet(LabelledTask):
 
     @classmethod
     def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
+        label = parse_pairs(data.columns, "data.columns")
         parts = [
-            read_sets(path) if path.suffix.lower() == ".npz" else _table(path, data) for path in expand_paths(paths)
+            read_sets(path) if path.suffix.lower() == ".npz" else _labelled(cls.open(path, data), label)
+            for path in expand_paths(paths)
         ]
         return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
+
+    @classmethod
+    def find_files(cls, paths: Paths, column: str | None, **asked: Any) -> Rows:
+        return read(paths, default=cls.format, **asked)
 
     @classmethod
     def questions(cls, rows: Rows, chosen: Mapping[str, str]) -> Rows:
@@ -236,10 +242,9 @@ def reads_tables(config: Settings) -> bool:
     return "n_numbers" in config.field_names()
 
 
-def _table(path: Path, data: DataSettings) -> Rows:
+def _labelled(rows: Rows, chosen: Mapping[str, str]) -> Rows:
     """Every column but the label's describes the row."""
-    rows = read(path, format=data.format, header=data.header, names=("label", *LABELS), default="csv")
-    label = _label_column(rows, parse_pairs(data.columns, "data.columns"))
+    label = _label_column(rows, chosen)
     if label is None:
         raise DataError(
             f"{rows.path} has no column for the label (looked for label, {', '.join(LABELS)}); it has:"

@@ -16,11 +16,11 @@ from anyformer.config import Settings
 from anyformer.data.files import Paths
 from anyformer.data.images.processor import FILE, IMAGENET, ImageProcessor
 from anyformer.data.rows import Rows
-from anyformer.data.settings import DataSettings, parse_pairs
+from anyformer.data.settings import DataSettings
 from anyformer.data.tables.formats import Row
 from anyformer.data.video.clips import Clip, read_clips
 from anyformer.model import Model
-from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Options
+from anyformer.tasks.base import Batch, Column, Options
 from anyformer.tasks.labelled import LabelledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -89,11 +89,8 @@ class ClassifyVideo(LabelledTask):
         return clips and getattr(config, "attention_type", None) != "space"  # which answers frame by frame
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
-        names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = parse_pairs(data.columns, "data.columns")
-        clip = chosen.pop("clip", None)
-        return cls.fit(read_clips(paths, format=data.format, header=data.header, names=names, clip=clip), chosen)
+    def find_files(cls, paths: Paths, column: str | None, **asked: Any) -> Rows:
+        return read_clips(paths, clip=column, **asked)
 
     @classmethod
     def find_reader(cls, model: Model, rows: Rows | None, data: DataSettings) -> ClipReader:

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.data.examples import Example, Examples
+from anyformer.data.files import Paths
 from anyformer.data.images.loading import DecodedImages, take
 from anyformer.data.rows import Rows
+from anyformer.data.settings import DataSettings, parse_pairs
 from anyformer.data.tables.formats import Row
-from anyformer.tasks.base import BatchPlan, Metrics, Progress, Task
+from anyformer.tasks.base import DEFAULT_SETUP, BatchPlan, Metrics, Progress, Task, column_names, header_of
 
 
 class DecodedTask(Task):
@@ -23,6 +26,24 @@ class DecodedTask(Task):
     cached = False
     # Whether a row whose file cannot be read is replaced by another while training; in an evaluation it is skipped.
     lenient = False
+
+    @classmethod
+    def find_files(cls, paths: Paths, column: str | None, **asked: Any) -> Rows:
+        """Rows whose first column holds opened files. `column` names them in a table, if it has an unusual name;
+        `asked` is the format, the header, and names that it may hold."""
+        raise NotImplementedError
+
+    @classmethod
+    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
+        chosen = parse_pairs(data.columns, "data.columns")
+        chosen.pop(cls.columns[0].name, None)
+        return cls.fit(cls.open(paths, data), chosen)
+
+    @classmethod
+    def open(cls, paths: Paths, data: DataSettings) -> Rows:
+        column = parse_pairs(data.columns, "data.columns").get(cls.columns[0].name)
+        asked = {"format": data.format, "header": header_of(data), "names": column_names(cls.columns)}
+        return cls.find_files(paths, column, **asked)
 
     def example(self, row: Row) -> Example:
         raise NotImplementedError

@@ -47,7 +47,7 @@ from anyformer.data.images.image_file import ImageError, ImageFile
 from anyformer.data.images.processor import FILE, ImageProcessor, ResizeTransform
 from anyformer.data.images.read import read_images
 from anyformer.data.rows import Rows
-from anyformer.data.settings import DataSettings, class_name, class_number, meanings, parse_pairs, rename_labels
+from anyformer.data.settings import DataSettings, class_name, class_number, meanings, rename_labels
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.model import Model
@@ -193,12 +193,8 @@ class PictureTask(DecodedTask):
     # Rows to batches.
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
-        names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = parse_pairs(data.columns, "data.columns")
-        image = chosen.pop("image", None)
-        rows = read_images(paths, format=data.format, header=data.header, names=names, image=image, objects=cls.objects)
-        return cls.fit(rows, chosen)
+    def find_files(cls, paths: Paths, column: str | None, **asked: Any) -> Rows:
+        return read_images(paths, image=column, objects=cls.objects, **asked)
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:

@@ -24,7 +24,6 @@ from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example
 from anyformer.data.files import Paths
 from anyformer.data.rows import Rows
-from anyformer.data.settings import DataSettings, parse_pairs
 from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
 from anyformer.generation.speech_prompt import language_id
@@ -136,12 +135,8 @@ class Transcribe(DecodedTask, WritingTask):
             raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
 
     @classmethod
-    def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
-        names = [name for column in cls.columns for name in (column.name, *column.also)]
-        chosen = parse_pairs(data.columns, "data.columns")
-        sound = chosen.pop("sound", None)
-        rows = read_audio(paths, format=data.format, header=data.header, names=names, audio=sound)
-        return cls.fit(rows, chosen)
+    def find_files(cls, paths: Paths, column: str | None, **asked: Any) -> Rows:
+        return read_audio(paths, audio=column, **asked)
 
     # Rows to loss.
 

@@ -240,14 +240,23 @@ def _object(line: str) -> Row:
 
 
 def read_json(path: Path, asked: ReadOptions) -> Part:
-    """SQuAD's file, a list of objects, or an object with such a list under "data" """
-    whole = parse_json(text_of(content(path, asked.cache), path), path)
-    listed = whole.get("data") if isinstance(whole, dict) else whole
-    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
-        raise DataError(f'{path} must hold a list of objects, or an object with such a list under "data".')
+    """SQuAD's file, a list of objects or of texts, or an object with such a list under "data" """
+    listed = json_rows(parse_json(text_of(content(path, asked.cache), path), path))
+    if listed is None:
+        raise DataError(f'{path} must hold a list of objects or of texts, or an object with such a list under "data".')
     squad = bool(listed) and "paragraphs" in listed[0]
     rows = _questions(listed, path) if squad else iter(listed)
     return _written(path, rows, asked, "question" if squad else "object")
+
+
+def json_rows(whole: Any) -> list[Row] | None:
+    """The rows of a JSON file, texts under the name "text"; None if it holds no list of objects or of texts."""
+    listed = whole.get("data") if isinstance(whole, dict) else whole
+    if not isinstance(listed, list):
+        return None
+    if listed and all(isinstance(item, str) for item in listed):
+        return [{"text": item} for item in listed]
+    return listed if all(isinstance(item, dict) for item in listed) else None
 
 
 def text_of(data: Buffer, path: Path) -> str:

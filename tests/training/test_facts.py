@@ -11,6 +11,10 @@ import yaml
 
 import anyformer as af
 from anyformer.cli.main import main
+from anyformer.data.examples import Example, prepare
+from anyformer.data.images.loading import DecodedImages
+from anyformer.data.rows import ListRows
+from anyformer.data.tables.formats import Row
 from anyformer.tokenizers.cuts import count_cuts, note_cut
 from anyformer.training.display import Display
 from tests.training import picture_files as pictures
@@ -182,7 +186,7 @@ def test_eval_and_run_say_device_and_truncation(model: str, capsys: pytest.Captu
     Path("long.csv").write_text(f"sentence,category\nit is bad,bad\n{long},good\n{long} too,good\n")
     assert run("eval", "classify-text", "--model", model, "--data", "long.csv") == 0
     shown = capsys.readouterr()
-    assert "device: cpu, float32" in shown.err and shown.err.count("truncation: 2 texts were cut to 8 tokens") == 1
+    assert "device: cpu, float32" in shown.err and shown.err.count("truncation: 2 rows were cut to 8 tokens") == 1
     assert "device" not in shown.out and "truncation" not in shown.out and "accuracy" in shown.out
     assert run("run", "classify-text", "--model", model, long, "it is bad") == 0
     shown = capsys.readouterr()
@@ -207,12 +211,61 @@ def test_other_tasks_count_what_they_cut(task: str, capsys: pytest.CaptureFixtur
     assert run("eval", task, "--model", "mine", "--data", "long.tsv") == 0
     shown = capsys.readouterr().err
     tokens = af.Tokenizer.load("mine")
-    texts = ["one cat 1", "ein kater 1", "one cat " * 9, "kurz"]
-    long = sum(len(tokens.encode(text)) > 8 for text in texts)
-    assert long and f"truncation: {long} text{'s were' if long > 1 else ' was'} cut to 8 tokens" in shown
+    pairs = [("one cat 1", "ein kater 1"), ("one cat " * 9, "kurz")]
+    long = sum(any(len(tokens.encode(text)) > 8 for text in pair) for pair in pairs)
+    assert long and f"truncation: {long} row{'s were' if long > 1 else ' was'} cut to 8 tokens" in shown
     assert run("run", task, "--model", "mine", "one cat " * 9) == 0
     shown = capsys.readouterr().err
     assert shown.count("cut to 8 tokens") == 1 and "reads 8 tokens at a time" not in shown
+
+
+def test_rows_are_counted_not_texts(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two rows with one text are two; one of two texts that are cut is one."""
+    long = "it is " + "good " * 20
+    Path("long.csv").write_text(f"sentence,category\nit is bad,bad\n{long},good\n{long},good\n")
+    assert run("eval", "classify-text", "--model", model, "--data", "long.csv") == 0
+    assert "truncation: 2 rows were cut to 8 tokens" in capsys.readouterr().err
+    rows = ListRows([{"a": ["x"]}, {"a": ["x", "y"]}, {"a": ["ok"]}, {"a": ["x"]}] * 3)
+
+    def examples(rows: list[Row]) -> list[Example]:
+        for text in (text for row in rows for text in row["a"] if text != "ok"):
+            note_cut(text, 4)
+        return [{"n": 1} for _ in rows]
+
+    with count_cuts() as cuts:
+        prepare(rows, examples)
+    assert cuts.by_row(rows) == "9 rows were cut to 4 tokens"
+    with count_cuts() as cuts:
+        DecodedImages(rows, lambda row: examples([row])[0]).take(range(len(rows)))
+    assert cuts.by_row(rows) == "9 rows were cut to 4 tokens"
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv"])
+def test_a_first_line_that_is_read_as_a_row_is_said(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a table whose first line has no name that the task knows."""
+    sign = "\t" if suffix == "tsv" else ","
+    lines = [f"number {i}{sign}{MOODS[i % 2]}" for i in range(30)]
+    Path(f"x.{suffix}").write_text("\n".join(["the film was bad" + sign + "bad", *lines]) + "\n")
+    order = ("--data", f"x.{suffix}")
+    assert train("--dry-run", data=order[1]) == 0
+    found = said(capsys.readouterr().out)
+    assert '"the film was bad, bad"' in found["header"] and "data.header" in found["header"]
+    assert train(data=order[1]) == 0
+    assert "header" in said(capsys.readouterr().out)
+    assert run("eval", "classify-text", "--model", "mine", *order) == 0
+    assert '"the film was bad, bad"' in capsys.readouterr().err
+    assert run("run", "classify-text", "--model", "mine", order[1]) == 0
+    shown = capsys.readouterr()
+    assert '"the film was bad, bad"' in shown.err and len(shown.out.splitlines()) == 31
+    for given in ("--set=data.header=true", "--set=data.header=false"):
+        assert train("--dry-run", given, data=order[1], out="next") == 0
+        assert "header" not in said(capsys.readouterr().out)
+
+
+def test_a_header_is_not_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    table()
+    assert train("--dry-run") == 0
+    assert "header" not in said(capsys.readouterr().out)
 
 
 def test_cuts_are_counted_by_text_and_length() -> None:

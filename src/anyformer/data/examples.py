@@ -22,6 +22,7 @@ from anyformer.data.cache import used, writing
 from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import Error
+from anyformer.tokenizers.cuts import count_rows
 
 Example = Mapping[str, Any]
 Prepare = Callable[[list[Row]], Sequence[Example]]
@@ -119,7 +120,7 @@ def _make(rows: Rows, function: Prepare, progress: Progress | None, store: _InMe
 
 def _careful(rows: Rows, function: Prepare, chunk: list[Row], start: int) -> Sequence[Example]:
     try:
-        return function(chunk)
+        return count_rows(function, chunk, range(start, start + len(chunk)))
     except Error as error:
         for i, row in enumerate(chunk):  # again one by one: which of them was it?
             try:

@@ -31,7 +31,8 @@ class Rows(Sequence[Row]):
     path: str  # to say what is meant
     kind: str = "table"  # or "text": lines that follow one another
     has_files: bool = False  # whether values may be files by themselves (images, audio), with their `path`
-    metadata: Mapping[str, Any] = MappingProxyType({})  # what holds for all rows: the names of the classes, say
+    # What holds for all rows: the names of the classes; the cells of the first line if no header was detected.
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
     def row(self, i: int) -> Row:
         raise NotImplementedError
@@ -113,6 +114,8 @@ class FileRows(ConcatRows):
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__(parts, (part.digest for part in parts))
         self.kind = "text" if all(part.plain for part in parts) else "table"
+        if parts[0].headerless:
+            self.metadata = {"first_line": list(parts[0].row(0).values())}
 
 
 class JoinedTables(ConcatRows):
@@ -120,7 +123,7 @@ class JoinedTables(ConcatRows):
 
     def __init__(self, several: Sequence[Rows]) -> None:
         super().__init__(several, (rows.fingerprint for rows in several))
-        self.several = several
+        self.several, self.metadata = several, several[0].metadata
         self.kind = "text" if all(rows.kind == "text" for rows in several) else "table"
 
 

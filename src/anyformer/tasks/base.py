@@ -29,7 +29,7 @@ from anyformer.data.files import Paths
 from anyformer.data.rows import JoinedTables, RenamedRows, Rows, file_columns, read, side_by_side, unused_columns
 from anyformer.data.settings import DataSettings, TokenizerSettings, parse_pairs
 from anyformer.data.tables.formats import Row
-from anyformer.errors import ConfigError, DataError, InputError, nearest
+from anyformer.errors import ConfigError, DataError, InputError, nearest, presentable
 from anyformer.model import Model
 from anyformer.upgrades import upgrade
 
@@ -423,6 +423,17 @@ def spell_columns(rows: Rows) -> str:
     parts = [role if names == (role,) else f"{role} from {_spelled(names)}" for role, names in named]
     unused = unused_columns(rows)
     return f"{', '.join(parts)}{f'; not used: {listing(unused)}' if unused else ''} ({rows.path})"
+
+
+def spell_header(rows: Rows) -> str | None:
+    """The first line of a table in which no header was detected, in words; None of any other rows."""
+    if "first_line" not in rows.metadata:
+        return None
+    cells = [cell if len(cell) <= 30 else f"{cell[:29]}…" for cell in rows.metadata["first_line"]]
+    return (
+        f'none detected, so the first line is a row: "{presentable(listing(cells, 5))}" (if it names the columns:'
+        " data.header=true; eval and run: --columns)"
+    )
 
 
 def _spelled(names: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from anyformer.data.settings import DataSettings
 from anyformer.errors import InputError, SkippedError
 from anyformer.progress import progress_bar
 from anyformer.tasks import find, task
-from anyformer.tasks.base import Metrics, Source, spell_columns, spell_device
+from anyformer.tasks.base import Metrics, Source, spell_columns, spell_device, spell_header
 from anyformer.tokenizers.cuts import count_cuts
 
 
@@ -69,10 +69,12 @@ def evaluate_task(
     ready.detailed = True
     say(f"device: {spell_device(ready.model)}")
     say(f"columns: {spell_columns(rows)}")
+    if (header := spell_header(rows)) is not None:
+        say(f"header: {header}")
     with progress_bar(f"{name} on {rows.path}", stderr=True) as progress, count_cuts() as cuts:
         figures = ready.evaluate(rows, progress)
     if cuts:
-        say(f"truncation: {cuts}")
+        say(f"truncation: {cuts.by_row(rows)}")
     return EvalResult(rows.path, len(rows), ready.metric, figures, ready.slots, usual)
 
 

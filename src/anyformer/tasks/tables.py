@@ -14,7 +14,7 @@ from anyformer.data.settings import DataSettings, parse_pairs
 from anyformer.data.tables.formats import SUFFIXES, json_rows, parse_json, text_of
 from anyformer.data.unpack import content
 from anyformer.errors import DataError, InputError
-from anyformer.tasks.base import Task, column_names
+from anyformer.tasks.base import Task, column_names, spell_header
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 
@@ -55,8 +55,9 @@ def _questions(kind: type[Task], path: str, data: DataSettings) -> Rows:
 def describe(rows: Rows, path: str) -> str:
     """What was made of a table: how many rows, and which column is what."""
     count = f"{len(rows):,} row{'s' * (len(rows) != 1)}"
+    header = "" if (found := spell_header(rows)) is None else f" Header: {found}."
     if not isinstance(rows, RenamedRows):
-        return f"{path} is read as {count}."
+        return f"{path} is read as {count}.{header}"
     told = [
         f'the {ours} is the column "{theirs}"'
         if isinstance(theirs, str)
@@ -64,7 +65,7 @@ def describe(rows: Rows, path: str) -> str:
         for ours, theirs in rows.names.items()
         if not rows.has_files or ours != rows.columns[0]  # which holds opened files
     ]
-    return f"{path} is read as {count}{': ' if told else ''}{', '.join(told)}."
+    return f"{path} is read as {count}{': ' if told else ''}{', '.join(told)}.{header}"
 
 
 def ask(kind: type[Task], rows: Rows) -> Iterator[Any]:

@@ -1,30 +1,49 @@
-"""Truncation is counted, so that a command can say how many texts were cut, and to what length.
+"""Truncation is counted, so that a command can say how many rows or texts were cut, and to what length.
 
 with count_cuts() as cuts:
     task.evaluate(rows)
-print(cuts)             # 3 texts were cut to 128 tokens
+print(cuts)                 # 3 texts were cut to 128 tokens
+print(cuts.by_row(rows))    # 2 rows were cut to 128 tokens
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass
 class Cuts:
-    """Texts that were cut, by the length that is left of them. A text that is tokenized twice counts once."""
+    """Texts that were cut, by the length that is left of them, and the rows that they belong to if rows are prepared.
+    A text that is tokenized twice counts once."""
 
     found: dict[int, set[int]] = field(default_factory=dict)  # tokens -> the hashes of texts
+    rows: dict[int, set[int]] = field(default_factory=dict)  # tokens -> the numbers of rows
 
     def __bool__(self) -> bool:
         return bool(self.found)
 
     def __str__(self) -> str:
-        counts = {tokens: len(texts) for tokens, texts in sorted(self.found.items(), reverse=True)}
-        return ", ".join(f"{n:,} text{'s were' if n > 1 else ' was'} cut to {k:,} tokens" for k, n in counts.items())
+        return _spell("text", {tokens: len(texts) for tokens, texts in self.found.items()})
+
+    def by_row(self, rows: Iterable[Mapping[str, Any]]) -> str:
+        """How many rows were cut, of rows that were prepared or whose values are the texts; else how many texts."""
+        counts = {tokens: len(cut) for tokens, cut in self.rows.items()}
+        if not counts:
+            texts = [{hash(value) for value in row.values() if isinstance(value, str)} for row in rows]
+            counts = {tokens: sum(not cut.isdisjoint(some) for some in texts) for tokens, cut in self.found.items()}
+        return _spell("row", counts) if all(counts.values()) else str(self)
+
+
+def _spell(unit: str, counts: Mapping[int, int]) -> str:
+    found = sorted(counts.items(), reverse=True)
+    return ", ".join(f"{n:,} {unit}{'s were' if n > 1 else ' was'} cut to {k:,} tokens" for k, n in found)
 
 
 _COUNTED: ContextVar[Cuts | None] = ContextVar("cuts", default=None)
@@ -38,6 +57,25 @@ def count_cuts() -> Iterator[Cuts]:
         yield cuts
     finally:
         _COUNTED.reset(token)
+
+
+def count_rows(function: Callable[[list[T]], U], rows: list[T], numbers: Iterable[int]) -> U:
+    """Call the function on some rows, which have these numbers. If a text is cut, it is called again row by row, to
+    count the rows of which one is cut."""
+    if (cuts := _COUNTED.get()) is None:
+        return function(rows)
+    with count_cuts() as new:
+        made = function(rows)
+    for tokens, texts in new.found.items():
+        cuts.found.setdefault(tokens, set()).update(texts)
+    for number, row in zip(numbers, rows, strict=True) if new else ():
+        one = new
+        if len(rows) > 1:
+            with count_cuts() as one:
+                function([row])
+        for tokens in one.found:
+            cuts.rows.setdefault(tokens, set()).add(number)
+    return made
 
 
 def are_counted() -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 from anyformer.model import Model
-from anyformer.tasks.base import listing, spell_columns
+from anyformer.tasks.base import listing, spell_columns, spell_header
 from anyformer.tasks.job import Job
 from anyformer.tasks.split import SMALL, Split
 from anyformer.tasks.text import TextTask
@@ -35,7 +36,9 @@ def facts(job: Job, split: Split, start: Start, settings: TrainSettings, devices
         found["length"] += long_rows(job)
     precision = choose_precision(settings.precision, devices.device)
     processes = f", {devices.world_size} processes" if devices.is_distributed else ""
-    found = {"columns": spell_columns(split.train), **found, "rows": counts(split)}
+    header = spell_header(split.train)
+    table = {"columns": spell_columns(split.train), **({} if header is None else {"header": header})}
+    found = {**table, **found, "rows": counts(split)}
     found |= {"weights": start.weights + new_parts(model), "parameters": trained(model, settings)}
     found |= {"device": f"{devices.device}{processes}, {precision}"}
     width = max(map(len, found)) + 1
@@ -47,8 +50,9 @@ def long_rows(job: Job) -> str:
     task = job.task
     if not isinstance(task, TextTask) or task.windows or not task.cached:
         return ""
-    full = max(int((job.examples.sizes(name) >= task.max_length).sum()) for name in task.sequences)
-    return f"; {full:,} rows are as long or longer" if full else ""
+    full = np.any([job.examples.sizes(name) >= task.max_length for name in task.sequences], axis=0)
+    rows = len(np.unique(job.examples.rows[full]))
+    return f"; {rows:,} row{'s are' if rows > 1 else ' is'} as long or longer" if rows else ""
 
 
 def counts(split: Split) -> str:

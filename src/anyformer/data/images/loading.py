@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cache
 from itertools import chain
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from anyformer.data.examples import Example, Examples, LazyExamples
 from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import Error, UnreadableError
+from anyformer.tokenizers.cuts import count_rows
 
 TRIED, QUICK = 2, 1e-3  # images that are tried first; seconds below which threads would only get in each other's way
 ROOM = 2**31  # bytes of decoded images that are kept
@@ -65,9 +67,10 @@ class DecodedImages(LazyExamples):
         while missing and (len(made) < TRIED or time.perf_counter() - started < QUICK * len(made)):
             i = missing.pop()
             made[i] = self._make(i)
-        made.update(zip(missing, threads().map(self._make, missing), strict=True))
-        found = (made[i] if i in made else self.kept[i] for i in places)
-        return [one for one in found if one is not None]
+        contexts = [copy_context() for _ in missing]  # in which cut texts are counted
+        found = threads().map(lambda context, i: context.run(self._make, i), contexts, missing)
+        made.update(zip(missing, found, strict=True))
+        return [one for i in places if (one := made[i] if i in made else self.kept[i]) is not None]
 
     def _make(self, i: int) -> Example | None:
         if self.unreadable == "raise":
@@ -87,7 +90,7 @@ class DecodedImages(LazyExamples):
         if found is not None:
             return found
         try:
-            made = {"row": i, **self.function(self.source[i])}
+            made = {"row": i, **count_rows(lambda rows: self.function(rows[0]), [self.source[i]], [i])}
         except UnreadableError:
             raise  # which names the file
         except Error as error:

@@ -65,6 +65,7 @@ class Part:
     digest: str
     unit: str = "line"
     plain: bool = False  # text that runs on from line to line
+    headerless: bool = False  # whether no header was detected, so that the first line is a row
 
     def __len__(self) -> int:
         return self.spans.shape[1]
@@ -97,7 +98,8 @@ def read_tsv(path: Path, asked: ReadOptions) -> Part:
     counts = line_index.count_bytes(data, spans, line_index.TAB) + 1
     _check_counts(counts, lambda i: f"{path}, line {line_index.line_number(data, int(spans[0, i]))},", asked, path)
     columns, first = _header([line.split("\t") for line in _some(data, spans)], asked, path)
-    return Part(path, data, spans[:, first:], columns, _cells(columns, lambda line: line.split("\t")), digest)
+    parse = _cells(columns, lambda line: line.split("\t"))
+    return Part(path, data, spans[:, first:], columns, parse, digest, headerless=asked.header is None and not first)
 
 
 def read_csv(path: Path, asked: ReadOptions) -> Part:
@@ -126,12 +128,13 @@ def read_csv(path: Path, asked: ReadOptions) -> Part:
 
     counts = np.array([width(i, record) for i, record in enumerate(line_index.texts(data, spans))])
     _check_counts(counts, where, asked, path)
-    sample = [cut(record) for record in _some(data, spans)]
-    if asked.header is None and not any(_is_number(cell) for cell in sample[0]):
+    sample, detected = [cut(record) for record in _some(data, spans)], asked.header is None
+    if detected and not any(_is_number(cell) for cell in sample[0]):
         known = looks_like_header(sample[0], sample[1:], asked.names)
         asked = replace(asked, header=known or not _is_row(sample[0], sample[1:]))  # spreadsheets write one
     columns, first = _header(sample, asked, path)
-    return Part(path, data, spans[:, first:], columns, _cells(columns, cut), digest)
+    headerless = detected and not first
+    return Part(path, data, spans[:, first:], columns, _cells(columns, cut), digest, headerless=headerless)
 
 
 def _comma(data: Buffer, lines: Spans, path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,3 +133,13 @@ def test_whole_batches_leave_the_rest_for_another_epoch() -> None:
         16,
         16,
     ]
+
+
+@pytest.mark.parametrize("settings", [{"rows": 4}, {"tokens": 20}, {"tokens": 1}, {"rows": 4, "drop_last": True}])
+def test_no_batch_has_fewer_rows_than_the_least(settings: dict[str, Any]) -> None:
+    """A last row alone joins the batch before, or waits for another epoch where only whole batches are wanted."""
+    whole = BatchConfig(min_rows=2, **settings)
+    for n in (2, 5, 9, 13):
+        found = LengthGroupedSampler(np.full(n, 5), whole).global_batches(0)
+        assert min(len(batch) for batch in found) >= 2
+        assert len(rows_of(found)) == (n if not whole.drop_last or n < 4 else n - n % 4)

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.data.batch_sampler import BatchConfig
 from anyformer.tasks import find
 from anyformer.tasks.embed import batches
+from anyformer.tasks.job import Job
 from tests.tasks.learn import begin, learn, listed
 
 TEXTS = [
@@ -183,3 +185,31 @@ def test_two_files_side_by_side(tmp_path: Path) -> None:
 def test_a_score_that_is_none_is_named(score: str | None) -> None:
     with pytest.raises(af.InputError, match=r"2.*is no number"):
         begin("embed", "bert-tiny", listed(*({"first": "a", "second": "b", "score": one} for one in (1.0, score))))
+
+
+ANIMALS = [{"first": f"one {word}", "second": f"a {word}"} for word in "cat dog cow bee ant".split()]
+
+
+@pytest.mark.parametrize("rows", [{"rows": 1}, {"rows": 2}, {"rows": 4}, {"tokens": 1}])
+def test_every_row_has_negatives(rows: dict[str, int]) -> None:
+    """A batch of one row has none, and a loss of 0: it is refused, and a last row joins the batch before."""
+    task = begin("embed", "bert-tiny", listed(*ANIMALS), vocab_size=60)
+    if rows == {"rows": 1}:
+        with pytest.raises(af.ConfigError, match=r"train\.batch_size"):
+            Job(task, listed(*ANIMALS), batch=BatchConfig(**rows))
+        return
+    job = Job(task, listed(*ANIMALS), batch=BatchConfig(**rows))
+    assert all(len(batch) > 1 for epoch in range(3) for batch in job.batches(epoch))
+    assert sum(len(batch) for batch in job.batches(0)) == 5
+
+
+def test_a_row_alone_has_no_negatives() -> None:
+    """Unless it brings one, or a score."""
+    task = begin("embed", "bert-tiny", listed(*ANIMALS), vocab_size=60)
+    with pytest.raises(af.DataError, match="1 row"):
+        Job(task, listed(ANIMALS[0]))
+    for more in ({"negative": "a stone"}, {"score": "0.5"}):
+        task = begin("embed", "bert-tiny", listed({**ANIMALS[0], **more}), vocab_size=30)
+        job = Job(task, listed({**ANIMALS[0], **more}), batch=BatchConfig(rows=1))
+        batch = job.collate(job.batches(0)[0], torch.Generator())
+        assert float(job.loss(batch).total.detach()) > 0

@@ -61,6 +61,13 @@ def test_captions_tell_colours(recipe: str, tmp_path: Path) -> None:
     assert isinstance(drawn, Image.Image) and drawn.width > 400  # the image, and a region for each word
 
 
+def test_an_image_alone_has_no_negatives(tmp_path: Path) -> None:
+    """A batch of one row teaches two towers nothing."""
+    data = put(tmp_path, files.captioned())
+    with pytest.raises(af.ConfigError, match=r"train\.batch_size"):
+        af.train("match", recipe="clip-tiny", data=data, out=tmp_path / "m", steps=2, **{**FAST, "batch_size": 1})
+
+
 def test_a_caption_a_line(tmp_path: Path) -> None:
     """A TSV with an image named on several lines is one row with several captions."""
     pixels = files.encode(files.square((1, 2, 3), 0))

@@ -22,9 +22,11 @@ class BatchConfig(Settings):
     tokens: int | None = None
     shuffle: bool = True
     drop_last: bool = False  # leave out what does not fill a batch, where there is more than one
+    min_rows: int = 1  # of a batch; a last one that is smaller joins the one before
 
     def check(self) -> None:
         self.require(self.rows > 0, f"rows is {self.rows}; it must be 1 or more.")
+        self.require(self.min_rows > 0, f"min_rows is {self.min_rows}; it must be 1 or more.")
         self.require(self.tokens is None or self.tokens > 0, f"tokens is {self.tokens}; it must be 1 or more.")
 
 
@@ -81,17 +83,19 @@ class LengthGroupedSampler:
             and n - starts[-1] < self.settings.rows
         ):
             n = starts.pop()
+        elif len(starts) > 1 and n - starts[-1] < self.settings.min_rows:
+            starts.pop()
         return list(zip(starts, [*starts[1:], n], strict=True))
 
     def _fill(self, sizes: Index, tokens: int) -> list[int]:
-        """As many rows as fit, and never fewer than there are processes."""
-        starts, start = [0], 0
+        """As many rows as fit, and never fewer than there are processes or than `min_rows`."""
+        starts, start, least = [0], 0, max(self.ranks, self.settings.min_rows)
         while True:
             # Where every row were as short as the first, this many would fit; they are no fewer than what does.
-            reach = max(tokens // max(int(sizes[start].sum()), 1), self.ranks) + 1
-            room = np.maximum.accumulate(sizes[start : start + reach + self.ranks], axis=0).sum(axis=1)
+            reach = max(tokens // max(int(sizes[start].sum()), 1), least) + 1
+            room = np.maximum.accumulate(sizes[start : start + reach + least], axis=0).sum(axis=1)
             over = np.flatnonzero(room * np.arange(1, len(room) + 1) > tokens)
-            take = max(int(over[0]) if len(over) else len(room), self.ranks)
+            take = max(int(over[0]) if len(over) else len(room), least)
             if start + take >= len(sizes):
                 return starts
             start += take

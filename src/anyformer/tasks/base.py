@@ -333,7 +333,11 @@ class Task:
         return examples.lengths
 
     def plan(self, examples: Examples, settings: BatchConfig, seed: int = 0) -> BatchPlan:
-        return LengthGroupedSampler(self.lengths(examples), settings, seed)
+        return LengthGroupedSampler(self.lengths(examples), settings.replace(min_rows=self.min_rows(examples)), seed)
+
+    def min_rows(self, examples: Examples) -> int:
+        """The fewest rows of a batch that teach something: two if they are one another's negatives."""
+        return 2 if self.contrastive else 1
 
     def gather(self, examples: Examples, numbers: Sequence[int] | Index) -> list[Example]:
         """The examples that a batch of a plan names."""

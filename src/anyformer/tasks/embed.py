@@ -24,7 +24,7 @@ from torch import Generator, Tensor, nn
 from anyformer.checkpoints.folder import load as load_model
 from anyformer.config import Settings
 from anyformer.core.linear import pack_weights
-from anyformer.data.examples import Example
+from anyformer.data.examples import Example, Examples
 from anyformer.data.rows import Rows, map_rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
@@ -265,6 +265,9 @@ class Embed(TextTask):
             for example, row in zip(made, rows, strict=True):
                 example["score"] = _score(row) / float(self.settings.max_score or 1.0)
         return made
+
+    def min_rows(self, examples: Examples) -> int:
+        return 1 if "negative_ids" in examples.fields else super().min_rows(examples)
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         batch: Batch = {}

@@ -13,7 +13,7 @@ from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.cache import cache_folder
 from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings
-from anyformer.errors import DataError
+from anyformer.errors import ConfigError, DataError
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Loss, Metrics, Progress, Task
 from anyformer.tasks.segment_memory import MemoryStreams
@@ -36,12 +36,27 @@ class Job:
         self.task, self.rows, self.valid = task, rows, valid
         kept = data is None or data.cache
         self.examples = task.prepare(rows, cache_folder() if kept and task.cached else None, progress)
+        self._check_negatives(batch or task.batch)
         self.plan = task.plan(self.examples, batch or task.batch, seed)
         if valid is not None:
             self._check(valid)
         self.slow, self.steady, self.contrastive = not task.cached, task.steady, task.contrastive
         self.fills, self.longest = task.fills, task.longest
         self.metric, self.larger_is_better = task.metric, task.larger_is_better
+
+    def _check_negatives(self, batch: BatchConfig) -> None:
+        """An error if no batch can have a row's negatives, so that the loss would be 0."""
+        least, name = self.task.min_rows(self.examples), self.task.name
+        if batch.tokens is None and batch.rows < least:
+            raise ConfigError(
+                f"train.batch_size is {batch.rows}; {name} tells a row from the others of its batch, so give {least} or"
+                " more."
+            )
+        if len(self.examples) < least:
+            raise DataError(
+                f"{self.rows.path} has {len(self.examples)} row to train on; {name} tells a row from others, so give"
+                f" {least} or more."
+            )
 
     def _check(self, valid: Rows) -> None:
         """A mistake in the rows to evaluate on shows now, and not at the first evaluation."""

@@ -171,7 +171,7 @@ def out_of_memory(
         if settings.batch_tokens is None
         else ("batch_tokens", settings.batch_tokens)
     )
-    lower = f"--set train.{name}={max(size // 2, 1)}"
+    lower = f"--set train.{name}={max(size // 2, 2 if contrastive else 1)}"
     gentle = "" if settings.gradient_checkpointing else "--set train.gradient_checkpointing=true"
     if contrastive:
         keeps = (

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import anyformer as af
 from anyformer.cli.main import main
 from anyformer.data.batch_sampler import BatchConfig
-from anyformer.data.settings import DataSettings
+from anyformer.data.settings import DataSettings, class_name
 from anyformer.tasks import find
 from anyformer.tasks.classify_pair import swap_pair
 from anyformer.tasks.job import Job
@@ -172,7 +172,7 @@ def test_labels(tmp_path: Path) -> None:
         begin("classify-text", "bert-tiny", listed({"text": "a", "label": "x"}, {"text": "b", "label": None}))
 
 
-@pytest.mark.parametrize("zero", ["0.0", 0.0, "0.00"])
+@pytest.mark.parametrize("zero", ["0.0", 0.0, "0.00", "0e0", "0E+00", "-0.0", ".0e1"])
 def test_whole_numbers_are_classes_however_they_are_written(zero: Any, tmp_path: Path) -> None:
     """pandas writes 0.0 and 1.0 once a label is missing; only a fraction makes a number of them."""
     rows = listed({"text": "bad", "label": zero}, {"text": "good", "label": "1.0"}, {"text": "fine", "label": 1})
@@ -188,6 +188,43 @@ def test_whole_numbers_are_classes_however_they_are_written(zero: Any, tmp_path:
     assert begin("classify-text", "bert-tiny", listed({"text": "a", "label": zero}, {"text": "b", "label": 0.5})).number
     with pytest.raises(af.DataError, match="row 2, has nan as its label"):
         begin("classify-text", "bert-tiny", listed({"text": "a", "label": 1.0}, {"text": "b", "label": float("nan")}))
+
+
+def test_a_number_is_one_class() -> None:
+    """1e0 is the class 1; what is no whole number, or no number, keeps its spelling."""
+    whole = {
+        "1e0": "1",
+        "1.0": "1",
+        "10e-1": "1",
+        "1.": "1",
+        "-2E0": "-2",
+        "1e3": "1000",
+        1.0: "1",
+        1e22: f"1{'0' * 22}",
+    }
+    assert {value: class_name(value) for value in whole} == whole
+    for text in ("007", "1e-1", "1.5", "e1", "1e", ".", "v1.0", "1e999999999", "inf", "1 e0", ""):
+        assert class_name(text) == text
+
+
+@pytest.mark.parametrize("missing", ["nan", "NaN", float("nan"), None, "", " "])
+@pytest.mark.parametrize("others", [("0", "1"), ("good", "bad"), (0.5, 0.25)])
+def test_a_missing_label_names_its_row(missing: Any, others: tuple[Any, Any]) -> None:
+    """No class, whatever the others are."""
+    rows = listed(*({"text": "a", "label": label} for label in (*others, missing)))
+
+    def prepare() -> None:
+        begin("classify-text", "bert-tiny", rows, vocab_size=300).prepare(rows)
+
+    with pytest.raises((af.DataError, af.InputError), match="row 3"):
+        prepare()
+
+
+def test_nan_may_be_a_class() -> None:
+    """A language's code, say, if data.labels names it."""
+    rows = listed({"text": "a", "label": "deu"}, {"text": "b", "label": "nan"})
+    task = begin("classify-text", "bert-tiny", rows, vocab_size=300, labels="nan=Min Nan")
+    assert task.labels == ("deu", "Min Nan") and task.example(rows[1])["labels"] == 1
 
 
 def test_a_table_with_a_missing_label(tmp_path: Path) -> None:

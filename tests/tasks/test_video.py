@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.data.video.clips import Clip, decode, evenly_spaced, read_clips
 from anyformer.tasks import TASKS, find
 from anyformer.tasks.base import TaskSetup
-from anyformer.tasks.classify_video import ClassifyVideoOptions, ClipAugmentation, augment_clips
+from anyformer.tasks.classify_video import ClassifyVideo, ClassifyVideoOptions, ClipAugmentation, augment_clips
 from anyformer.training.dotted_keys import flatten
 from tests.tasks.test_sounds import learn
 from tests.training.clip_files import clip, npz
@@ -52,6 +52,9 @@ def test_folders_of_frames(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(frame), clip("right")[place])
     (tmp_path / "list.tsv").write_text("clip\tlabel\ndata/down/clip0\tx\ndata/right/clip1\ty\n")
     assert [row["label"] for row in read_clips(tmp_path / "list.tsv")] == ["x", "y"]
+    (tmp_path / "list.tsv").write_text("clip\tlabel\ndata/down/clip0\tx\ndata/right/clip1\tnan\n")
+    with pytest.raises(af.DataError, match=r"list\.tsv, line 3"):  # a class of a table is checked as any other is
+        ClassifyVideo.find_labels(ClassifyVideo.read(tmp_path / "list.tsv"), TaskSetup())
 
 
 def test_video_file(tmp_path: Path) -> None:

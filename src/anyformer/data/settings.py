@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from anyformer.config import Settings
-from anyformer.errors import ConfigError
+from anyformer.errors import ConfigError, DataError
+from anyformer.schema import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +53,29 @@ class TokenizerSettings(Settings):
         self.require(self.vocab_size > 0, f"vocab_size is {self.vocab_size}; it must be 1 or more.")
 
 
+_FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
+DIGITS = 40  # of a whole number at most; a longer one is a text
+
+
 def class_name(value: object) -> str:
-    """The name of a class. A whole number names one class however it is written: 1, 1.0 and "1.0" (a table with a
-    missing label, written by pandas) are "1"."""
-    whole, _, zeros = (text := str(value)).partition(".")
-    return whole if zeros and not zeros.strip("0") and whole.lstrip("-").isdigit() else text
+    """The name of a class. A whole number names one class however it is written: 1, 1.0, "1.0" (a table with a missing
+    label, written by pandas) and "1e0" are "1"."""
+    text = str(value)
+    if _FLOAT.fullmatch(text) is None:
+        return text
+    number = Decimal(text)
+    return str(int(number)) if number.adjusted() < DIGITS and number == number.to_integral_value() else text
+
+
+def label_of(value: object, where: str, meaning: Mapping[str, str]) -> str:
+    """The name of the class that a row has in its label column; an error if it has none. NaN is a missing label,
+    unless data.labels names the class that it means."""
+    name = class_name(value) if isinstance(value, (str, int, float)) else ""
+    missing = not name.strip() or (name.lower() == "nan" and name not in meaning)
+    if missing:
+        why = f': give the row a label, or data.labels="{name}=NAME" if it is a class' if name.strip() else ""
+        raise DataError(f"{where}, has {shown(value)} as its label, which names no class{why}.")
+    return name
 
 
 def meanings(said: str) -> dict[str, str]:

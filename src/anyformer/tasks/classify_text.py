@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from anyformer.config import Settings
 from anyformer.data.examples import Example
 from anyformer.data.rows import ListRows, Rows
-from anyformer.data.settings import class_name, class_number, meanings, rename_labels
+from anyformer.data.settings import class_name, class_number, label_of, meanings, rename_labels
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError
 from anyformer.metrics.classification import accuracy, f1, matthews_corrcoef, pearson, spearman
@@ -162,8 +162,9 @@ class ClassifyText(TextTask):
         if options.problem != "classification":
             return ()
         found: set[str] = set()
+        meaning = meanings(setup.data.labels)
         for i, row in enumerate(rows):
-            found.add(_label(row["label"], rows, i))
+            found.add(label_of(row["label"], rows.location(i), meaning))
             if len(found) > MOST:
                 raise DataError(
                     f"{rows.path} has more than {MOST:,} different labels, so its label column holds no classes."
@@ -355,9 +356,3 @@ def _order(label: str) -> tuple[int, float, str]:
     """Numbers by value, then names by the alphabet."""
     number = float(label) if _is_number(label) else math.nan
     return (0, number, label) if math.isfinite(number) else (1, 0.0, label)
-
-
-def _label(value: Any, rows: Rows, i: int) -> str:
-    if not isinstance(value, (str, int, float)) or value == "" or value != value:  # the last: NaN
-        raise DataError(f"{rows.location(i)}, has {value!r} as its label, which names no class.")
-    return class_name(value)

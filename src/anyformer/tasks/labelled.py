@@ -117,7 +117,7 @@ class LabelledTask(DecodedTask):
     @classmethod
     def find_labels(cls, rows: Rows, setup: TaskSetup) -> tuple[str, ...]:
         known = rows.metadata.get("labels")
-        ordered = [str(one) for one in known] if known else distinct(rows, "label")
+        ordered = [str(one) for one in known] if known else distinct(rows, "label", setup.data.labels)
         labels = rename_labels(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
             raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")

@@ -47,7 +47,7 @@ from anyformer.data.images.image_file import ImageError, ImageFile
 from anyformer.data.images.processor import FILE, ImageProcessor, ResizeTransform
 from anyformer.data.images.read import read_images
 from anyformer.data.rows import Rows
-from anyformer.data.settings import DataSettings, class_name, class_number, meanings, rename_labels
+from anyformer.data.settings import DataSettings, class_number, label_of, meanings, rename_labels
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.model import Model
@@ -152,7 +152,7 @@ class PictureTask(DecodedTask):
         if cls.label_column not in rows.columns:
             return ()
         known = rows.metadata.get("labels")
-        ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column)
+        ordered = [str(one) for one in known] if known else distinct(rows, cls.label_column, setup.data.labels)
         return rename_labels(ordered, setup.data.labels, rows.path)
 
     @staticmethod
@@ -302,15 +302,15 @@ def model_size(config: Settings) -> Any:
     return config.to_json().get("image_size")
 
 
-def distinct(rows: Rows, column: str) -> list[str]:
+def distinct(rows: Rows, column: str, renamed: str) -> list[str]:
+    """The classes that a column names, as data.labels (`renamed`) allows; numbers by value."""
     rows.require_column(column)
+    meaning = meanings(renamed)
     found: set[str] = set()
     for i, row in enumerate(rows):
         value = row[column]
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            if not isinstance(one, (str, int, float)) or one == "" or one != one:  # the last: NaN
-                raise DataError(f"{rows.location(i)}, has {one!r} as its label, which names no class.")
-            found.add(class_name(one))
+            found.add(label_of(one, rows.location(i), meaning))
         if len(found) > MOST:
             raise DataError(f"{rows.path} has more than {MOST:,} different labels, so they are no classes.")
     if all(label.lstrip("-").isdigit() for label in found):

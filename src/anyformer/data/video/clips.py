@@ -214,12 +214,12 @@ def _table(rows: Rows, path: Path, clip: str | None) -> Rows:
             f' {", ".join(rows.columns)}. Say which it is: data.columns="clip=NAME".'
         )
     rows.require_column(column)
-    made, names = [], []
+    made: list[Row] = []
     for i, row in enumerate(rows):
         named = path.parent / str(row[column])
         if not os.path.exists(named):  # which no name makes fail
             raise DataError(f'{rows.location(i)}, names the clip "{row[column]}", which is not in {path.parent}.')
         rest = {name: value for name, value in row.items() if name != column}
         made.append({"clip": Clip.of(named), **rest})
-        names.append(rows.location(i))
-    return _listed(path, made, names, rows.fingerprint)
+    facts = "\n".join(one["clip"].name for one in made) + rows.fingerprint
+    return ImageRows(str(path), len(made), lambda i: made[i], rows.location, facts, rows.metadata)

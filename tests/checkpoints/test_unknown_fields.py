@@ -242,3 +242,45 @@ def test_a_gguf_field_of_another_type(tmp_path: Path) -> None:
     file.write_bytes(content[:at] + struct.pack("<I", 6) + content[at + 4 :])  # the same bytes as a float
     with pytest.raises(af.Error, match="block_count"):
         af.load(file)
+
+
+UNUSED: list[dict[str, Any]] = [
+    {"initializer_range": float("nan")},
+    {"temperature": float("-inf")},
+    {"rope_scaling": [1.0, float("inf")]},
+    {"task_specific_params": {"summarization": {"length_penalty": float("nan")}}},
+    {"eos_token_id": float("nan")},
+    {"eos_token_id": 1.5},
+    {"bos_token_id": "<s>"},
+    {"bos_token_id": True},
+    {"sep_token_id": -2},
+    {"pad_token_id": 2**40},
+    {"eos_token_id": [1, "2"]},
+    {"eos_token_id": [[1]]},
+    {"decoder_start_token_id": 10**6},
+    {"decoder_start_token_id": -1},
+    {"forced_eos_token_id": 10**6},
+]
+
+
+@pytest.mark.parametrize("fields", UNUSED, ids=str)
+def test_a_bad_number_is_refused_where_it_is_not_used(folder: Path, fields: dict[str, Any]) -> None:
+    change(folder, **fields)
+    with pytest.raises(af.ConfigError) as error:
+        af.load(folder)
+    names = [*fields, *(name for value in fields.values() if isinstance(value, dict) for name in value)]
+    assert len(str(error.value)) < 400 and any(name in str(error.value) for name in names)
+
+
+def test_ids_of_a_config_inside_a_config(tmp_path: Path) -> None:
+    save_oracle(make_oracle("CLIPModel"), tmp_path)
+    inner = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    change(tmp_path, text_config={**inner, "bos_token_id": "none"})
+    with pytest.raises(af.ConfigError, match="bos_token_id"):
+        af.load(tmp_path)
+
+
+def test_ids_that_say_nothing_load(folder: Path) -> None:
+    """No id at all, none of several, and one past a vocabulary that was made smaller."""
+    change(folder, pad_token_id=-1, eos_token_id=[5, 6], bos_token_id=50256, decoder_start_token_id=None)
+    assert af.load(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,6 +29,12 @@ SCHEMA: Mapping[str, Any] = {
     "tie_word_embeddings": bool | None,
     "is_decoder": bool | None,
 }
+# Ids of tokens, which every config may name, and the configs inside it. Those that end or fill a text may lie past the
+# vocabulary, as in folders that transformers writes of a model with fewer tokens than usual; -1 is none.
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "mask_token_id")
+WRITTEN_IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")  # which the model must have
+TOKEN_ID = Annotated[int, Range(-1, 2**31 - 1)]
+VOCABULARIES = ("vocab_size", "decoder_vocab_size", "target_vocab_size")
 
 
 def read_config(table: KeyTable, architecture: str, config: dict[str, Any], folder: Path) -> Settings:
@@ -55,9 +62,30 @@ def _check_numbers(table: KeyTable, config: Mapping[str, Any], where: Path) -> N
         bounds = out_of_range(entry.ours, value) if type(value) is int else None
         if bounds is not None:
             raise ConfigError(f'{where}: "{entry.theirs}" is {shown(value)}; it must be {bounds}.')
-    for name, inner in config.items():
-        if isinstance(inner, dict):
-            check_fields(inner, {"num_hidden_layers": LAYERS, "depths": list[LAYERS] | None}, f'{where}: "{name}"')
+    _check_values(config, str(where))
+
+
+def _check_values(config: Mapping[str, Any], where: str) -> None:
+    """Numbers are finite and ids are those of tokens, whether the model uses them or not; also in the configs inside
+    it."""
+    sizes = [size for name in VOCABULARIES if type(size := config.get(name)) is int]
+    written = Annotated[int, Range(0, max(sizes, default=2**31) - 1)]
+    check_fields(config, dict.fromkeys(TOKEN_IDS, TOKEN_ID | list[TOKEN_ID] | None), where)
+    check_fields(config, dict.fromkeys(WRITTEN_IDS, written | list[written] | None), where)  # type: ignore[valid-type]
+    for name, value in config.items():
+        if not _is_finite(value):
+            raise ConfigError(f'{where}: "{name}" is {shown(value)}; numbers must be finite.')
+        if isinstance(value, dict):
+            inside = f'{where}: "{name}"'
+            check_fields(value, {"num_hidden_layers": LAYERS, "depths": list[LAYERS] | None}, inside)
+            _check_values(value, inside)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers of a value are; those of a config inside it are checked by themselves."""
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _adjust(table: KeyTable, architecture: str, config: dict[str, Any], where: Path) -> dict[str, Any]:

@@ -88,19 +88,48 @@ def test_a_line_wider_than_the_model_reads(tmp_path: Path) -> None:
         assert written(LoadedModel.load(folder), picture=base64.b64encode(content).decode()) == list(expected.ids)
 
 
-def test_texts(tmp_path: Path) -> None:
+TEXTS = [
+    "one dog there",
+    "one Dog met Mary there in 1992",
+    "ONE DOG THERE",
+    "one dog. One cat, there!\n\nOne cow?",
+    "***",
+]
+
+
+@pytest.mark.parametrize("care", [{}, {"sentences": True}, {"sentences": True, "copies": True}, {"num_beams": 1}])
+def test_texts(care: dict[str, Any], tmp_path: Path) -> None:
+    """With the task's care for loops, sentences, capitals and names."""
     kind: Any = find("translate")
     rows = listed(*({"source": f"one {word} there", "target": f"ein {word} dort"} for word in "cat dog cow".split()))
-    options = kind.options_class(num_beams=3, max_target_length=30)
+    options = kind.options_class(**{"num_beams": 3, "max_target_length": 30, **care})
     task = kind.begin(
         "transformer-tiny", rows, None, TaskSetup(tokenizer=TokenizerSettings(vocab_size=290), task=options)
     )
     awake(task).model.eval()
     task.save(tmp_path / "m")
-    opened = LoadedModel.load(tmp_path / "m")
-    subject, _ = opened.trace(ViewRequest(text="one dog there"), Deadline(60))
-    expected = af.task("translate", tmp_path / "m")("one dog there", no_repeat_ngram_size=0).ids
-    assert [word.id for word in subject.answers if word.id != opened.end] == list(expected)
+    opened, work = LoadedModel.load(tmp_path / "m"), af.task("translate", tmp_path / "m")
+    for text in TEXTS:
+        for new, asked in ((None, {}), (3, {"max_new_tokens": 3})):
+            subject, _ = opened.trace(ViewRequest(text=text, new_tokens=new), Deadline(60))
+            ids = [word.id for word in subject.answers if word.id != opened.end]
+            assert work.tokenizer.target.decode(ids).strip() == str(work(text, **asked)).strip()
+
+
+def test_names_that_a_call_puts_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page shows the text of the answer, though the model wrote another."""
+    kind: Any = find("translate")
+    rows = listed(*({"source": f"one {word} there", "target": f"ein {word} dort"} for word in "cat dog cow".split()))
+    options = kind.options_class(num_beams=3, copies=True)
+    task = kind.begin(
+        "transformer-tiny", rows, None, TaskSetup(tokenizer=TokenizerSettings(vocab_size=290), task=options)
+    )
+    awake(task).model.eval()
+    task.save(tmp_path / "m")
+    monkeypatch.setattr("anyformer.tasks.translate.mend", lambda source, answer, doubts: "ein cow dort")
+    subject, _ = LoadedModel.load(tmp_path / "m").trace(ViewRequest(text="one dog met Mary"), Deadline(60))
+    shown = task.tokenizer.target.decode([word.id for word in subject.answers if word.id != task.end]).strip()
+    assert shown == "ein cow dort" == str(af.task("translate", tmp_path / "m")("one dog met Mary"))
 
 
 def test_speech(tmp_path: Path) -> None:

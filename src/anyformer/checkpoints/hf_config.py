@@ -71,7 +71,7 @@ def _check_values(config: Mapping[str, Any], where: str) -> None:
     sizes = [size for name in VOCABULARIES if type(size := config.get(name)) is int]
     written = Annotated[int, Range(0, max(sizes, default=2**31) - 1)]
     check_fields(config, dict.fromkeys(TOKEN_IDS, TOKEN_ID | list[TOKEN_ID] | None), where)
-    check_fields(config, dict.fromkeys(WRITTEN_IDS, written | list[written] | None), where)  # type: ignore[valid-type]
+    check_fields(config, dict.fromkeys(WRITTEN_IDS, written | list[written] | None), where)
     for name, value in config.items():
         if not _is_finite(value):
             raise ConfigError(f'{where}: "{name}" is {shown(value)}; numbers must be finite.')

@@ -43,6 +43,7 @@ from anyformer.model import Model, Stage
 from anyformer.tasks import find
 from anyformer.tasks.classify_audio import extract_features, find_extractor
 from anyformer.tasks.picture_text import PictureTextTask
+from anyformer.tasks.translate import Translate
 from anyformer.tokenizers.tokenizer import Tokenizer
 
 MOST_TOKENS = 2048
@@ -302,6 +303,12 @@ class LoadedModel:
 
     def _generated_ids(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline) -> list[int]:
         """What the model writes by itself, from the start token to the end where it came to one."""
+        if isinstance(self.task, Translate):
+            asked = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
+            with watched(self.model, None, [], deadline), ablate_heads(self.model, request.silence):
+                whole = [*self._opening(request, batch, deadline), *self.task.answer_ids(request.text, **asked)]
+            decoder = next(stage for stage in self.stages if "decoder_input_ids" in stage.names)
+            return whole[: min(decoder.limit or MOST_TOKENS, MOST_TOKENS) + 1]  # of several sentences
         ids = self.generate(request, batch, deadline)
         if not self._hears:
             return ids

@@ -290,6 +290,18 @@ class Translate(WritingTask):
         found = answers if many > 1 else [some[0] for some in answers]
         return found[0] if alone else found
 
+    def answer_ids(self, text: str, **options: Any) -> list[int]:
+        """Ids of the answer that a call gives to a text, with the end unless it was cut short."""
+        said = self(text, **options)
+        ids = list(said.ids)
+        if self.tokenizer.target.decode(ids).strip() != said.text:  # joined, or names put right
+            ids = self.tokenizer.target.encode(said.text, special=False)
+        (source,) = self._encode([said.source])
+        ended = self.end is not None and (
+            said.sentences or len(said.ids) < self._choose([source], options)["max_new_tokens"]
+        )
+        return [*ids, cast("int", self.end)] if ended else ids
+
     def _lines(self, text: str) -> list[list[str]]:
         """What is read by itself, by lines."""
         if not self.settings.sentences:

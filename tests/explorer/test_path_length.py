@@ -8,6 +8,7 @@ import torch
 import anyformer as af
 from anyformer.explorer.path_length import path_length
 from tests.batches import build
+from tests.tiny import tiny_recipes
 
 DISTANCES = (1, 2, 3, 4, 7, 8, 12)
 
@@ -66,3 +67,21 @@ def test_out_of_reach_is_none() -> None:
 def test_an_unknown_stage_is_named() -> None:
     with pytest.raises(af.InputError, match="no stage"):
         path_length(build("gpt2-tiny"), 0, 1, "encoder")
+
+
+@pytest.mark.parametrize("name", tiny_recipes())
+def test_every_stage_has_a_length_or_an_error(name: str) -> None:
+    """A stage that reads images, sounds or another stage has no words to begin with."""
+    model = af.build(name)
+    for stage in model.stages:
+        try:
+            found = path_length(model, 0, 1, stage)
+        except af.InputError:
+            continue
+        assert found in (1, None)
+
+
+@pytest.mark.parametrize("ends", [(-1, 2), (0, 10**6), (0, 1.5)], ids=str)
+def test_ends_outside_the_text_are_named(ends: tuple[int, int]) -> None:
+    with pytest.raises(af.InputError, match=r"start|end"):
+        path_length(build("gpt2-tiny"), *ends, "decoder")

@@ -49,3 +49,49 @@ def test_as_a_user_types_it() -> None:
     for wrong in ({"normalize": False}, {"token": 100}, {"foo": 1}):
         with pytest.raises(af.InputError, match="embed takes no"):
             embed("x", **wrong)
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("things", [(), ("a", "b", "c")], ids=len)
+def test_too_many_inputs_or_none_are_refused(name: str, things: tuple[str, ...]) -> None:
+    kind = find(name)
+    with pytest.raises(af.InputError, match=f"{name} takes one (input|pair)"):
+        kind.__new__(kind)(*things)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in TASKS if find(name).asks == 1 and find(name).beside is None))
+def test_a_task_that_reads_one_thing_refuses_two(name: str) -> None:
+    kind = find(name)
+    with pytest.raises(af.InputError, match=f"{name} takes one input"):
+        kind.__new__(kind)("a", "b")
+
+
+@pytest.mark.parametrize("name", pretrained.PAIRS)
+def test_a_pair_may_be_two_arguments(name: str) -> None:
+    if pretrained.default(name).problem is not None:
+        pytest.skip(f"no model for {name} is here")
+    work = af.task(name)
+    pair = ("Who baked cookies?", "Amanda baked cookies.")
+    assert work(*pair) == work(pair) == work([pair])[0] == work("\t".join(pair))
+    for wrong in ("Who", None, 3, {"question": "Who?"}, ("Who",), ("Who", None), (["Who"], ["Amanda"])):
+        with pytest.raises(af.InputError):
+            work(wrong)
+
+
+@pytest.mark.parametrize(("name", "option"), [("match", "texts"), ("ask-image", "question")])
+def test_what_is_said_beside_a_picture_may_follow_it(name: str, option: str, monkeypatch: Any) -> None:
+    """The second argument is the option of that name, in Python as on the command line."""
+    kind, seen = find(name), []
+    monkeypatch.setattr(kind, "__call__", _noting(kind, seen))
+    task = kind.__new__(kind)
+    task("a.png", "a cat")
+    assert seen == [(("a.png",), {option: "a cat"})]
+    with pytest.raises(af.InputError, match=f"{name} takes one input"):
+        task("a.png", "a cat", **{option: "a dog"})
+
+
+def _noting(kind: Any, seen: list[Any]) -> Any:
+    def call(self: Any, thing: Any, **options: Any) -> None:
+        seen.append(((thing,), options))
+
+    return type("Noting", (kind,), {"__call__": call}).__call__

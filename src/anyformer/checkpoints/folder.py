@@ -119,7 +119,7 @@ def _config(path: Path) -> dict[str, Any]:
         what = "is a file, not a folder" if path.exists() else "does not exist"
         hint = pretrained.hint(path)
         if str(path) in registry.recipes():
-            hint = f' "{path}" is a recipe: af.build("{path}") makes a new model of it.'
+            hint = f' "{path}" is a recipe: af.build makes a new model of it, and anyformer train trains one.'
         raise FolderError(f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.{hint}")
     if not (path / "config.json").exists() and (path / "train.json").exists():
         raise FolderError(f"The run in {path} is not finished; the command that began it goes on with --resume.")

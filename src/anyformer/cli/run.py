@@ -28,8 +28,6 @@ from anyformer.tokenizers.cuts import count_cuts
 
 TOGETHER = 16  # inputs that go through a model at a time
 DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
-# Tasks on images that are told something in words beside them, and the option that takes those.
-BESIDE = {"match": "texts", "ask-image": "question"}
 # Tasks whose answers draw themselves: they have `draw()`, which gives a PIL image.
 DRAWING = frozenset("ask-image caption classify-image complete-image detect pose read reconstruct segment".split())
 
@@ -63,7 +61,7 @@ def run(
         raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
     if out is not None and name not in DRAWING:
         raise InputError(f"{name} has nothing to draw, so it takes no --out.")
-    if name in BESIDE:
+    if find(name).beside is not None:
         inputs, options = split_inputs(name, inputs, options)
     checked = read_inputs(inputs, name, columns)
     named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs or has_tables(checked))
@@ -157,7 +155,7 @@ def split_inputs(name: str, inputs: Sequence[str], options: Mapping[str, Any]) -
         return list(inputs), dict(options)
     if name == "ask-image" and len(words) > 1:
         raise InputError("ask-image takes one question, and images: anyformer run ask-image PICTURE QUESTION.")
-    return pictures, {**options, BESIDE[name]: words if name == "match" else words[0]}
+    return pictures, {**options, str(find(name).beside): words if name == "match" else words[0]}
 
 
 def _names_picture(item: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from anyformer.core.block import Block
@@ -20,9 +22,19 @@ def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> i
     if stage not in model.stages:
         raise InputError(f'This {model.family} model has no stage "{stage}"; it has {", ".join(model.stages)}.')
     part = model.stages[stage]
-    assert isinstance(part, Stage) and part.stack is not None
+    assert isinstance(part, Stage)
+    for name, place in (("start", start), ("end", end)):
+        if type(place) is not int or not 0 <= place < (part.limit or math.inf):
+            raise InputError(f"{name} is {place!r}; it must be a token's number from 0, within what the model reads.")
+    main = part.inputs.names[0] if part.inputs.names else ""
+    keyword = main.replace("input_ids", "inputs_embeds")
+    if part.stack is None or part.attends is not None or keyword == main or keyword not in part.inputs.names:
+        raise InputError(
+            f'path_length measures a stage that reads vectors of tokens and nothing else; "{stage}" of this'
+            f" {model.family} model does not."
+        )
     vectors = _vectors(part, max(start, end) + 1)
-    run = ForwardContext({part.inputs.names[0].replace("input_ids", "inputs_embeds"): vectors}, None, training=False)
+    run = ForwardContext({keyword: vectors}, None, training=False)
     part(run, pack=False)
     layers = run.layers[stage]
     for n, tokens in enumerate(layers):

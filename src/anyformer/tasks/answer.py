@@ -37,7 +37,7 @@ from anyformer.tasks.base import (
     answering,
 )
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, text_of, texts_of
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, pair_of, text_of, texts_of
 from anyformer.tokenizers.components import Span
 
 
@@ -178,9 +178,14 @@ class AnswerTask(TextTask):
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A question and its context as a pair, as a mapping, or as a line with a tab between them."""
         things, alone = as_list(thing)
-        rows = [_row(one) for one in things]
+        rows = [self._row(one) for one in things]
         answers = self.predict(ListRows(rows)) if rows else []
         return answers[0] if alone else answers
+
+    def _row(self, thing: Any) -> Row:
+        thing = thing.split("\t", 1) if isinstance(thing, str) else thing
+        question, context = pair_of(thing, self.text_columns, self.name)
+        return {"question": question, "context": context}
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:
@@ -229,12 +234,3 @@ def _first_answer(row: Row) -> Span | None:
     if row["context"][start : start + len(text)] != text:
         raise InputError(f'the answer "{text[:80]}" does not stand at character {start} of the context.')
     return start, start + len(text)
-
-
-def _row(inputs: Any) -> Row:
-    if isinstance(inputs, Mapping):
-        return {"question": inputs["question"], "context": inputs["context"]}
-    parts = inputs.split("\t", 1) if isinstance(inputs, str) else list(inputs)
-    if len(parts) != 2:
-        raise InputError("answer takes a question and a context: two texts, or one line with a tab between them.")
-    return {"question": parts[0], "context": parts[1]}

@@ -31,7 +31,7 @@ from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Op
 from anyformer.tasks.generated import Generated, generated
 from anyformer.tasks.grouped import group_by_image
 from anyformer.tasks.picture_text import ImageText, ImageTextOptions, PictureTextTask, as_grid, draw_texts, texts_of
-from anyformer.tasks.text import as_list, pad_labels, token_loss
+from anyformer.tasks.text import as_list, pad_labels, text_of, token_loss
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 
@@ -55,6 +55,7 @@ class AskImage(PictureTextTask):
     )
     asks = 2
     options_class: ClassVar[type[Options]] = AskOptions
+    beside = "question"
     settings: AskOptions
     column = "answers"
     kind = "bpe"
@@ -164,6 +165,7 @@ class AskImage(PictureTextTask):
         """An image, a pair of it and a question, or "FILE|question"; `question` holds for all that bring none."""
         things, alone = as_list(thing)
         question = options.pop("question", None)
+        question = None if question is None else text_of(question, "question")
         pairs = [split(one, question) for one in things]
         answers = [self._answer(picture, asked, options) for picture, asked in pairs]
         return answers[0] if alone else answers
@@ -216,7 +218,7 @@ def split(inputs: Any, question: str | None) -> tuple[ImageFile, str | None]:
     if isinstance(inputs, Mapping) and "image" in inputs:
         return ImageFile.of(inputs["image"]), inputs.get("question", question)
     if isinstance(inputs, tuple) and len(inputs) == 2:
-        return ImageFile.of(inputs[0]), str(inputs[1])
+        return ImageFile.of(inputs[0]), text_of(inputs[1], "question")
     if isinstance(inputs, str) and "|" in inputs:
         name, _, asked = inputs.partition("|")
         return ImageFile.of(name), asked.strip() or question

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -102,6 +103,7 @@ class Task:
     reads: ClassVar[str] = "texts"  # what `run` is given: "texts" (or files that hold one), or "files" as they are
     options_class: ClassVar[type[Options]] = Options
     takes: ClassVar[tuple[str, ...]] = ()  # options of a call
+    beside: ClassVar[str | None] = None  # the option of a call that may follow the input without its name
     writes: ClassVar[bool] = False  # whether a call takes those of `model.generate` too, which checks them
     batch: ClassVar[BatchConfig] = BatchConfig()  # where nobody says how large
     # Whether batches are all of one shape, but for the last of an epoch, and the loss does the same whatever they hold.
@@ -124,9 +126,9 @@ class Task:
     settings: Any  # its own options, as chosen
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Make every task's call refuse the options that it does not take."""
+        """Make every task's call refuse the arguments that it does not take."""
         super().__init_subclass__(**given)
-        if "__call__" in vars(cls):
+        if not hasattr(cls.__call__, "__wrapped__"):
             cls.__call__ = _refusing(cls.__call__)  # type: ignore[method-assign]
 
     @classmethod
@@ -369,9 +371,21 @@ class Task:
 
 
 def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+    taken = signature(call)
+
     @wraps(call)
     def checked(self: Task, *things: Any, **options: Any) -> Any:
         self.check_call(options)
+        if len(things) == 2 and self.asks == 2:
+            things = (things,)
+        elif len(things) == 2 and self.beside is not None and self.beside not in options:
+            options, things = {self.beside: things[1], **options}, things[:1]
+        try:
+            taken.bind(self, *things, **options)
+        except TypeError:
+            what = "pair" if self.asks == 2 else "input"
+            message = f"{self.name} takes one {what} in a call, or a list of them; give options by name."
+            raise InputError(message) from None
         return call(self, *things, **options)
 
     return checked

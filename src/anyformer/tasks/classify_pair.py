@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Source
 from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText
-from anyformer.tasks.text import as_list, softmax_scores, text_of, texts_of, token_loss
+from anyformer.tasks.text import as_list, pair_of, softmax_scores, text_of, texts_of, token_loss
 
 FIRST = Column(
     "first",
@@ -222,15 +223,12 @@ class ClassifyPair(ClassifyText):
         return answers[0] if alone else answers
 
     def _row(self, thing: Any) -> Row:
-        if isinstance(thing, Mapping):
-            return dict(thing)
-        parts = thing.split("\t") if isinstance(thing, str) else list(thing)
-        if self.chooses:
-            choices = list(parts[1]) if len(parts) == 2 and not isinstance(parts[1], str) else parts[1:]
-            return {"first": parts[0], "choices": choices}
-        if len(parts) != 2:
-            raise InputError(f"{self.name} takes two texts at a time, or one line with a tab between them.")
-        return {"first": parts[0], "second": parts[1]}
+        if not self.chooses:
+            first, second = pair_of(thing, self.text_columns[:2], self.name)
+            return {"first": first, "second": second}
+        first, *choices = pair_of(thing, ("first", "choices"), self.name, most=sys.maxsize)
+        listed = len(choices) == 1 and isinstance(choices[0], (list, tuple))
+        return {"first": first, "choices": list(choices[0]) if listed else choices}
 
     def answer(self, rows: list[Row]) -> list[Any]:
         if not self.chooses:

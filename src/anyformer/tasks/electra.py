@@ -123,7 +123,7 @@ class Electra(FillMask):
             "replaced_found": gaps_found / max(gaps, 1),
         }
 
-    def __call__(self, thing: Any, top: int = 0, **options: Any) -> Any:
+    def __call__(self, thing: Any, *, top: int = 0, **options: Any) -> Any:
         things, alone = as_list(thing)
         answers = [self._doubts(text_of(one, "text")) for one in things]
         return answers[0] if alone else answers

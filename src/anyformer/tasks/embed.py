@@ -322,10 +322,10 @@ class Embed(TextTask):
     def _sides(self, texts: list[str]) -> Tensor:
         return F.normalize(self(texts).float().cpu(), dim=-1)
 
-    def __call__(self, thing: Any, tokens: int | None = None, **options: Any) -> Any:
+    def __call__(self, thing: Any, *, tokens: int | None = None, **options: Any) -> Any:
         """[d] for a text, [n, d] for n of them; `tokens` is how many make a batch."""
         if isinstance(thing, str):
-            return self([thing], tokens)[0]
+            return self([thing], tokens=tokens)[0]
         texts = list(thing)
         if not all(isinstance(text, str) for text in texts):
             raise InputError("embed takes a text or a list of texts.")

@@ -185,7 +185,7 @@ class FillMask(StreamTask):
         }
         return {**figures, "next_sentence_accuracy": followed / pairs} if pairs else figures
 
-    def __call__(self, thing: Any, top: int = 5, **options: Any) -> Any:
+    def __call__(self, thing: Any, *, top: int = 5, **options: Any) -> Any:
         things, alone = as_list(thing)
         answers = [self._fill(text_of(one, "text"), top) for one in things]
         return answers[0] if alone else answers

@@ -53,6 +53,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     columns = (Column("text", StreamTask.columns_of_text),)
     options_class = LanguageOptions
     settings: LanguageOptions
+    writes = True
     framed = "none"
     kind = "bpe"
     usual_length = 1024

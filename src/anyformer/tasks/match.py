@@ -32,7 +32,7 @@ from anyformer.tasks.negatives import everyone, is_shared
 from anyformer.tasks.picture import ImageOptions
 from anyformer.tasks.picture_text import AT_ONCE, PictureTextTask, draw_texts, texts_of
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import TEXT_PAD_VALUES, softmax_scores
+from anyformer.tasks.text import TEXT_PAD_VALUES, softmax_scores, text_of
 from anyformer.tokenizers.cuts import shorten
 from anyformer.tokenizers.padding import pad
 
@@ -68,6 +68,7 @@ class Match(PictureTextTask):
     options_class: ClassVar[type[Options]] = MatchOptions
     settings: MatchOptions  # type: ignore[assignment]  # it writes nothing, so it has no beams
     takes = ("texts", "template")
+    beside = "texts"
     writes = False
     batch = BatchConfig(rows=128)
     kind = "bpe"
@@ -167,7 +168,8 @@ class Match(PictureTextTask):
         return {**recalls(torch.cat(seen), written, owners), "loss": total.mean, **self.skipped()}
 
     def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
-        texts = list(options.pop("texts", self.settings.texts))
+        texts = options.pop("texts", self.settings.texts)
+        texts = [text_of(text, "text") for text in ([texts] if isinstance(texts, str) else texts)]
         template = options.pop("template", self.settings.template)
         if options:
             raise InputError(f"match takes texts and template, and no {next(iter(options))}.")

@@ -233,6 +233,16 @@ def texts_of(rows: Iterable[Row], name: str) -> list[str]:
     return [text_of(row[name], name) for row in rows]
 
 
+def pair_of(inputs: Any, names: Sequence[str], task: str, most: int = 2) -> list[Any]:
+    """Two texts, or up to `most`: a tuple, a mapping with the names of two, or a line with tabs between them."""
+    if isinstance(inputs, Mapping) and all(name in inputs for name in names):
+        return [inputs[name] for name in names]
+    parts = inputs.split("\t") if isinstance(inputs, str) else inputs
+    if not isinstance(parts, (list, tuple)) or not 2 <= len(parts) <= most:
+        raise InputError(f"{task} takes a {names[0]} and a {names[1]}: two texts, or one line with a tab between them.")
+    return list(parts)
+
+
 def labels_of(model: Model) -> list[str]:
     """The names that a Hugging Face folder gives its labels."""
     named = model.origin.hf_config.get("id2label")

@@ -299,7 +299,7 @@ def test_pairs_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         with pytest.raises(SystemExit):
             main(["run", "classify-pair", "--model", str(tmp_path / "x"), *given])
         assert float(capsys.readouterr().out) == pytest.approx(5, abs=0.6)
-    with pytest.raises(af.InputError, match="two texts at a time"):
+    with pytest.raises(af.InputError, match="classify-pair takes"):
         score("only one")
     with pytest.raises(af.InputError, match='the label "high" is no number'):
         task.evaluate(listed({"first": "a", "second": "b", "label": "high"}))

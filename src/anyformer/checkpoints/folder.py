@@ -15,6 +15,7 @@ import torch
 
 from anyformer import pretrained, registry
 from anyformer.checkpoints.delta import apply_delta, own_tensors
+from anyformer.checkpoints.edits import check_edits
 from anyformer.checkpoints.files import WEIGHT_FILES, check_fit, check_layers, list_tensors, write_tensors
 from anyformer.checkpoints.hf import fill, load_hf, load_hf_meta, read_companions, save_hf, write_companions
 from anyformer.checkpoints.key_table import Key, named_tensors
@@ -155,40 +156,12 @@ def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -
         raise ConfigError(f'There is no format "{format}".{nearest(format, FORMATS)} There are: {", ".join(FORMATS)}.')
     if is_quantized(model):
         raise WeightsError("The weights of this model are rounded to int8; load it again without that to save it.")
-    check_scores(model)
+    check_edits(model)
     with whole_folder(Path(_place(folder)), replaces=WEIGHT_FILES) as draft:
         if format == "hf":
             save_hf(model, draft)
         else:
             save_own(model, draft)
-
-
-def check_scores(model: Model) -> None:
-    """Raise ConfigError if an alignment function was set by hand: no setting names it, so a folder would lose it."""
-    found = _scores(model)
-    if not found:
-        return
-    built = _scores(registry.build_meta(registry.family(model.family), model.config))
-    for place, score in found.items():
-        if place not in built or _facts(score) != _facts(built[place]):
-            name = getattr(score, "__name__", type(score).__name__)
-            raise ConfigError(
-                f"{place} is {name}, set by hand; a folder cannot hold it, and the model would load with another score."
-                " Set it back to what the model was built with to save it."
-            )
-
-
-def _scores(model: Model) -> dict[str, Any]:
-    parts = (
-        (f"{short_name(path)}.score", getattr(part, "score", None)) for path, part in model.named_modules() if path
-    )
-    return {place: score for place, score in parts if score is not None}
-
-
-def _facts(score: Any) -> tuple[type, dict[str, Any]]:
-    """What tells one score from another, its weights aside."""
-    own = vars(score) if hasattr(score, "__dict__") else {}
-    return type(score), {name: value for name, value in own.items() if name[0] != "_" and name != "training"}
 
 
 def save_own(model: Model, folder: Path) -> None:

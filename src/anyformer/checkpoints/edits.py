@@ -40,7 +40,7 @@ def _error(path: str, now: Any, before: Any) -> ConfigError:
 
 
 def _parts(model: Model) -> dict[str, nn.Module]:
-    return dict(model.named_modules())
+    return {path: part for path, part in model.named_modules() if not getattr(part, "of_task", False)}
 
 
 def _kind(part: nn.Module) -> type:

@@ -26,6 +26,8 @@ class Head(nn.Module):
     score_field: str | None = None
     n_first: int | None = None
 
+    of_task: bool = False  # a task puts it on the model and saves what it needs, so no setting of the model names it
+
     def __init__(self, stage: str) -> None:
         super().__init__()
         self.stage = stage

@@ -45,6 +45,8 @@ POOLS: dict[str, Callable[[Tokens], Tensor]] = {"cls": first_token, "max": max_t
 class SentenceEmbeddingHead(Head):
     """`sentence_embedding`: the pooled tokens, several poolings side by side, of length 1 where `normalize`."""
 
+    of_task = True
+
     def __init__(self, stage: str, pools: tuple[str, ...] = ("mean",), normalize: bool = False) -> None:
         super().__init__(stage)
         self.pools, self.normalize = pools, normalize

@@ -11,7 +11,12 @@ import pytest
 
 import anyformer as af
 from anyformer.cli import main
-from anyformer.errors import LIMIT
+from anyformer.data.settings import DataSettings
+from anyformer.errors import ALIASES, LIMIT, OURS, nearest
+from anyformer.generation.options import OPTIONS, PLAN_OPTIONS
+from anyformer.registry import FAMILIES, load_recipes
+from anyformer.tasks import TASKS, find
+from anyformer.training.settings import TrainSettings
 
 
 def message(text: str) -> str:
@@ -76,3 +81,41 @@ def test_warnings_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
         main.main(["recipes"])
     shown = warnings.formatwarning("\x1b[2J" + "x" * 5000, UserWarning, "file.py", 1)
     assert shown.startswith("anyformer: \\x1b") and "\x1b" not in shown and len(shown) < LIMIT + 20
+
+
+SECTIONS = ["data.max_length", "model.d_model", "model.n_layers", "model.seed", "task.normalize", "train.batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("normalise", SECTIONS, "task.normalize"),
+        ("batch_siz", SECTIONS, "train.batch_size"),
+        ("train.batch_siz", SECTIONS, "train.batch_size"),
+        ("trian.batch_size", SECTIONS, "train.batch_size"),
+        ("hidden_size", SECTIONS, "model.d_model"),
+        ("model.hidden_size", SECTIONS, "model.d_model"),
+        ("hidden-size", SECTIONS, "model.d_model"),
+        ("hidden_size", ["d_model", "d_hidden"], "d_model"),
+        ("num_hidden_layers", SECTIONS, "model.n_layers"),
+        ("max_tokens", ["max_length", "max_new_tokens"], "max_new_tokens"),
+    ],
+)
+def test_the_nearest_is_the_one_that_was_meant(name: str, known: list[str], meant: str) -> None:
+    assert nearest(name, known) == f' Did you mean "{meant}"?'
+
+
+@pytest.mark.parametrize("name", ["weather", "grad_clip", "learning_rate"])
+def test_nothing_near_is_no_hint(name: str) -> None:
+    assert nearest(name, SECTIONS) == ""
+
+
+def test_every_alias_is_of_a_setting_that_there_is() -> None:
+    load_recipes()
+    tasks = [find(name) for name in TASKS]
+    known = {f"model.{name}" for family in FAMILIES.values() for name in family.config.field_names()}
+    known |= {f"data.{name}" for name in DataSettings.field_names()}
+    known |= {f"train.{name}" for name in TrainSettings.field_names()}
+    known |= {*OPTIONS, *PLAN_OPTIONS, "top", *(name for task in tasks for name in task.takes)}
+    assert set(ALIASES) <= known
+    assert sum(map(len, ALIASES.values())) == len(OURS), "a name has two meanings"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 LIMIT = 400  # characters of a message
 ENTRIES = (32, 24, 16, 12, 8, 5, 3)  # of a list that is too long: the most that fit
@@ -54,10 +54,94 @@ class InputError(Error):
     """A batch that the model cannot take: unknown names, wrong shapes, ids outside the vocabulary."""
 
 
+# Names that other libraries have for a setting, and ours. The one place for them.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    # transformers and timm: models
+    "model.activation": ("activation_function", "hidden_act", "hidden_activation"),
+    "model.attention_dropout": ("attention_probs_dropout_prob", "attn_dropout", "attn_pdrop"),
+    "model.d_decoder_hidden": ("decoder_ffn_dim",),
+    "model.d_head": ("attention_head_dim", "head_dim", "head_size"),
+    "model.d_hidden": (
+        "d_ff",
+        "d_inner",
+        "dim_feedforward",
+        "encoder_ffn_dim",
+        "ffn_dim",
+        "intermediate_size",
+        "n_inner",
+    ),
+    "model.d_model": ("dim", "embed_dim", "embedding_dim", "hidden_dim", "hidden_size", "n_embd"),
+    "model.drop_path": ("drop_path_rate", "stochastic_depth"),
+    "model.dropout": ("dropout_prob", "dropout_rate", "hidden_dropout_prob", "resid_pdrop"),
+    "model.image_size": ("img_size", "input_size"),
+    "model.init_std": ("initializer_range",),
+    "model.max_length": ("block_size", "max_position_embeddings", "n_ctx", "n_positions"),
+    "model.n_channels": ("in_channels", "in_chans", "num_channels"),
+    "model.n_decoder_heads": ("decoder_attention_heads",),
+    "model.n_decoder_layers": ("decoder_layers", "num_decoder_layers"),
+    "model.n_heads": ("encoder_attention_heads", "n_head", "num_attention_heads", "num_heads"),
+    "model.n_kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "model.n_labels": ("n_classes", "num_classes", "num_labels"),
+    "model.n_layers": ("depth", "encoder_layers", "n_layer", "num_hidden_layers", "num_layers"),
+    "model.norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"),
+    "model.tied": ("tie_embeddings", "tie_weights", "tie_word_embeddings"),
+    # transformers' Trainer, Lightning, timm: training
+    "data.max_length": ("max_len", "max_seq_len", "max_seq_length", "max_source_length"),
+    "data.validation_split": ("held_out", "test_size", "val_size", "val_split", "validation_fraction"),
+    "train.batch_size": ("bs", "per_device_batch_size", "per_device_train_batch_size", "train_batch_size"),
+    "train.betas": ("adam_beta1", "adam_beta2"),
+    "train.compile": ("torch_compile",),
+    "train.eps": ("adam_eps", "adam_epsilon"),
+    "train.eval_every": ("eval_interval", "eval_steps", "val_check_interval"),
+    "train.gradient_accumulation": ("accumulate_grad_batches", "grad_accum", "gradient_accumulation_steps"),
+    "train.keep_checkpoints": ("save_total_limit",),
+    "train.label_smoothing": ("label_smoothing_factor",),
+    "train.log_every": ("log_interval", "logging_steps"),
+    "train.lora": ("lora_r", "lora_rank"),
+    "train.lora_targets": ("lora_target_modules", "target_modules"),
+    "train.lr": ("base_lr", "learning_rate", "max_lr"),
+    "train.max_grad_norm": ("clip_grad", "clip_grad_norm", "grad_clip", "gradient_clip_val", "gradient_clipping"),
+    "train.optimizer": ("opt", "optim"),
+    "train.patience": ("early_stopping", "early_stopping_patience"),
+    "train.precision": ("amp", "bf16", "fp16", "mixed_precision"),
+    "train.save_every": ("save_interval", "save_steps"),
+    "train.schedule": ("lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
+    "train.steps": ("epochs", "iterations", "max_epochs", "max_iters", "max_steps", "num_epochs", "num_train_epochs"),
+    "train.warmup_steps": ("num_warmup_steps", "warmup", "warmup_epochs", "warmup_iters", "warmup_ratio"),
+    # generate
+    "max_new_tokens": ("max_gen_tokens", "max_tokens", "new_tokens"),
+    "num_beams": ("beam_size", "beam_width", "beams", "n_beams"),
+    "num_return_sequences": ("best_of", "n", "num_samples"),
+    "stop_strings": ("stop_sequences",),
+    "texts": ("candidate_labels",),
+    "top": ("top_n",),
+}
+OURS = {theirs: ours for ours, names in ALIASES.items() for theirs in names}
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that is not known.  nearest("n_layer", ["n_layers"]) -> ' Did you mean "n_layers"?'"""
-    found = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.5)
-    return f' Did you mean "{found[0]}"?' if found else ""
+    """A hint for a name that is not known.  nearest("n_layer", ["n_layers"]) -> ' Did you mean "n_layers"?'
+
+    Known names may have sections ("train.lr"); the name itself need not. Another library's name for a setting counts.
+    """
+    known, end = list(known), name[:100].rpartition(".")[2]
+    ours = OURS.get(end.lower().replace("-", "_"), "")
+    found = next((one for one in (ours, _end(ours)) if one in known), None) or _similar(name[:100], known)
+    return f' Did you mean "{found}"?' if found else ""
+
+
+def _similar(name: str, known: list[str]) -> str | None:
+    """The known name that is most like it: as a whole, or, where it has no section, in its last part."""
+    ends = {} if "." in name else {_end(whole): whole for whole in reversed(known)}
+    named = {**ends, **{whole: whole for whole in known}}
+    found = difflib.get_close_matches(name, list(named), n=1)
+    if not found and "." in name:
+        return _similar(_end(name), known)
+    return named[found[0]] if found else None
+
+
+def _end(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def presentable(text: str) -> str:

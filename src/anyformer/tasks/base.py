@@ -132,8 +132,8 @@ class Task:
             cls.__call__ = _refusing(cls.__call__)  # type: ignore[method-assign]
 
     @classmethod
-    def check_call(cls, options: Iterable[str]) -> None:
-        for name in options:
+    def check_call(cls, given: Iterable[str]) -> None:
+        for name in given:
             if cls.writes or name in cls.takes:
                 continue
             if name in cls.options_class.field_names():
@@ -141,8 +141,9 @@ class Task:
                     f'{cls.name} takes no "{name}" in a call; give it when the task is made: af.task("{cls.name}",'
                     f" {name}=…)."
                 )
+            options = (*cls.takes, *cls.options_class.field_names())
             known = f" It takes: {', '.join(cls.takes)}." if cls.takes else " It takes no options."
-            raise InputError(f'{cls.name} takes no "{name}".{nearest(name, cls.takes)}{known}')
+            raise InputError(f'{cls.name} takes no "{name}".{nearest(name, options)}{known}')
 
     @classmethod
     def fits(cls, config: Settings) -> bool:

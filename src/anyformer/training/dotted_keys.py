@@ -88,10 +88,9 @@ def _full(key: str, known: Collection[str]) -> str:
         return ends[0]
     if len(ends) > 1:
         raise ConfigError(f'"{key}" may mean {" or ".join(ends)}; give the whole key.')
-    hint = nearest(key, known) or nearest(key.rpartition(".")[2], [whole.rpartition(".")[2] for whole in known])
     alone = len({whole.partition(".")[0] for whole in known}) < 2
     see = f"There are: {', '.join(known) or 'none'}." if alone else "See all of them with --dry-run."
-    raise ConfigError(f'There is no setting "{key}".{hint} {see}')
+    raise ConfigError(f'There is no setting "{key}".{nearest(key, known)} {see}')
 
 
 def _change(settings: Settings, changes: Mapping[str, Any], prefix: str) -> Settings:

@@ -275,3 +275,13 @@ def test_cuts_are_counted_by_text_and_length() -> None:
         for text, length in (("a", 3), ("a", 3), ("b", 3), ("a", 1200)):
             note_cut(text, length)
     assert str(cuts) == "1 text was cut to 1,200 tokens, 2 texts were cut to 3 tokens"
+
+
+@pytest.mark.parametrize("share", ["0.001", "0"])
+def test_a_split_that_holds_out_no_row_is_said(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless that was asked for."""
+    table(48)
+    assert train(f"--set=data.validation_split={share}") == 0
+    shown = capsys.readouterr().out
+    assert said(shown)["rows"].startswith("48 for training, none for validation")
+    assert ("Warning: data.validation_split" in shown) == (share != "0")

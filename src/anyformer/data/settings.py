@@ -29,7 +29,7 @@ class DataSettings(Settings):
     def check(self) -> None:
         self.require(0 < self.fraction <= 1, f"fraction is {self.fraction}; it must be above 0 and at most 1.")
         held = self.validation_split
-        self.require(held is None or 0 <= held < 1, f"held_out is {held}; it must be from 0 to below 1.")
+        self.require(held is None or 0 <= held < 1, f"validation_split is {held}; it must be from 0 to below 1.")
         self.require(
             self.max_length is None or self.max_length > 1, f"max_length is {self.max_length}; it must be 2 or more."
         )

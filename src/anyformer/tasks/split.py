@@ -19,7 +19,7 @@ SHARE, SMALL, MOST_OF_FEW, MOST = 0.05, 50, 0.2, 10_000  # of all rows; rows; of
 @dataclass(frozen=True)
 class Split:
     """Rows to train on and rows to evaluate on. `whole` has all rows if `valid` is a part of the same files; `how` says
-    how they were split."""
+    how they were split, or why no row was held out although some were asked for."""
 
     train: Rows
     valid: Rows | None
@@ -50,7 +50,8 @@ def hold_out(rows: Rows, share: float | None = None, classes: Sequence[str] | No
     order = np.random.default_rng(seed).permutation(len(rows))
     held = order[:n] if classes is None else draw(order, groups, portions(sizes, n))
     if not len(held):
-        return Split(rows, None, "", rows)
+        asked = "" if share == 0 else f"{'the default' if share is None else share} of {len(rows):,} rows is none"
+        return Split(rows, None, asked, rows)
     how = "drawn at random" if classes is None else "drawn at random, of every class its fraction"
     kept = np.ones(len(rows), dtype=bool)
     kept[held] = False

@@ -63,6 +63,11 @@ def counts(split: Split) -> str:
 
 
 def warnings(split: Split) -> list[str]:
+    if split.valid is None and split.how:
+        return [
+            f"Warning: data.validation_split holds out no row ({split.how}), so nothing is evaluated and the last"
+            " weights are kept. Raise it, give --valid, or set it to 0."
+        ]
     if not split.few:
         return []
     return [

@@ -177,3 +177,37 @@ def test_fifty_thousand_files(tmp_path: Path) -> None:
         act(tmp_path, loose_files([rows]))
         seconds.append(time.process_time() - started)
     assert seconds[0] < 30 and seconds[1] < 10, seconds
+
+
+def table(home: Path, words: str = "good bad") -> Path:
+    home.mkdir(exist_ok=True)
+    lines = [f"a {mood} film {i}\t{mood}" for i in range(12) for mood in words.split()]
+    (home / "x.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    return home / "x.tsv"
+
+
+def test_a_table_that_was_touched_is_said_once(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    data, out = table(tmp_path / "data"), tmp_path / "mine"
+
+    def train() -> list[str]:
+        recwarn.clear()
+        af.train("classify-text", recipe="bert-tiny", data=data, valid=data, out=out, resume=True, **QUICK)
+        return [str(one.message) for one in recwarn if "same content" in str(one.message)]
+
+    assert train() == [] == train()
+    os.utime(data, (1, 1))
+    assert len(found := train()) == 1
+    assert found[0].count(str(data)) == 1
+    table(tmp_path / "data", "good evil")
+    with pytest.raises(af.ConfigError, match="has changed since it was begun"):
+        train()
+
+
+def test_a_run_whose_list_lacks_its_table_goes_on(tmp_path: Path) -> None:
+    """As runs were begun before tables were listed."""
+    files = sorted(images(tmp_path / "data").rglob("*.bmp"))
+    write_files(tmp_path, files)
+    check_files(tmp_path, [*files, table(tmp_path)], unlisted=1)
+    for wrong in (files[:-1], files[1:], [*files, files[0]]):
+        with pytest.raises(af.ConfigError, match="has changed"):
+            check_files(tmp_path, [*wrong, table(tmp_path)], unlisted=1)

@@ -48,6 +48,13 @@ def expand(paths: Paths) -> list[list[Path]]:
     return [_matching(one) for item in items for one in _split(item)]
 
 
+def named_files(paths: Paths) -> list[Path]:
+    """The files among the paths given, without those in folders."""
+    items = [paths] if isinstance(paths, (str, PathLike)) else paths
+    found = [Path(part).expanduser() for item in items for part in _split(item)]
+    return [file for path in found if not path.is_dir() for file in _matching(str(path))]
+
+
 def _split(item: str | PathLike[str]) -> list[str]:
     text = os.fspath(item)
     return [text] if Path(text).exists() else [part.strip() for part in text.split(",") if part.strip()]

@@ -12,7 +12,7 @@ from typing import Any
 from anyformer import registry
 from anyformer.checkpoints.hf import CARD, write_files
 from anyformer.data.batch_sampler import BatchConfig
-from anyformer.data.files import Paths, check_paths
+from anyformer.data.files import Paths, check_paths, named_files
 from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.errors import ConfigError, Error, FolderError
@@ -112,6 +112,18 @@ class TrainPlan:
     @property
     def fingerprints(self) -> dict[str, str | None]:
         return {"rows": self.rows.fingerprint, "valid": None if self.valid is None else self.valid.fingerprint}
+
+    @property
+    def loose(self) -> list[Path]:
+        """The files that rows name: images, audio, clips."""
+        return loose_files((self.rows, self.valid))
+
+    @property
+    def named(self) -> list[Path]:
+        """The files that the user names: tables, zips, arrays."""
+        return [
+            file for paths in (self.order.data, self.order.valid) if paths is not None for file in named_files(paths)
+        ]
 
 
 @dataclass(frozen=True)
@@ -215,7 +227,7 @@ def _run(order: TrainRequest) -> Trained:
             job = prepare(chosen, devices)
             can_capture_steps(job, chosen.train, devices)  # an error is one before anything is written
             if devices.is_main and not order.resume:
-                start_run_folder(order.out, settings, chosen.fingerprints, loose_files((chosen.rows, chosen.valid)))
+                start_run_folder(order.out, settings, chosen.fingerprints, [*chosen.loose, *chosen.named])
             if devices.is_main and not (order.out / START).is_dir():  # a run may be killed before it is there
                 keep_tokenizer(job.task, order.out)
         try:
@@ -230,7 +242,7 @@ def check_resumed(chosen: TrainPlan) -> None:
     """A run goes on with the settings and the data that it was begun with."""
     check_same(chosen.order.out, chosen.sections, chosen.fingerprints)
     if is_first():
-        check_files(chosen.order.out, loose_files((chosen.rows, chosen.valid)))
+        check_files(chosen.order.out, [*chosen.loose, *chosen.named], unlisted=len(chosen.named))
 
 
 def prepare(chosen: TrainPlan, devices: Devices, quiet: bool = False) -> Job:

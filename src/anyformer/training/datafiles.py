@@ -1,7 +1,7 @@
-"""Images, audio and video that are files by themselves: whether they still hold what a run was begun with.
+"""The files of a run's data: whether they still hold what it was begun with.
 
-Tables, zips and arrays have a digest of their own (`Rows.fingerprint`). For each other file the run's folder keeps a
-digest of the content, and the size and times by which the content need not be read again.
+For each file the run's folder keeps a digest of the content, and the size and times by which the content need not be
+read again. The rows of tables, zips and arrays have a digest of their own besides (`Rows.fingerprint`), of all of them.
 """
 
 from __future__ import annotations
@@ -78,15 +78,16 @@ def write_files(folder: Path, files: Sequence[Path]) -> None:
     flush(folder / FILES)
 
 
-def check_files(folder: Path, files: Sequence[Path]) -> None:
-    """Refuse files with other content than the run was begun with; of other times with the same content, warn."""
+def check_files(folder: Path, files: Sequence[Path], unlisted: int = 0) -> None:
+    """Refuse files with other content than the run was begun with; of other times with the same content, warn. The last
+    `unlisted` files may be missing from the list: runs begun earlier kept only those that rows name."""
     if not (folder / FILES).exists():
         return
     before, untouched = _read(folder / FILES)
     now = _contents(files, untouched)
     pairs = list(zip(before, now, strict=False))
     changed = [new.path for old, new in pairs if old.digest != new.digest]
-    if changed or len(before) != len(now):
+    if changed or not len(files) - unlisted <= len(before) <= len(files):
         what = _listed(changed) if changed else f"{len(now):,} files instead of {len(before):,}"
         raise ConfigError(
             f"The data of the run in {folder} has changed since it was begun: {what}. Put the old content back, or"

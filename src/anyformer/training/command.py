@@ -121,9 +121,8 @@ class TrainPlan:
     @property
     def named(self) -> list[Path]:
         """The files that the user names: tables, zips, arrays."""
-        return [
-            file for paths in (self.order.data, self.order.valid) if paths is not None for file in named_files(paths)
-        ]
+        several = (paths for paths in (self.order.data, self.order.valid) if paths is not None)
+        return list(dict.fromkeys(file for paths in several for file in named_files(paths)))
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,6 @@ def contributions_of_2017() -> Table:
 @item(
     "000-1-04",
     kind="claim",
-    cost="training",
     partly="accuracy against compute; the claim is shown at small scale alone",
 )
 def data_and_compute() -> list[Table]:
@@ -303,7 +302,7 @@ def what_encoder_decoder_means() -> Table:
     return Table(["tokens of the source", "of the target", "outputs"], lengths)
 
 
-@item("000-1-09", kind="claim", cost="training")
+@item("000-1-09", kind="claim")
 def excels_at_language() -> Table:
     """Transformers excel at sequential data such as language (documented run: letters of Shakespeare, 2 CPU cores).
 
@@ -342,7 +341,7 @@ def _copied(mixer: str) -> tuple[float, float]:
     return int(path), float(right)
 
 
-@item("000-1-11", kind="claim", cost="training", also=("004-3-01",))
+@item("000-1-11", kind="claim", also=("004-3-01",))
 def distant_dependencies() -> Table:
     """Attention learns what is far apart; LSTMs (seq2seq 2014) and plain convolutions lose it over many steps.
 
@@ -804,7 +803,7 @@ def _cut(kind: str) -> list[str]:
     return list(documented("experiments/09-text.md", row))
 
 
-@item("000-2.1-01", kind="claim", cost="training")
+@item("000-2.1-01", kind="claim")
 def words_as_tokens() -> Table:
     """One word, one number is a bad strategy: new words and typos have none (documented run on film reviews)."""
     rows = [[kind, *_cut(kind)[2:]] for kind in ("words", "characters", "BPE")]
@@ -812,7 +811,7 @@ def words_as_tokens() -> Table:
     return Table(["tokens", "unknown, %", "unknown with typos, %"], rows)
 
 
-@item("000-2.1-02", kind="claim", cost="training")
+@item("000-2.1-02", kind="claim")
 def characters_as_tokens() -> Table:
     """One character, one number is sometimes fine, but costly: five times the tokens, and 25 times the weights.
 
@@ -1094,7 +1093,6 @@ def convolutional(kernel: int = 3) -> Table:
 @item(
     "000-2.2-07",
     kind="table",
-    cost="training",
     partly="the first three as encoders of a classifier (bilstm, textcnn, mixer recipes); here they copy letters",
 )
 def four_ways_to_mix() -> Table:
@@ -1141,7 +1139,7 @@ def queries_keys_values() -> Any:
     return drawn
 
 
-@item("000-2.2-10", kind="claim", cost="training", also=("003-18-03", "004-26-03"))
+@item("000-2.2-10", kind="claim", also=("003-18-03", "004-26-03"))
 def all_with_all() -> Table:
     """Every x_i is compared with every x_j, so time and memory grow with the square of the length.
 
@@ -1394,7 +1392,7 @@ def a_difference_is_learned() -> Table:
     return Table(["block", "size of the attention branch, of its input"], rows)
 
 
-@item("000-2.5-03", kind="claim", cost="training")
+@item("000-2.5-03", kind="claim")
 def residuals_help() -> Table:
     """In any case they help gradients flow: six blocks learn to reverse letters with them, and not without.
 

@@ -249,13 +249,13 @@ def unscaled_is_sharp() -> Any:
     return drawn
 
 
-@item("001-4-04", kind="claim", cost="training")
+@item("001-4-04", kind="claim")
 def unscaled_learns_slowly() -> str:
     """Sharp weights have small gradients, so an unscaled layer takes long to leave where it begins (documented run)."""
     return _verdict("01-scale")
 
 
-@item("001-4-05", kind="claim", cost="training")
+@item("001-4-05", kind="claim")
 def scale_keeps_gradients() -> str:
     """The scale keeps the weights near even at the start, so that gradients reach all keys (documented run)."""
     return _verdict("01-scale")
@@ -335,7 +335,6 @@ section("001-5", "Several heads")
 @item(
     "001-5-01",
     kind="claim",
-    cost="training",
     also=("003-13-01",),
 )
 def heads_like_filters() -> str:
@@ -394,7 +393,6 @@ def learned_positions(length: int = 5) -> Table:
 @item(
     "001-6-05",
     kind="claim",
-    cost="training",
     partly="a position encoding is chosen by family, not yet for every recipe",
 )
 def many_encodings() -> Table:
@@ -544,7 +542,6 @@ def receptive_field() -> Any:
 @item(
     "001-9-05",
     kind="claim",
-    cost="training",
     partly="holds at 1% of the labels; longer runs leave it open",
 )
 def vit_needs_data() -> str:
@@ -555,7 +552,6 @@ def vit_needs_data() -> str:
 @item(
     "001-9-06",
     kind="claim",
-    cost="training",
     partly="shown at small scale; accuracy against compute for several sizes is missing",
 )
 def vit_after_pretraining() -> Table:
@@ -707,9 +703,9 @@ missing(
 )  # fmt: skip
 
 
-@item("001-11-03", kind="claim", cost="training", also=("003-23-04",))
+@item("001-11-03", kind="claim", also=("003-23-04",))
 def preferred_for_text() -> Table:
-    """Transformers are preferred for text and vision: BLEU on Multi30k of five translators (documented runs)."""
+    """Transformers are preferred for text and vision: BLEU on Multi30k of four translators (documented runs)."""
     names = ["transformer-small", "convs2s-small", "bytenet-small", "sutskever-small"]
     row = r"\n\| `{}`[^|]*\| [\d.]+M \| \**([\d.]+)"
     found = {name: float(documented("results.md", row.format(name))[0]) for name in names}
@@ -810,7 +806,7 @@ def kinds_of_scores() -> Table:
     return Table(["score", "formula", "weights of a query"], rows)
 
 
-@item("001-12-04", kind="system", cost="training")
+@item("001-12-04", kind="system")
 def nanogpt() -> str:
     """nanoGPT's character model of Shakespeare, with its settings and below its loss (documented run)."""
     return documented("results.md", r"(.*tinyshakespeare.*)")[0]

@@ -96,7 +96,7 @@ missing(
 section("002-3", "Learned positions")
 
 
-@item("002-3-01", kind="claim", cost="training")
+@item("002-3-01", kind="claim")
 def learned_as_good_as_sines() -> Table:
     """A learned table of positions does as well as sines, within the lengths it was trained on.
 
@@ -463,7 +463,7 @@ def _squared(predicted: Tensor, patches: Tensor, normalized: bool) -> Tensor:
     return (predicted - patches).square().mean(-1)
 
 
-@item("002-13-04", kind="claim", cost="training")
+@item("002-13-04", kind="claim")
 def mae_pretraining_helps() -> Table:
     """Pre-trained by MAE, a ViT learns more from few labels: CIFAR-10 with 10% of its labels (documented run)."""
     with_it, without = documented("results.md", r"reaches ([\d.]+)%, the same network from nothing ([\d.]+)%")

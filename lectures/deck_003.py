@@ -102,7 +102,6 @@ def sutskever(n_layers: int = 4) -> Table:
 @item(
     "003-1-06",
     kind="claim",
-    cost="training",
     also=("004-1-01", "004-2-03"),
 )
 def bottleneck() -> Table:
@@ -296,7 +295,7 @@ def words_from_states(late: int = 0) -> Table:
     return Table(["", "shape"], [["h", list(h.shape)], ["T", "48 x 256"], ["y", list(logits.shape)]])
 
 
-@item("003-3-04", kind="claim", cost="training")
+@item("003-3-04", kind="claim")
 def one_vector_for_an_image() -> Table:
     """The problem: all that is to be said must be in one vector. With attention CIDEr is higher (documented runs).
 
@@ -617,7 +616,7 @@ section("003-9", "Self-attention")  # whose items are those of other decks
 section("003-10", "Transformers and pre-training")
 
 
-@item("003-10-01", kind="claim", cost="training")
+@item("003-10-01", kind="claim")
 def imagenet_moment() -> Table:
     """The "ImageNet moment" of language: train a model on much text, then fine-tune it on your task.
 
@@ -672,7 +671,7 @@ def consistent_distances() -> Any:
     return drawn
 
 
-@item("003-11-03", kind="claim", cost="training")
+@item("003-11-03", kind="claim")
 def longer_than_trained() -> Table:
     """Desirable 3: the values are bounded, so longer sentences should be easy. The first half holds, the second not.
 
@@ -781,7 +780,6 @@ def heads_of_64(n_heads: int = 8) -> Table:
 @item(
     "003-13-04",
     kind="claim",
-    cost="training",
     also=("004-16-01",),
 )
 def one_head_averages() -> Table:
@@ -816,7 +814,7 @@ def general_and_self() -> Table:
 section("003-15", "Advantages and applications")
 
 
-@item("003-15-02", kind="claim", cost="training")
+@item("003-15-02", kind="claim")
 def less_training_time() -> Table:
     """Without recurrent units a transformer should train faster than LSTMs: it holds against Bahdanau's alone.
 
@@ -835,7 +833,6 @@ def less_training_time() -> Table:
 @item(
     "003-15-03",
     kind="claim",
-    cost="training",
     partly="models of others that run here (SmolLM2, MiniLM) read web text; our own read small public sets",
 )
 def corpora() -> Table:
@@ -881,7 +878,7 @@ missing(
 section("003-16", "RNNs and transformers")
 
 
-@item("003-16-01", kind="claim", cost="training")
+@item("003-16-01", kind="claim")
 def lstm_over_long_sequences() -> Table:
     """LSTMs work reasonably well for long sequences: it depends on the task (documented runs).
 
@@ -1018,7 +1015,7 @@ missing(
 section("003-23", "Summary")
 
 
-@item("003-23-05", kind="claim", cost="training")
+@item("003-23-05", kind="claim")
 def may_replace_convolutions() -> Table:
     """Attention may even replace convolutions: on CIFAR-10 the two are level at equal size (documented runs).
 

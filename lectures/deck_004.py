@@ -181,7 +181,7 @@ def no_focus_and_in_turn() -> Table:
     return Table(["", "sets of weights to look at", "in turn over 4 words", "16", "30"], rows)
 
 
-@item("004-3-04", kind="claim", cost="training")
+@item("004-3-04", kind="claim")
 def sequences_are_tough() -> Table:
     """Sequences are hard for sequential designs: it holds for a copy over 16 words, and not for parity.
 
@@ -556,7 +556,7 @@ def label_smoothing(smoothing: float = 0.1) -> Table:
 section("004-16", "Limitations")
 
 
-@item("004-16-02", kind="claim", cost="training")
+@item("004-16-02", kind="claim")
 def all_tokens_at_once() -> Table:
     """All tokens are computed at once, so memory grows with the length: in a square where weights are written down.
 
@@ -752,7 +752,7 @@ def decoders_write() -> str:
 
 
 @item("004-20-03", kind="figure")
-def denoising_and_language_modelling() -> Table:
+def denoising_and_language_modeling() -> Table:
     """Denoising (an encoder) asks for the hidden words; language modeling (a decoder) for the next word everywhere.
 
     Of the tokens of a text 15% give a loss in the first, all in the second.
@@ -1159,7 +1159,6 @@ def every_token_counts() -> Table:
 @item(
     "004-24-04",
     kind="claim",
-    cost="training",
     partly="our runs are too small to decide; the paper claims RoBERTa's quality with a quarter of the compute",
 )
 def twelve_times_faster() -> Table:
@@ -1252,7 +1251,7 @@ def _pixels(name: str) -> Tensor:
     return torch.tensor(values).permute(2, 0, 1)[None].float() / 127.5 - 1
 
 
-@item("004-25-04", kind="claim", cost="training")
+@item("004-25-04", kind="claim")
 def distillation() -> Table:
     """Mitigated by a teacher: DeiT has a second special token that learns from a CNN's answers (documented runs)."""
     out = af.build("deit-tiny").eval()(pixel_values=torch.randn(1, 3, 32, 32))
@@ -1265,7 +1264,7 @@ def distillation() -> Table:
 
 missing(
     "004-25-04a",
-    "Noisy student: a teacher labels unlabelled images, a noised student learns from both, and the roles repeat",
+    "Noisy student: a teacher labels unlabeled images, a noised student learns from both, and the roles repeat",
     kind="mechanism",
     cost="gpu",
     needs="images without labels in classify-image with `task.teacher` (pseudo-labels), and one round on CIFAR-10",
@@ -1286,7 +1285,7 @@ def pixels_are_too_many() -> Any:
     return [f"{pairs:,} pairs; with 9 neighbors each {local:,}", heatmap([near], ["who sees whom"], size=4)]
 
 
-@item("004-25-06", kind="system", cost="training")
+@item("004-25-06", kind="system")
 def image_transformer() -> Table:
     """Image Transformer (Parmar et al. 2018): pixel by pixel, each attending within a block, in 1D or in 2D.
 
@@ -1444,7 +1443,7 @@ def not_for_streams() -> Any:
     return [refused, drawn, Table(["tokens", "two streams are", "largest difference of the logits"], rows)]
 
 
-@item("004-26-05", kind="claim", cost="training", also=("004-R-08",))
+@item("004-26-05", kind="claim", also=("004-R-08",))
 def not_for_hierarchies() -> Table:
     """Not for recursion and hierarchies (Hahn 2020): parity and nested brackets beyond the lengths of training.
 

@@ -159,18 +159,24 @@ TEXTS = ["transformers are awesome", "attention is all you need"]
 
 
 @item("001-3-03", kind="formula", wrong={"first": 1})
-def one_vector_an_id(first: int = 0) -> Table:
+def one_vector_an_id(first: int = 0) -> list[Any]:
     """A token's id picks a row w of the embedding table, with D features.
 
     The slide counts ids from 1; every implementation counts from 0.
     """
-    table = nn.Embedding(4, 3)  # N_vocab = 4, D = 3
+    model = af.build("gpt2-tiny").eval()
+    words, positions = (
+        model.get_parameter(f"stages.decoder.inputs.{name}.weight").detach() for name in ("words", "positions")
+    )
+    n = model.config.vocab_size
+    assert words.shape == (n, model.config.d_model)  # N_vocab x D
     ids = torch.arange(first, first + 4)
-    assert int(ids.min()) == 0 and int(ids.max()) == table.num_embeddings - 1
-    assert torch.equal(table(ids), table.weight)
-    model = af.build("gpt2-tiny")
-    assert model.config.vocab_size == 256 and model(input_ids=torch.tensor([[0, 255]])).logits.shape == (1, 2, 256)
-    return Table(["id", "w"], [[i, row] for i, row in enumerate(table.weight.detach().round(decimals=2).tolist())])
+    with af.look(model, "decoder.input") as seen, torch.no_grad():
+        model(input_ids=ids[None])
+    assert torch.allclose(seen["decoder.input"][0] - positions[:4], words[:4], atol=1e-6)  # the first id has row 0
+    said = [refusal(lambda i=i: model(input_ids=torch.tensor([[i]]))) for i in (first - 1, first + n)]  # type: ignore[misc]
+    rows = [[int(i), row] for i, row in zip(ids, words[:4, :3].tolist(), strict=True)]
+    return [Table(["id", "first features of w"], rows), *said]
 
 
 @item("001-3-05", kind="claim")
@@ -208,11 +214,11 @@ section("001-4", "Attention")
 def weighted_mean(axis: int = -1) -> Table:
     """z_i = Σ_j p_ij v_j: each output is a weighted mean of the values; the rows of P are distributions."""
     query, key, value = _normal(1, 1, 3, 4), _normal(1, 1, 5, 4), _normal(1, 1, 5, 2)  # T_out = 3, T_in = 5, D_V = 2
-    weights = af.attention_weights(query, key)
-    assert torch.allclose(weights.sum(axis), torch.ones((), dtype=torch.float64), atol=1e-12)
-    assert float(weights.min()) >= 0 and float(weights.max()) <= 1
-    assert torch.allclose(af.attend(query, key, value), weights @ value, atol=1e-12)
-    return Table([f"p_i{j + 1}" for j in range(5)], weights[0, 0].tolist(), "P, a row for each query")
+    p = (query @ key.transpose(-1, -2) / 4**0.5).softmax(axis)  # by hand; D_K = 4
+    assert torch.allclose(af.attend(query, key, value), p @ value, atol=1e-12)
+    assert torch.allclose(af.attention_weights(query, key), p, atol=1e-12)
+    assert torch.allclose(p.sum(-1), torch.ones((), dtype=torch.float64), atol=1e-12) and float(p.min()) >= 0
+    return Table([f"p_i{j + 1}" for j in range(5)], p[0, 0].tolist(), "P, a row for each query")
 
 
 @item("001-4-02", kind="formula", also=("002-7-04", "004-6-06"), wrong={"scale": 1.0})
@@ -270,14 +276,24 @@ def _verdict(page: str) -> str:
     "001-4-06", kind="formula", also=("002-7-02", "003-8-02", "003-9-01", "004-6-05"), wrong={"value_from_keys": True}
 )
 def three_projections(value_from_keys: bool = False) -> Table:
-    """Queries, keys and values are three linear maps of the same tokens: Q = X W_Q, K = X W_K, V = X W_V."""
-    x = _normal(1, 5, 8)  # T = 5, D = 8
-    w_q, w_k, w_v = _normal(8, 4), _normal(8, 4), _normal(8, 8)  # D x D_K, D x D_K, D x D
-    query, key, value = x @ w_q, x @ w_k, (x @ w_k if value_from_keys else x @ w_v)
-    assert query.shape == key.shape == (1, 5, 4) and value.shape == (1, 5, 8)
-    out = af.attend(query[:, None], key[:, None], value[:, None])
-    assert out.shape == (1, 1, 5, 8)
-    return Table(["matrix", "shape"], [["W_Q", "D x D_K = 8 x 4"], ["W_K", "8 x 4"], ["W_V", "D x D = 8 x 8"]])
+    """Queries, keys and values are three linear maps of the same tokens: Q = X W_Q, K = X W_K, V = X W_V.
+
+    BERT keeps the three matrices as one and adds a bias to each. Every head has a slice of them.
+    """
+    model = af.build("bert-tiny", head="base").eval()
+    with af.look(model, "encoder.input", "encoder.blocks.0.self.*") as seen, torch.no_grad():
+        model(input_ids=IDS)
+    x = seen["encoder.input"][0]  # T x D = 5 x 64
+    fused = "stages.encoder.stack.blocks.0.sublayers.self.part.qkv"
+    maps = [w.T for w in model.get_parameter(f"{fused}.weight").detach().chunk(3)]  # W_Q, W_K, W_V
+    biases = model.get_parameter(f"{fused}.bias").detach().chunk(3)
+    if value_from_keys:
+        maps[2] = maps[1]
+    for name, w, bias in zip(("query", "key", "value"), maps, biases, strict=True):
+        heads = (x @ w + bias).view(5, 4, 16).transpose(0, 1)  # 4 heads of D_K = 16
+        assert torch.allclose(heads, seen[f"encoder.blocks.0.self.{name}"][0], atol=1e-5)
+    names = ("W_Q", "W_K", "W_V")
+    return Table(["matrix", "D x heads D_K"], [[name, list(w.shape)] for name, w in zip(names, maps, strict=True)])
 
 
 @item("001-4-07", kind="formula", wrong={"scale": 0.25})
@@ -345,13 +361,16 @@ def heads_like_filters() -> str:
     return _verdict("02-equalities")
 
 
-@item("001-5-03", kind="formula", also=("003-8-04",), wrong={"d_v": 4})
-def widths_of_heads(d_v: int = 6) -> Table:
+@item("001-5-03", kind="formula", also=("003-8-04",), wrong={"scaled_by": 6})
+def widths_of_heads(scaled_by: int = 4) -> Table:
     """Each head has matrices of its own: W_Q and W_K are D x D_K, W_V is D x D_V, and D_V need not be D_K."""
-    x, heads, d_k = _normal(1, 5, 12), 2, 4
+    x, heads, d_k, d_v = _normal(1, 5, 12), 2, 4, 6
     w_q, w_k, w_v = _normal(heads, 12, d_k), _normal(heads, 12, d_k), _normal(heads, 12, d_v)
     out = af.attend(*(torch.einsum("btd,hdk->bhtk", x, w) for w in (w_q, w_k, w_v)))
-    assert out.shape == (1, heads, 5, 6)
+    assert out.shape == (1, heads, 5, d_v)
+    for h in range(heads):  # each by itself; the scale is that of D_K
+        scores = (x[0] @ w_q[h]) @ (x[0] @ w_k[h]).T / scaled_by**0.5
+        assert torch.allclose(out[0, h], scores.softmax(-1) @ (x[0] @ w_v[h]), atol=1e-9)
     return Table(["tensor", "shape"], [["Q, K", [1, 2, 5, 4]], ["V", [1, 2, 5, d_v]], ["output", list(out.shape)]])
 
 
@@ -375,8 +394,8 @@ def cats_and_dogs() -> Table:
     return Table(["", 'largest difference of "cats" between the two sentences'], rows)
 
 
-@item("001-6-04", kind="mechanism", also=("003-11-07",), wrong={"length": 128})
-def learned_positions(length: int = 5) -> Table:
+@item("001-6-04", kind="mechanism", also=("003-11-07",), wrong={"by_token": True})
+def learned_positions(by_token: bool = False) -> Table:
     """Learned positions: a table with a row for each position is added to the embeddings, and learned like them.
 
     Rows of positions that never occur get no gradient. The table is T x D here; the slide writes D x T.
@@ -384,10 +403,10 @@ def learned_positions(length: int = 5) -> Table:
     model = af.build("bert-tiny", head="base", d_hidden=96)
     sizes = [p for p in model.parameters() if p.shape == (128, 64)]  # 128 positions, 64 features
     assert len(sizes) == 1
-    model(input_ids=torch.randint(5, 250, (1, length))).last_hidden_state.square().sum().backward()
+    model(input_ids=IDS).last_hidden_state.square().sum().backward()
     touched = sizes[0].grad.abs().sum(1).nonzero().flatten().tolist()  # type: ignore[union-attr]
-    assert touched == [0, 1, 2, 3, 4]
-    return Table(["table", "tokens", "rows with a gradient"], [["128 x 64", length, touched]])
+    assert touched == (IDS[0].tolist() if by_token else [0, 1, 2, 3, 4])  # a row for a position, not for a token
+    return Table(["table", "tokens", "rows with a gradient"], [["128 x 64", IDS[0].tolist(), touched]])
 
 
 @item(
@@ -439,18 +458,20 @@ def relu_or_gelu() -> Any:
 section("001-8", "From vectors to answers")
 
 
-@item("001-8-01", kind="mechanism", wrong={"ways": ("class", "class")})
-def pooling(ways: tuple[str, str] = ("class", "mean")) -> Table:
-    """One output for a sequence: from a special token, or from the mean of all tokens."""
-    logits = []
-    for way in ways:
-        torch.manual_seed(0)
-        logits.append(af.build("vit-tiny", pooling=way).eval()(pixel_values=torch.ones(2, 3, 32, 32)).logits)
-    assert logits[0].shape == logits[1].shape
-    assert not torch.allclose(*logits, atol=1e-4)
-    return Table(
-        ["pooling", "shape of the logits"], [[way, list(x.shape)] for way, x in zip(ways, logits, strict=True)]
-    )
+@item("001-8-01", kind="mechanism", wrong={"exchanged": True})
+def pooling(exchanged: bool = False) -> Table:
+    """One output for a sequence: from a special token, or from the mean of all patches; then a linear map."""
+    pixels, rows = torch.randn(2, 3, 32, 32), []
+    for way in ("class", "mean"):
+        model = af.build("vit-tiny", pooling=way).eval()
+        with af.look(model, "encoder.output") as seen, torch.no_grad():
+            logits = model(pixel_values=pixels).logits
+        vectors = seen["encoder.output"]  # [2, 17, 64], the class token first
+        pooled = vectors[:, 0] if (way == "class") != exchanged else vectors[:, 1:].mean(1)
+        weight, bias = (model.get_parameter(f"heads.classify.classes.{name}").detach() for name in ("weight", "bias"))
+        assert torch.allclose(pooled @ weight.T + bias, logits, atol=1e-5)
+        rows.append([way, list(vectors.shape), list(logits.shape)])
+    return Table(["pooling", "shape of the tokens", "of the logits"], rows)
 
 
 @item("001-8-02", kind="mechanism", wrong={"shuffle": True})
@@ -502,7 +523,7 @@ def one_width() -> Table:
     """D is constant in all layers: a ViT has no pooling and no strides after its patches."""
     out = af.build("vit-tiny").eval()(pixel_values=torch.zeros(1, 3, 32, 32), output_hidden_states=True)
     shapes = {tuple(x.shape) for x in out.hidden_states}
-    assert len(shapes) == 1
+    assert shapes == {(1, 17, 64)} and len(out.hidden_states) == 3  # what enters, and what two blocks give
     return Table(["layers", "shape"], [[len(out.hidden_states), list(shapes.pop())]])
 
 
@@ -621,6 +642,9 @@ def one_output_a_token() -> Table:
     lengths = (3, 9, 20)
     shapes = [model(input_ids=torch.ones(1, n, dtype=torch.long)).last_hidden_state.shape for n in lengths]
     assert [shape[1] for shape in shapes] == list(lengths)
+    with af.look(model, "*.self.weights") as seen, torch.no_grad():
+        model(input_ids=IDS)
+    assert all(weights.shape == (1, 4, 5, 5) and float(weights.min()) > 0 for weights in seen.values())  # all see all
     return Table(["tokens in", "vectors out"], [[n, shape[1]] for n, shape in zip(lengths, shapes, strict=True)])
 
 
@@ -643,6 +667,12 @@ def next_token(temperature: float = 1.0) -> Table:
         )
     found = drawn[:, -1].bincount(minlength=5) / 4000
     assert float((found - wanted).abs().max()) < 0.03
+    by_hand = ids
+    for _ in range(6):  # greedy: the most probable is appended, and all is read again
+        by_hand = torch.cat([by_hand, model(input_ids=by_hand).logits[:, -1:].argmax(-1)], dim=1)
+    for cached in (True, False):
+        greedy = model.generate(input_ids=ids, max_new_tokens=6, do_sample=False, use_cache=cached, eos_token_id=None)
+        assert torch.equal(greedy, by_hand)
     return Table(
         ["token", "softmax", "drawn of 4,000"],
         [[i, float(a), float(b)] for i, (a, b) in enumerate(zip(wanted, found, strict=True))],

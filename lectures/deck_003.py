@@ -138,11 +138,14 @@ def additive_score(squash: Any = torch.tanh) -> Table:
 def weights_of_the_source(axis: int = -1) -> Any:
     """a_ij = softmax over j of e_ij: for each word written, a distribution over the words read."""
     model = af.build("bahdanau-tiny").eval()
-    with af.look(model, "*.cross.weights") as seen, torch.no_grad():
+    with af.look(model, "encoder.output", "*.cross.weights") as seen, torch.no_grad():
         model(input_ids=SOURCE, decoder_input_ids=WORDS)
-    (weights,) = seen.values()  # [1, 1, T_out, T_in]
-    assert weights.shape == (1, 1, 3, 7)
-    assert torch.allclose(weights.sum(axis), torch.ones(()), atol=1e-5)
+    h, weights = seen.values()  # [1, T_in, 96], [1, 1, T_out, T_in]
+    assert weights.shape == (1, 1, 3, 7) and torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+    s0 = torch.tanh(F.linear(h[:, 0, 48:], _weights(model, "start.weight"), _weights(model, "start.bias")))
+    w, u, v = (_weights(model, f"score.{name}") for name in ("query", "key", "value"))
+    e = torch.tanh(s0 @ w.T + h[0] @ u.T) @ v  # the scores of the first word written
+    assert torch.allclose(e[None].softmax(axis), weights[0, 0, :1], atol=1e-5)
     return heatmap([weights[0, 0]], ["a fresh model's weights"], ("word read", "word written"), size=3.2)
 
 
@@ -272,15 +275,21 @@ def show_and_tell() -> Table:
     return Table(["", "width"], [["a step reads: a word", write.input_size], ["its state", write.hidden_size]])
 
 
-@item("003-3-02", kind="formula", wrong={"size": 64})
-def grid_of_features(size: int = IMAGE_SIZE) -> Table:
-    """A CNN turns an image into a grid z of H x W cells with D features; the slide draws 3 x 3, here it is 4 x 4."""
-    model = af.build("show-attend-tell-tiny").eval()
-    with af.look(model, "encoder.output") as seen, torch.no_grad():
-        model(pixel_values=torch.randn(1, 3, size, size), decoder_input_ids=WORDS)
-    z = seen["encoder.output"]
-    assert model.config.grid == (4, 4) and z.shape == (1, 4 * 4, 32)
-    return Table(["pixels", "H x W", "D"], [[f"{size} x {size}", "4 x 4", z.shape[-1]]])
+@item("003-3-02", kind="formula", wrong={"stride": 16})
+def grid_of_features(stride: int = 8) -> Table:
+    """A CNN turns an image into a grid z of H x W cells with D features; the slide draws 3 x 3, here it is 4 x 4.
+
+    The strides of its layers multiply: here a cell stands for 8 x 8 pixels, so a larger image has more cells.
+    """
+    model, rows = af.build("show-attend-tell-tiny").eval(), []
+    assert model.config.grid == (4, 4)  # of its usual images
+    for size in (IMAGE_SIZE, 2 * IMAGE_SIZE):
+        with af.look(model, "encoder.output") as seen, torch.no_grad():
+            model(pixel_values=torch.randn(1, 3, size, size), decoder_input_ids=WORDS)
+        side, z = size // stride, seen["encoder.output"]
+        assert z.shape == (1, side * side, 32)
+        rows.append([f"{size} x {size}", f"{side} x {side}", z.shape[-1]])
+    return Table(["pixels", "H x W", "D"], rows)
 
 
 @item("003-3-03", kind="formula", wrong={"late": 1})
@@ -315,12 +324,16 @@ def one_of_k(smoothing: float = 0.0) -> Table:
     """
     model = af.build("show-attend-tell-tiny", coverage_weight=0.0).eval()
     words = torch.tensor([[5, 6, 1]])
-    with torch.no_grad():
+    with af.look(model, "encoder.output") as seen, torch.no_grad():
         out = model(pixel_values=_images(), labels=words)
+    _, n_vectors, width = seen["encoder.output"].shape
+    assert n_vectors == math.prod(model.config.grid) == 16 and out.logits.shape == (1, 3, 256)
     one_hot = F.one_hot(words, 256).float() * (1 - smoothing) + smoothing / 256  # [1, 3, K]
     by_hand = -(one_hot * out.logits.log_softmax(-1)).sum(-1).mean()
     assert torch.allclose(by_hand, out.loss, atol=1e-5)
-    return Table(["", "number"], [["K, words of the vocabulary", 256], ["L, annotation vectors", 16], ["D", 32]])
+    return Table(
+        ["", "number"], [["K, words of the vocabulary", 256], ["L, annotation vectors", n_vectors], ["D", width]]
+    )
 
 
 @item("003-3-06", kind="claim")
@@ -390,20 +403,28 @@ def scores_of_cells(squash: Any = torch.tanh) -> Table:
     h_0 is made of the mean of the cells.
     """
     model, z, weights = _attend_and_tell()
-    start = torch.tanh(F.linear(z.mean(0), _weights(model, "start.weight"), _weights(model, "start.bias")))
-    h0 = start[:48]  # the other half starts the LSTM's cell
-    w, u, v = (_weights(model, f"score.{name}") for name in ("query", "key", "value"))
-    scores = squash(w @ h0 + z @ u.T) @ v  # [16]
+    scores = _first_scores(model, z, squash)
     assert torch.allclose(scores.softmax(-1), weights[0], atol=1e-5)
     return Table([f"column {j}" for j in range(4)], scores.view(4, 4).tolist(), "e_1, a row for each row of the grid")
 
 
-@item("003-4-03", kind="formula", wrong={"axis": 0})
-def weights_of_cells(axis: int = -1) -> Table:
+def _first_scores(model: Any, z: Tensor, squash: Any = torch.tanh) -> Tensor:
+    """The score of each cell [16] for the first word."""
+    start = torch.tanh(F.linear(z.mean(0), _weights(model, "start.weight"), _weights(model, "start.bias")))
+    h0 = start[:48]  # the other half starts the LSTM's cell
+    w, u, v = (_weights(model, f"score.{name}") for name in ("query", "key", "value"))
+    found: Tensor = squash(w @ h0 + z @ u.T) @ v
+    return found
+
+
+@item("003-4-03", kind="formula", wrong={"over": (1,)})
+def weights_of_cells(over: tuple[int, ...] = (0, 1)) -> Table:
     """a_{t,:,:} = softmax(e_{t,:,:}): each weight lies between 0 and 1, and over the grid they sum to 1."""
-    _, _, weights = _attend_and_tell()
+    model, z, weights = _attend_and_tell()
+    e = _first_scores(model, z).view(4, 4).exp()
+    assert torch.allclose(e / e.sum(over, keepdim=True), weights[0].view(4, 4), atol=1e-5)  # over rows and columns
     assert float(weights.min()) > 0 and float(weights.max()) < 1
-    assert torch.allclose(weights.sum(axis), torch.ones(()), atol=1e-5)
+    assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
     return Table(["word", "sum over the grid"], [[t + 1, float(row.sum())] for t, row in enumerate(weights)])
 
 
@@ -482,10 +503,13 @@ def attention_so_far(first_column: bool = False) -> Table:
     """The attention so far: features z (H x W x D) and one query h (D) give one context c (D)."""
     z, h = _normal(3, 3, 8), _normal(8)
     x = z[:, :1].flatten(0, 1) if first_column else z.flatten(0, 1)  # [N, D], N = H W
-    assert x.shape == (9, 8)
-    c = af.attend(h.view(1, 1, 1, 8), x[None, None], x[None, None], score=af.scores.AdditiveScore(8, 8, 8).double())
-    assert c.shape == (1, 1, 1, 8)
-    assert bool((c[0, 0, 0] <= x.max(0).values).all() and (c[0, 0, 0] >= x.min(0).values).all())  # a mean of x
+    score = af.scores.AdditiveScore(8, 8, 8).double()
+    c = af.attend(h.view(1, 1, 1, 8), x[None, None], x[None, None], score=score)[0, 0, 0]
+    e = torch.stack(
+        [score.value @ torch.tanh(score.query @ h + score.key @ z[i, j]) for i in range(3) for j in range(3)]
+    )
+    a = e.softmax(-1).view(3, 3)
+    assert torch.allclose(c, sum(a[i, j] * z[i, j] for i in range(3) for j in range(3)), atol=1e-9)
     return Table(["", "shape"], [["z", "3 x 3 x 8"], ["x", "9 x 8"], ["h", "8"], ["c", "8"]])
 
 
@@ -727,8 +751,8 @@ def concatenate_or_add(beside: bool = True) -> Table:
     x, p = _normal(5, 8), af.positions.sinusoids(torch.arange(5), 4)  # words of d = 8, positions of d_p = 4
     w = _normal(12, 6)
     together = torch.cat([x, p], dim=-1) if beside else torch.cat([p, x], dim=-1)  # [5, d + d_p]
-    assert torch.equal(together[:, :8], x) and torch.equal(together[:, 8:], p)
     assert torch.allclose(together @ w, x @ w[:8] + p @ w[8:], atol=1e-12)
+    assert torch.equal(together[:, :8], x) and torch.equal(together[:, 8:], p)
     return Table(["way", "width of a token"], [["concatenated", "d + d_p = 12"], ["added", "d = 8"]])
 
 
@@ -932,11 +956,13 @@ section("003-17", "Captioning with transformers")
 def transformer_captioner(axis: int = -1) -> Table:
     """c = T_W(z): a transformer encoder over the features of a CNN; a transformer decoder looks at all of them."""
     model = af.build("cnn-transformer-tiny").eval()
-    with af.look(model, "encoder.output", "decoder.blocks.0.cross.weights") as seen, torch.no_grad():
+    with af.look(model, "encoder.output", "decoder.blocks.0.cross.*") as seen, torch.no_grad():
         logits = model(pixel_values=_images(), decoder_input_ids=WORDS).logits
-    c, weights = seen["encoder.output"], seen["decoder.blocks.0.cross.weights"]
+    c = seen["encoder.output"]
+    query, key, weights = (seen[f"decoder.blocks.0.cross.{name}"] for name in ("query", "key", "weights"))
     assert c.shape == (1, 16, 32) and weights.shape == (1, 4, 3, 16) and logits.shape == (1, 3, 256)
-    assert torch.allclose(weights.sum(axis), torch.ones(()), atol=1e-5)
+    scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    assert torch.allclose(scores.softmax(axis), weights, atol=1e-5)  # each word looks at all cells
     rows = [["c", list(c.shape)], ["weights: heads, words, cells", list(weights.shape[1:])]]
     return Table(["", "shape"], [*rows, ["logits", list(logits.shape)]])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from .elsewhere import elsewhere
-from .item import DECKS, Item
+from .item import DECKS, SECTIONS, Item
 from .page import write_page
 from .run import Shown, by_deck, choose, counts, run
 
@@ -65,13 +66,28 @@ def read(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     given = read(arguments)
-    if given.what is None and given.page is None:
+    if given.what is None and given.page is None and not given.all:
         overview()
         return 0
     items = choose(given.what)
     if not items:
-        print(f"There is no deck, section or item {given.what}; python -m lectures lists them.", file=sys.stderr)
+        names = [*DECKS, *SECTIONS, *(name for one in choose(None) for name in (one.id, *one.also))]
+        near = " or ".join(difflib.get_close_matches(given.what, names, n=2, cutoff=0.8))
+        hint = f" Did you mean {near}?" if near else ""
+        print(f"There is no deck, section or item {given.what}; python -m lectures lists them.{hint}", file=sys.stderr)
         return 2
+    try:
+        return show(items, given)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"{error.filename} cannot be written ({error.strerror}); choose another folder.", file=sys.stderr)
+        return 2
+
+
+def show(items: list[Item], given: argparse.Namespace) -> int:
+    if given.page is not None:
+        given.page.mkdir(parents=True, exist_ok=True)  # before anything runs
     costs = wanted_costs(given.all, items)
     found = []
     for one in items:

@@ -68,7 +68,6 @@ NUMBER = re.compile(r"[-−+±]?[\d.,]+(e[-+]?\d+)?\s*[%x×]?|True|False|None|na
 
 def write_page(shown: Sequence[Shown], out: Path, wanted: str = "") -> list[Path]:
     """A page for each deck that has items among those shown; only that of the deck, section or item that is wanted."""
-    out.mkdir(parents=True, exist_ok=True)
     written = []
     for deck in [wanted[:3]] if wanted else DECKS:
         mine = [one for one in shown if one.item.name_in(deck)]

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from .item import DECKS, ITEMS, Item, in_order
+from .item import DECKS, ITEMS, Item, Status, in_order
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,10 +83,8 @@ def data(*path: str) -> Path:
 
 def counts(items: Sequence[Item]) -> dict[str, int]:
     """How many items have each status."""
-    found: dict[str, int] = {}
-    for one in items:
-        found[one.status] = found.get(one.status, 0) + 1
-    return found
+    statuses = [one.status for one in items]
+    return {status: statuses.count(status) for status in get_args(Status) if status in statuses}
 
 
 def by_deck() -> Iterator[tuple[str, list[Item]]]:

@@ -114,3 +114,15 @@ def test_what_is_not_there_is_said_in_a_sentence(capsys: pytest.CaptureFixture[s
     assert main(["nonsense"]) == 2
     said = capsys.readouterr().err
     assert said == "There is no deck, section or item nonsense; python -m lectures lists them.\n"
+    assert main(["003-5-2"]) == 2 and "003-5-02" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--page", "--pictures"])
+def test_a_folder_that_cannot_be_made_is_said_in_a_sentence(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["003-12-01", option, str(tmp_path / "file")]) == 2
+    said = capsys.readouterr()
+    assert str(tmp_path / "file") in said.err
+    assert bool(said.out) == (option == "--pictures"), "nothing runs where the page cannot be written"

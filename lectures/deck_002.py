@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 import anyformer as af
@@ -602,14 +603,20 @@ section("002-16", "What DETR's queries look for")
 def slots_of_queries() -> Any:
     """Each object query has places and sizes of its own: boxes of some queries over many images.
 
-    Green are small boxes, red wide ones, blue tall ones, as in the paper's figure 7.
+    Green are small boxes, red wide ones, blue tall ones, as in the paper's figure 7. The images are pieces of one, half
+    of them mirrored. Which query it is tells more of where a box lies than the image does.
     """
-    detect = shipped("detect")
-    images = torch.randn(8, 3, 224, 224)
+    detect, images = shipped("detect"), []
+    with Image.open(given("cells.jpg")) as image:
+        for left, top in torch.randint(0, 160, (6, 2)).tolist():
+            piece = image.crop((left, top, left + 480, top + 320))
+            images += [piece, piece.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
     with torch.no_grad():
-        boxes = detect.model(pixel_values=images).pred_boxes  # [images, queries, 4]
-    assert boxes.shape[1:] == (100, 4) and bool(((boxes >= 0) & (boxes <= 1)).all())
-    return af.plot.query_boxes(boxes, n=10)
+        boxes = detect.model(**detect.processor(images)).pred_boxes  # [images, queries, 4]
+    assert boxes.shape == (12, 100, 4) and bool(((boxes >= 0) & (boxes <= 1)).all())
+    centers = boxes[..., :2]
+    assert float(centers.mean(0).var(0).mean()) > 10 * float(centers.var(0).mean())  # between queries, between images
+    return af.plot.query_boxes(boxes, n=20)
 
 
 @item("002-16-02", kind="claim", cost="slow")

@@ -24,35 +24,35 @@ COLUMNS = 10
 def query_boxes(
     boxes: Tensor, path: str | PathLike[str] | None = None, *, n: int | None = None, title: str | None = None
 ) -> Figure:
-    """A square for each query slot with a dot for each image, at the middle of the box that the slot said: green
-    where the box is small, red where it is large and lying, blue where it is large and standing.
+    """Draw a square for each object query with a dot for each image, at the center of the box that the query predicts.
 
-    `boxes` is [images, slots, 4] (center x, center y, width, height in 0…1), as `pred_boxes` of many images. `n`
-    draws so many slots only, evenly from all. With `path` the image is written there; the figure comes back anyway.
+    Small boxes are green, large wide ones red, large tall ones blue. `boxes` is [images, queries, 4] (center x, center
+    y, width, height in 0…1), as `pred_boxes` of many images. `n` draws only that many queries, evenly from all. With
+    `path` the figure is also written there.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
     if boxes.dim() != 3 or boxes.shape[-1] != 4 or 0 in boxes.shape:
-        raise InputError(f"boxes have shape {list(boxes.shape)}; they must be [images, slots, 4].")
-    pictures, slots = boxes.shape[:2]
-    shown = slots if n is None else min(n, slots)
-    chosen = [i * slots // shown for i in range(shown)]
+        raise InputError(f"boxes have shape {list(boxes.shape)}; they must be [images, queries, 4].")
+    images, queries = boxes.shape[:2]
+    shown = queries if n is None else min(n, queries)
+    chosen = [i * queries // shown for i in range(shown)]
     places = boxes.detach().float().cpu()[:, chosen]
     columns = min(COLUMNS, shown)
     rows = math.ceil(shown / columns)
     figure = Figure(figsize=(1.1 * columns + 0.3, 1.1 * rows + 1.0), facecolor=PAPER, layout="constrained")
-    dot = min(max(1500 / pictures, 0.6), 12)
-    for slot in range(shown):
-        axes = figure.add_subplot(rows, columns, slot + 1)
-        x, y = places[:, slot, 0], places[:, slot, 1]
-        axes.scatter(x.numpy(), y.numpy(), s=dot, c=size_colors(places[:, slot, 2:]).numpy(), linewidths=0, alpha=0.7)
+    dot = min(max(1500 / images, 0.6), 12)
+    for query in range(shown):
+        axes = figure.add_subplot(rows, columns, query + 1)
+        x, y = places[:, query, 0], places[:, query, 1]
+        axes.scatter(x.numpy(), y.numpy(), s=dot, c=size_colors(places[:, query, 2:]).numpy(), linewidths=0, alpha=0.7)
         axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
-        axes.set_title(str(chosen[slot]), fontsize=7, color=INK, pad=2)
+        axes.set_title(str(chosen[query]), fontsize=7, color=INK, pad=2)
         for spine in axes.spines.values():
             spine.set(color="#b8c0cc", linewidth=0.6)
-    usual = f"Where each query places its boxes: {shown} slots, {pictures:,} images"
+    usual = f"Where each query places its boxes: {shown} queries, {images:,} images"
     figure.suptitle(title if title is not None else usual, fontsize=11, color=INK)
-    figure.supxlabel("green: small   red: large, lying   blue: large, standing", fontsize=9, color=INK)
+    figure.supxlabel("green: small   red: large and wide   blue: large and tall", fontsize=9, color=INK)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)

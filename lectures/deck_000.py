@@ -109,7 +109,7 @@ def transformer_base() -> Table:
 
 
 @item(
-    "000-0-05", kind="reference", partly="a check here that each stop can be shown; a browser does it in tests/explore"
+    "000-0-05", kind="reference", partly="a check here that each stop can be shown; a browser does it in tests/explorer"
 )
 def illustrated_transformer() -> Table:
     """The Illustrated Transformer, BERT and GPT-2, and PyTorch Step-by-Step: drawings to step through.

@@ -7,6 +7,7 @@ outputs Z.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -121,23 +122,31 @@ def pre_norm_block() -> Table:
 section("001-3", "Tokens and embeddings")
 
 
-@item(
-    "001-3-01",
-    kind="example",
-    cost="slow",
-    partly="the slide's ids are invented, with an id 0 although it counts from 1",
-)
-def slide_sentence_in_pieces() -> Table:
+@item("001-3-01", kind="example", cost="slow")
+def slide_sentence_in_pieces() -> list[Table]:
     """A tokenizer cuts "Transformers are awesome!" into pieces, and each piece is an id of its vocabulary.
 
-    Another vocabulary cuts elsewhere. Joined, the pieces give the text back.
+    The slide's ids are invented, and one is 0 although it counts from 1; a vocabulary with its entries gives the same
+    (a space at the end of a piece is written _). A real vocabulary, SmolLM2's, cuts elsewhere. Joined, the pieces give
+    the text back.
     """
-    tokenizer = shipped("generate", "smollm2").tokenizer
-    text = "Transformers are awesome!"
-    ids = tokenizer.encode(text)
-    pieces = [tokenizer.decode([one]) for one in ids]
-    assert "".join(pieces) == tokenizer.decode(ids) == text
-    return Table(["piece", "id"], list(zip(pieces, ids, strict=True)))
+    from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer as Engine
+
+    text, pieces = "Transformers are awesome!", ["<User>", "trans", "form", "ers_", "are_", "awe", "some", "!"]
+    wanted = [0, 5124, 1029, 645, 3001, 6931, 7330, 10]
+    vocabulary = dict(zip(pieces, wanted, strict=True))
+    engine = Engine(models.WordPiece({**vocabulary, "[UNK]": 1}, unk_token="[UNK]", continuing_subword_prefix=""))
+    engine.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "_")])
+    engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), "isolated")
+    engine.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace("_", " ")])
+    engine.add_special_tokens([AddedToken("<User>", normalized=False)])
+    slide, real = af.Tokenizer(engine), shipped("generate", "smollm2").tokenizer
+    assert slide.encode(f"<User>{text}") == wanted and slide.decode(wanted) == text.lower()
+    ids = real.encode(text)
+    assert "".join(real.decode([one]) for one in ids) == real.decode(ids) == text
+    tables = ("the slide's vocabulary", pieces, wanted), ("SmolLM2's", real.tokens(ids), ids)
+    return [Table(["piece", "id"], list(zip(*columns, strict=True)), title) for title, *columns in tables]
 
 
 @item("001-3-02", kind="mechanism", cost="fast", wrong={"retrain_on": "quite another text, zebras and xylophones"})
@@ -810,29 +819,50 @@ def decoder_only_or_both() -> Table:
     return Table(["model", "stages"], rows)
 
 
-@item("001-12-03", kind="reference", also=("001-12-05",), partly="scores by location and by cosine do not exist")
-def kinds_of_scores() -> Table:
-    """Scores of attention in the literature: dot, scaled dot, general and additive (Weng's survey).
+class _Cosine(nn.Module):
+    """A score of one's own is a module with queries and keys in, and a number for each pair out."""
 
-    Each becomes a distribution by the same softmax.
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-1, -2)
+
+
+class _Location(nn.Module):
+    """What a query says of each place, whatever stands there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(5, 8))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ self.weight.T
+
+
+@item("001-12-03", kind="reference", also=("001-12-05",))
+def kinds_of_scores() -> Table:
+    """Scores of attention in the literature: by content, by dot products of several kinds, by location (Weng's survey).
+
+    Each becomes a distribution by the same softmax. The first four come along; the last two are written here.
     """
-    query, key = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 5, 8)
-    rows = []
-    for name, formula, score in (
-        ("dot", "qᵀk", af.scores.DotScore(scaled=False)),
-        ("general", "qᵀWk", af.scores.GeneralScore(8, 8)),
-        ("additive", "vᵀ tanh(W [q; k])", af.scores.AdditiveScore(8, 8, 8)),
-    ):
-        for p in score.parameters():
+    q, k = torch.randn(3, 8), torch.randn(5, 8)
+    additive, general, location = af.scores.AdditiveScore(8, 8, 8), af.scores.GeneralScore(8, 8), _Location()
+    for part in (additive, general, location):
+        for p in part.parameters():
             nn.init.normal_(p)
-        weights = af.attention_weights(query, key, score=score)
-        assert torch.allclose(weights.sum(-1), torch.ones(1, 1, 3), atol=1e-5)
-        rows.append([name, formula, str([round(float(x), 2) for x in weights[0, 0, 0]])])
-    assert torch.allclose(
-        af.attention_weights(query, key, score=af.scores.DotScore(scaled=False)),
-        torch.softmax(query @ key.transpose(-1, -2), -1),
-        atol=1e-6,
-    )
+    v, w, u = additive.value, additive.query, additive.key
+    kinds: list[tuple[str, str, nn.Module, Callable[[int, int], Tensor]]] = [
+        ("dot", "q·k", af.scores.DotScore(scaled=False), lambda i, j: q[i] @ k[j]),
+        ("scaled dot", "q·k / √d", af.scores.DotScore(), lambda i, j: q[i] @ k[j] / 8**0.5),
+        ("general", "q·W k", general, lambda i, j: q[i] @ (general.weight @ k[j])),
+        ("additive", "v·tanh(W q + U k)", additive, lambda i, j: v @ torch.tanh(w @ q[i] + u @ k[j])),
+        ("content", "cos(q, k)", _Cosine(), lambda i, j: q[i] @ k[j] / (q[i].norm() * k[j].norm())),
+        ("location", "(W q)_j", location, lambda i, j: location.weight[j] @ q[i]),
+    ]
+    rows = []
+    for name, formula, score, pair in kinds:
+        weights = af.attention_weights(q[None, None], k[None, None], score=score)[0, 0]
+        scores = torch.stack([torch.stack([pair(i, j) for j in range(5)]) for i in range(3)]).exp()
+        assert torch.allclose(weights, scores / scores.sum(1, keepdim=True), atol=1e-5)
+        rows.append([name, formula, str([round(float(x), 2) for x in weights[0]])])
     return Table(["score", "formula", "weights of a query"], rows)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import anyformer as af
 
-from .item import Table, item, missing, section, unavailable
+from .item import Table, item, section, unavailable
 from .show import documented, figure, given, heatmap, refusal, shipped
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
@@ -86,12 +86,27 @@ def encoding_of_four_numbers() -> Table:
     return Table(head, [[i, *row] for i, row in enumerate(encoding.tolist())])
 
 
-missing(
+@item(
     "002-2-02",
-    "A real feature vector u enters as y = W u + PE",
     kind="formula",
-    needs="a recipe and a task for sequences of real-valued vectors (sensor series): a linear map plus positions",
+    partly="a recipe and a task for series of real vectors (sensors); here the map stands before the model",
+    wrong={"first": 1},
 )
+def real_vectors(first: int = 0) -> Table:
+    """A real feature vector u enters as y = W u + PE: a linear map takes the place of the table of words.
+
+    `inputs_embeds` takes vectors that are ready; the model adds its positions. W learns with the rest.
+    """
+    model, w = af.build("transformer-tiny").eval(), torch.randn(64, 5, requires_grad=True)  # E x N
+    u = torch.randn(1, 9, 5)  # a series of 9 steps with N = 5 features
+    with af.look(model, "encoder.input") as seen:
+        logits = model(inputs_embeds=u @ w.T, decoder_input_ids=IDS[:, :2]).logits
+    encoding = af.positions.sinusoids(torch.arange(first, first + 9), 64, layout="halves")
+    y = torch.stack([w @ u[0, p] + encoding[p] for p in range(9)])
+    assert torch.allclose(seen["encoder.input"][0], y.float(), atol=1e-5)
+    (gradient,) = torch.autograd.grad(logits.square().sum(), w)
+    assert float(gradient.abs().min()) > 0
+    return Table(["", "shape"], [["u", "9 x 5"], ["W", "64 x 5"], ["y", list(y.shape)]])
 
 
 section("002-3", "Learned positions")

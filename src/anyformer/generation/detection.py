@@ -1,6 +1,6 @@
 """Decoding a set: every learned query answers at once with a class and what its head adds, or with "nothing there".
 
-found = model.find(pixel_values=pictures, target_sizes=[(480, 640)], threshold=0.7)
+found = model.detect(pixel_values=images, target_sizes=[(480, 640)], threshold=0.7)
 found[0].labels, found[0].scores, found[0].boxes        # of the first image, the surest first
 """
 

@@ -22,7 +22,7 @@ Start here:
   anyformer run translate "A man rides a bicycle."
       run a model on an input
   anyformer models
-      list the models that are installed or can be
+      list the models, installed or not
   anyformer recipes
       list the architectures and sizes that can be built
   anyformer tasks
@@ -111,7 +111,7 @@ class CheckpointFormat(StrEnum):
 def recipes(
     family: Annotated[str | None, typer.Option(metavar="NAME", help="List the sizes of this family only")] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="RANGE", help="Parameters: 10M (at most), 100M- or 10M-100M")
+        str | None, typer.Option(metavar="RANGE", help="Parameters: 10M (at most), 100M- (at least), 10M-100M")
     ] = None,
 ) -> None:
     """List the architectures and their sizes.
@@ -178,7 +178,7 @@ def train(
     set: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting, such as train.lr=1e-4; can be repeated")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out (or start it)")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print all resolved settings and exit")] = False,
 ) -> None:
     """Train a model on your own files.
@@ -202,7 +202,7 @@ def train(
       anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
           replace the tokenizer; tokens in both vocabularies keep their embeddings
       anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
-          pre-train on unlabeled text, then fine-tune with --recipe first/
+          pre-train on unlabeled text (30% of it masked), then fine-tune with --recipe first/
 
     \b
     Several GPUs:
@@ -213,7 +213,7 @@ def train(
     \b
     Settings (all of them: --dry-run): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
     train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
-    When fine-tuning, only settings of model.* that change no weight can be set, such as model.dropout.
+    When fine-tuning, settings of model.* must not change the shapes of weights: model.dropout can be set.
     """
     from anyformer.training.command import TrainRequest, run
     from anyformer.training.command import dry_run as describe
@@ -259,7 +259,7 @@ def models(
         show_card(name)
 
 
-@app.command(name="eval", short_help="Compute metrics on labeled rows.")
+@app.command(name="eval", short_help="Evaluate a model on labeled data.")
 def evaluate(
     task: Annotated[
         str,
@@ -270,11 +270,11 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Model folder or name (default: the task's usual model)",
+            help="Model folder or name (default: see `models`)",
             autocompletion=model_names,
         ),
     ] = None,
-    columns: Annotated[str, typer.Option(help="Columns of the data, as in text=4,label=2")] = "",
+    columns: Annotated[str, typer.Option(help="Names or numbers of columns, as in text=4,label=stars")] = "",
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1, …")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="Data type: float32, bfloat16, … (default: as saved)")] = None,
     set: Annotated[
@@ -282,10 +282,10 @@ def evaluate(
         typer.Option(metavar="KEY=VALUE", help="Task setting, such as task.lowercase=true; can be repeated"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="IMAGE", help="Image file: box positions of each object query")
+        Path | None, typer.Option(metavar="IMAGE", help="detect: image file, plot of where queries predict boxes")
     ] = None,
 ) -> None:
-    """Compute the metrics of a model on labeled rows.
+    """Evaluate a model on labeled data.
 
     \b
     Examples:
@@ -294,7 +294,7 @@ def evaluate(
       anyformer eval tag --model mine/ --data eng.testa.gz
       anyformer eval detect --model mine/ --data val.json --out slots.png
       anyformer eval read --data lines.tsv,lines.zip
-          evaluate the task's usual model
+          evaluate the default model of the task (marked * by anyformer models)
       anyformer eval read --data lines.tsv,lines.zip --set task.lowercase=true --set task.overflow=cut
           ignore case, and crop lines that are wider than the model allows
     """
@@ -350,7 +350,7 @@ def run_task(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Model folder, .gguf file or name (default: usual model)",
+            help="Model folder, .gguf file or name (default: see `models`)",
             autocompletion=model_names,
         ),
     ] = None,
@@ -358,7 +358,7 @@ def run_task(
         list[str] | None,
         typer.Argument(metavar="INPUT", help="Text, file, table of inputs, or - for standard input"),
     ] = None,
-    columns: Annotated[str, typer.Option(help="Columns of a table, as in text=4")] = "",
+    columns: Annotated[str, typer.Option(help="Names or numbers of columns, as in text=review")] = "",
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1, …")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="Data type: float32, bfloat16, … (default: as saved)")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Maximum number of tokens to generate")] = None,
@@ -378,12 +378,12 @@ def run_task(
     system: Annotated[str | None, typer.Option(help="System prompt of a chat model")] = None,
     shots: Annotated[str | None, typer.Option(help="Few-shot examples: a file of question, tab, answer lines")] = None,
     template: Annotated[str | None, typer.Option(help=r"Few-shot template, such as 'Q: {0}\nA: {1}\n\n'")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Minimum score of a detection, from 0 to 1")] = None,
+    threshold: Annotated[float | None, typer.Option(help="detect: minimum score, from 0 to 1")] = None,
     language: Annotated[
-        str | None, typer.Option(help="Spoken language of the audio (default: detected automatically)")
+        str | None, typer.Option(help="transcribe: spoken language (default: detected automatically)")
     ] = None,
-    timestamps: Annotated[bool | None, typer.Option("--timestamps", help="Add timestamps to the transcript")] = None,
-    overflow: Annotated[str | None, typer.Option(help="Text lines that are too wide: squeeze, cut or refuse")] = None,
+    timestamps: Annotated[bool | None, typer.Option("--timestamps", help="transcribe: add timestamps")] = None,
+    overflow: Annotated[str | None, typer.Option(help="read: squeeze, cut or refuse lines that are too wide")] = None,
     out: Annotated[Path | None, typer.Option(metavar="IMAGE", help="Image file: the answer drawn on the input")] = None,
     chat: Annotated[
         bool | None,
@@ -444,7 +444,7 @@ def explore(
     port: Annotated[int | None, typer.Option(help="Port (default: the first free one)")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser")] = False,
     images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Image folder for the map of a detector's queries")
+        Path | None, typer.Option(metavar="DIR", help="Image folder for the plot of a detector's queries")
     ] = None,
 ) -> None:
     """Look inside models in the browser, with your own inputs.

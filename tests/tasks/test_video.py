@@ -129,6 +129,14 @@ def test_left_stays_left(tmp_path: Path) -> None:
     assert ClassifyVideoOptions().augment.flip == 0.0
 
 
+@pytest.mark.parametrize("name", ["caption", "match", "ask-image", "complete-image", "read", "classify-video"])
+def test_what_texts_call_left_stays_left(name: str) -> None:
+    """Nothing is mirrored unless the user asks for it."""
+    kind = find(name).options_class
+    assert kind().augment.flip == 0
+    assert kind.from_json({"augment": {"flip": 0.5}}).augment.flip == 0.5
+
+
 def test_one_name_for_the_flip() -> None:
     """task.augment.flip in every task that may mirror its input; an old name is a mistake that says so."""
     found = {name: flatten({"task": find(name).options_class()}) for name in TASKS}

@@ -41,7 +41,8 @@ PLACE = "<picture>"  # the token that keeps a place for one vector of an image
 @dataclass(frozen=True, kw_only=True)
 class AskOptions(ImageTextOptions):
     question: str = "what is in the image?"  # where the data or the caller has none
-    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, color_jitter=0.3)
+    # No flip: a text may say left and right.
+    augment: Augmentation = Augmentation(crop=(0.6, 1.0), color_jitter=0.3)
 
 
 class AskImage(PictureTextTask):

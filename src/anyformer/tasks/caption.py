@@ -29,7 +29,8 @@ from anyformer.tokenizers.tokenizer import Tokenizer
 @dataclass(frozen=True, kw_only=True)
 class CaptionOptions(ImageTextOptions):
     normalize_text: bool = True  # small letters without punctuation, as captions are compared
-    augment: Augmentation = Augmentation(crop=(0.6, 1.0), flip=0.5, color_jitter=0.3)
+    # No flip: a text may say left and right.
+    augment: Augmentation = Augmentation(crop=(0.6, 1.0), color_jitter=0.3)
 
 
 class Caption(PictureTextTask):

@@ -31,7 +31,7 @@ from anyformer.config import Settings
 from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.data.examples import Example, Examples
 from anyformer.data.images import draw
-from anyformer.data.images.augment import Augmentation, augment
+from anyformer.data.images.augment import augment
 from anyformer.data.images.image_file import ImageError, ImageFile, is_image, pillow
 from anyformer.data.images.image_tokens import ColorPalette, ImageTokenizer, PixelIntensities
 from anyformer.data.images.processor import FILE, ImageProcessor, ResizeTransform
@@ -86,7 +86,6 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class CompleteImageOptions(ImageOptions):
-    augment: Augmentation = Augmentation(flip=0.5)
     prompt_fraction: float = 0.5  # the share of an image's rows that is given
     num_samples: int = 4  # completions of each image
     temperature: float = 1.0

@@ -54,7 +54,8 @@ class TextMatch:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchOptions(ImageOptions):
-    augment: Augmentation = Augmentation(crop=(0.5, 1.0), flip=0.5, color_jitter=0.4)
+    # No flip: a text may say left and right.
+    augment: Augmentation = Augmentation(crop=(0.5, 1.0), color_jitter=0.4)
     max_target_length: int = 64  # tokens of a text
     texts: tuple[str, ...] = ()  # what an image is compared with, where the caller does not say
     template: str = "{}"  # how each of them is written: "a photo of a {}."

@@ -116,6 +116,18 @@ def test_texts(care: dict[str, Any], tmp_path: Path) -> None:
             assert work.tokenizer.target.decode(ids).strip() == str(work(text, **asked)).strip()
 
 
+def test_the_prefix_of_a_task_is_read(tmp_path: Path) -> None:
+    kind: Any = find("translate")
+    rows = listed(*({"source": f"one {word} there", "target": f"ein {word} dort"} for word in "cat dog cow".split()))
+    options = kind.options_class(prefix="say: ")
+    task = kind.begin(
+        "transformer-tiny", rows, None, TaskSetup(tokenizer=TokenizerSettings(vocab_size=290), task=options)
+    )
+    task.save(tmp_path / "m")
+    subject, _ = LoadedModel.load(tmp_path / "m").trace(ViewRequest(text="one dog"), Deadline(60))
+    assert subject.batch["input_ids"].tolist() == [task.tokenizer.encode("say: one dog")]
+
+
 def test_names_that_a_call_puts_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page shows the text of the answer, though the model wrote another."""
     kind: Any = find("translate")

@@ -197,6 +197,8 @@ class LoadedModel:
 
     def _text(self, request: ViewRequest) -> tuple[dict[str, Any], list[TokenLabel]]:
         request = request if request.pair else request.replace(pair=None)
+        if request.text and isinstance(self.task, Translate):
+            request = request.replace(text=self.task.settings.prefix + request.text)
         words, types = self.tokenize(request.text, request.pair)
         if not words:
             raise InputError("There is no text to read; write some.")

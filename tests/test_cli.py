@@ -368,7 +368,7 @@ def test_run_prints_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["generate", "a", "--chat"], "leave INPUT out"),
         (["embed", "a", "--num-beams", "2"], "embed writes no text, so it takes no --num-beams"),
         (["generate", "a", "--num-beams", "0"], "num_beams is 0"),
-        (["generate", "a", "--temperature", "0.5"], "is for sampling only"),
+        (["generate", "a", "--temperature", "0.5"], "temperature=0.5"),
         (["generate", "a", "--top-p", "high"], "Invalid value for '--top-p'"),
         (["generate", "a", "--shots", "nowhere.tsv"], "nowhere.tsv does not exist"),
         (["generate", "a", "--template", "{0}{1}"], "give shots with it"),

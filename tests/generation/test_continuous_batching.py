@@ -296,16 +296,16 @@ def test_nothing_in_nothing_out(small: af.Model) -> None:
         ([[1]], {"num_beams": 4}, "num_beams is 4"),
         ([[1]], {"num_return_sequences": 2, "do_sample": True}, "num_return_sequences is 2"),
         ([[1]], {"rows": 0}, "rows is 0"),
-        ([[1]], {"prompt_lookup_num_tokens": 3}, "takes no draft"),
+        ([[1]], {"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens"),
         ([[1], []], {}, "Prompt 1: .*empty"),
         ([[1], [[1], [2]]], {}, r"Prompt 1: input_ids has shape \[2, 1\]"),
         ([{"input_ids": [1], "max_new_token": 3}], {}, 'Did you mean "max_new_tokens"'),
         ([{"input_ids": [1, 2], "attention_mask": [1]}], {}, "1 entries for 2 tokens"),
-        ([{"input_ids": [1], "seed": 3}], {}, "sampling only"),
-        ([[1]], {"temperature": 0.5}, "sampling only"),
+        ([{"input_ids": [1], "seed": 3}], {}, "Prompt 0: seed"),
+        ([[1]], {"temperature": 0.5}, "temperature=0.5"),
         ([[1], [2], [3]], {"seed": [1, 2], "do_sample": True}, "Prompt 2: seed has 2 entries"),
-        ([[1], {"input_ids": [1], "min_new_tokens": 9, "max_new_tokens": 4}], {}, "Prompt 1: The least length"),
-        ([[1], [1] * 9], {"max_length": 6}, "Prompt 1: .*no token is left"),
+        ([[1], {"input_ids": [1], "min_new_tokens": 9, "max_new_tokens": 4}], {}, "Prompt 1: .*length 10"),
+        ([[1], [1] * 9], {"max_length": 6}, "Prompt 1: .*max_length"),
     ],
     ids=str,
 )
@@ -317,9 +317,9 @@ def test_mistakes_are_said_with_the_prompts_number(
 
 
 def test_models_that_cannot_be_refilled() -> None:
-    with pytest.raises(af.InputError, match="does not write step by step"):
+    with pytest.raises(af.InputError, match="bert"):
         af.build("bert-tiny").generate_many([[1]])
-    with pytest.raises(af.InputError, match="longest row"):
+    with pytest.raises(af.InputError, match="rope_type dynamic"):
         af.build("llama-tiny", ropes=(RopeConfig(rope_type="dynamic", factor=2.0),)).generate_many([[1]])
 
 
@@ -339,5 +339,5 @@ def test_nan_is_said() -> None:
     model = af.build("gpt2-tiny")
     with torch.no_grad():
         model.stages["decoder"].stack.final_norm.weight.fill_(float("nan"))
-    with pytest.raises(af.InputError, match="after token 2 of prompt 0 are not numbers"):
+    with pytest.raises(af.InputError, match=r"token 2 of prompt 0 .*NaN"):
         list(model.generate_many([[1, 2, 3]]))

@@ -40,7 +40,7 @@ def ask(family: str, rows: int = 2, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_what_was_written_so_far_comes_out(family: str, search: dict[str, Any]) -> None:
     _, model = models(family)
-    with pytest.warns(UserWarning, match=r"every next token is forbidden.*no_repeat_ngram_size, prefix_allowed"):
+    with pytest.warns(UserWarning, match=r"no_repeat_ngram_size, prefix_allowed"):
         found = model.generate(**ask(family), **search)
     many = search.get("num_return_sequences", 1)
     if family in DECODERS:
@@ -95,7 +95,7 @@ def test_one_row_that_cannot_go_on_does_not_stop_the_others() -> None:
     def allowed(row: int, said: Tensor) -> list[int]:
         return [5, 6] if row == 0 else list(range(4, 1000))
 
-    with pytest.warns(UserWarning, match="Row 0 ends early"):
+    with pytest.warns(UserWarning, match="Row 0"):
         found = new_tokens("gpt2", model.generate(**ask("gpt2", prefix_allowed_tokens_fn=allowed, eos_token_id=None)))
     assert found.shape[1] == 12 and PAD in found[0].tolist() and PAD not in found[1].tolist()
 

@@ -85,5 +85,5 @@ def test_bad_input(model: af.Model) -> None:
     ):
         with pytest.raises(af.InputError, match=words):
             model.detect(pixel_values=pictures(), **options)
-    with pytest.raises(af.InputError, match="no queries"):
+    with pytest.raises(af.InputError, match="vit model has no object queries"):
         af.build("vit-tiny").detect(pixel_values=pictures())

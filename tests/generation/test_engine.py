@@ -175,10 +175,10 @@ def test_fields_of_a_file_that_say_nothing(gpt2: tuple[Any, af.Model], recwarn: 
     try:
         assert model.generate(ids, max_new_tokens=4).tolist() == expected and not recwarn.list
         model.origin.generation = {"is_funny": True}
-        with pytest.warns(UserWarning, match="does not know and leaves aside: is_funny"):
+        with pytest.warns(UserWarning, match="is_funny"):
             assert model.generate(ids, max_new_tokens=4).tolist() == expected
         model.origin.generation = {"sequence_bias": [[[3], 1.0]]}
-        with pytest.raises(af.InputError, match=r"sequence_bias.*not in this version"):
+        with pytest.raises(af.InputError, match="sequence_bias"):
             model.generate(ids, max_new_tokens=4)
     finally:
         model.origin.generation = before
@@ -187,15 +187,15 @@ def test_fields_of_a_file_that_say_nothing(gpt2: tuple[Any, af.Model], recwarn: 
 def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[Any, af.Model], tmp_path: Path) -> None:
     model, ids = gpt2[1], prompts(2)
     for options in ({"penalty_alpha": 0.6}, {"guidance_scale": 2.0}):
-        with pytest.raises(af.InputError, match="not in this version"):
+        with pytest.raises(af.InputError, match=next(iter(options))):
             model.generate(ids, **options)
     with pytest.raises(af.InputError, match='Did you mean "max_new_tokens"'):
         model.generate(ids, max_new_token=3)
-    with pytest.raises(af.InputError, match="no token is left"):
+    with pytest.raises(af.InputError, match="max_length is 5"):
         model.generate(ids, max_length=5)
     with pytest.raises(af.InputError, match="input_ids"):
         af.build("gpt2-tiny").generate(max_new_tokens=5)  # the other knows the token that begins a text
-    with pytest.raises(af.InputError, match="does not write step by step"):
+    with pytest.raises(af.InputError, match="bert"):
         af.build("bert-tiny").generate(ids)
 
 
@@ -204,17 +204,17 @@ def test_what_is_not_there_is_refused(gpt2: tuple[Any, af.Model], marian: tuple[
     [
         ({"num_beams": 0}, "num_beams is 0"),
         ({"num_beams": 4, "num_beam_groups": 0}, "num_beam_groups is 0"),
-        ({"num_beams": 4, "num_beam_groups": 2}, "penalty above 0"),
-        ({"num_beams": 4, "diversity_penalty": 0.5}, "two or more"),
-        ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 0.5}, "not a multiple"),
-        ({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "do_sample": True}, "not drawn"),
+        ({"num_beams": 4, "num_beam_groups": 2}, "diversity_penalty 0.0"),
+        ({"num_beams": 4, "diversity_penalty": 0.5}, "num_beam_groups is 1"),
+        ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 0.5}, "num_beam_groups, 3"),
+        ({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "do_sample": True}, "do_sample"),
         ({"temperature": -1.0, "do_sample": True}, "temperature is -1"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_p": 2.0, "do_sample": True}, "top_p is 2"),
         ({"top_k": -3, "do_sample": True}, "top_k is -3"),
         ({"temperature": 0.7}, "do_sample=True"),
         ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences is 3"),
-        ({"max_new_tokens": 3, "min_new_tokens": 5}, "least length"),
+        ({"max_new_tokens": 3, "min_new_tokens": 5}, "max_length 10"),
         ({"seed": [1, 2, 3], "do_sample": True}, "3 entries for 2 rows"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
     ],

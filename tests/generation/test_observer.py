@@ -148,17 +148,17 @@ def test_other_families_align(name: str) -> None:
 
 def test_mistakes_are_one_sentence(gpt2: tuple[Any, af.Model], marian: tuple[Any, af.Model]) -> None:  # noqa: F811
     ids = prompts(2)
-    with pytest.raises(af.InputError, match="no cross-attention"):
+    with pytest.raises(af.InputError, match=r"gpt2.*alignment"):
         gpt2[1].generate(ids, alignment=True)
     with pytest.raises(af.InputError, match="layers 0 to 1"):
         marian[1].generate(ids, alignment=5)
-    with pytest.raises(af.InputError, match="which has 4"):
+    with pytest.raises(af.InputError, match=r"head 9 .* 4 heads"):
         marian[1].generate(ids, alignment=[(0, 9)])
-    with pytest.raises(af.InputError, match="comes in an Output"):
+    with pytest.raises(af.InputError, match="return_dict_in_generate"):
         gpt2[1].generate(ids, logprobs=True, return_dict_in_generate=False)
     with pytest.raises(af.InputError, match="num_beams is 2"):
         stream(gpt2[1], ids, num_beams=2)
-    with pytest.raises(af.InputError, match="ids alone"):
+    with pytest.raises(af.InputError, match="logprobs"):
         stream(gpt2[1], ids, logprobs=True)
 
 
@@ -201,5 +201,5 @@ def test_a_state_is_continued(gpt2: tuple[Any, af.Model]) -> None:  # noqa: F811
     expected = model.generate(ids, **options)
     assert model.generate(ids, past_key_values=state, **options).tolist() == expected.tolist()
     assert state.length == 9 + 5
-    with pytest.raises(af.InputError, match="has read 14 tokens"):
+    with pytest.raises(af.InputError, match="past_key_values has read 14 tokens"):
         model.generate(ids, past_key_values=state, **options)

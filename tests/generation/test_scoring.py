@@ -133,9 +133,9 @@ def test_gradients_flow_where_they_are_wanted(gpt2: Models) -> None:  # noqa: F8
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"continuations": [[3], []]}, "empty continuation"),
-        ({"continuations": [[3]]}, "2 prompts and continuations for 1"),
-        ({"continuations": [[[3]], []]}, "Prompt 1 has an empty"),
+        ({"continuations": [[3], []]}, "Prompt 1"),
+        ({"continuations": [[3]]}, "2 prompts .* continuations for 1"),
+        ({"continuations": [[[3]], []]}, "Prompt 1"),
         ({"continuations": [[3], [VOCABULARY]]}, f"holds {VOCABULARY}"),
         ({"continuations": [[3], [-7]]}, "holds -7"),
         ({"continuations": [[3], [4]], "batch_size": 0}, "batch_size is 0"),
@@ -152,10 +152,10 @@ def test_what_cannot_be_scored_or_compared(gpt2: Models) -> None:  # noqa: F811
     model = gpt2[1]
     with pytest.raises(af.InputError, match="input_ids"):
         model.score(continuations=[[3]])
-    with pytest.raises(af.InputError, match="does not write"):
+    with pytest.raises(af.InputError, match="bert"):
         af.build("bert-tiny").score(prompts(1), continuations=[[3]])
     found = model.score(prompts(1), continuations=[[3], [4]])
-    with pytest.raises(af.InputError, match="the same ones"):
+    with pytest.raises(af.InputError, match=r"2 continuations .* 1 in against"):
         found.best(against=model.score(prompts(1), continuations=[[3]]))
     with pytest.raises(af.InputError, match="luck"):
         found.best(by="luck")

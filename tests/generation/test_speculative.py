@@ -235,12 +235,12 @@ def test_what_cannot_help_is_refused() -> None:
     model, draft = pair("gpt2-tiny")
     ids = prompts(2)
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"assistant_model": af.build("gpt2-tiny", vocab_size=50)}, "50 words"),
-        ({"assistant_model": af.build("transformer-tiny", vocab_size=VOCABULARY)}, "must both have encoders"),
-        ({"assistant_model": af.build("bert-tiny")}, "does not write step by step"),
-        ({"assistant_model": "gpt2"}, "it is a str"),
-        ({"assistant_model": draft, "num_beams": 4}, "exclude one another"),
-        ({"assistant_model": draft, "prompt_lookup_num_tokens": 4}, "exclude one another"),
+        ({"assistant_model": af.build("gpt2-tiny", vocab_size=50)}, "50 tokens"),
+        ({"assistant_model": af.build("transformer-tiny", vocab_size=VOCABULARY)}, "transformer"),
+        ({"assistant_model": af.build("bert-tiny")}, "bert"),
+        ({"assistant_model": "gpt2"}, "assistant_model is a str"),
+        ({"assistant_model": draft, "num_beams": 4}, "num_beams"),
+        ({"assistant_model": draft, "prompt_lookup_num_tokens": 4}, "num_beams"),
         ({"assistant_model": draft, "num_assistant_tokens": 0}, "num_assistant_tokens is 0"),
         ({"prompt_lookup_num_tokens": -1}, "prompt_lookup_num_tokens is -1"),
     ]

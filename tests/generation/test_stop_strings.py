@@ -122,10 +122,10 @@ def test_ids_are_those_of_transformers(models: tuple[Any, af.Model, Any, Any], b
 
 def test_mistakes_are_one_sentence(models: tuple[Any, af.Model, Any, Any]) -> None:
     ids = torch.tensor([[3, 4]])
-    with pytest.raises(af.InputError, match="need the tokenizer"):
+    with pytest.raises(af.InputError, match=r"stop_strings .*tokenizer="):
         models[1].generate(ids, stop_strings=["a"])
     for odd in ([""], "", 7, 0, True, {"a": 1}, [["a"]]):
-        with pytest.raises(af.InputError, match="one character or more"):
+        with pytest.raises(af.InputError, match="stop_strings"):
             models[1].generate(ids, stop_strings=odd, tokenizer=models[2])
-    with pytest.raises(af.InputError, match="must be a Tokenizer"):
+    with pytest.raises(af.InputError, match="Tokenizer"):
         models[1].generate(ids, stop_strings=["a"], tokenizer="gpt2")

@@ -50,7 +50,7 @@ def test_learned_saved_and_loaded(trained: Any, tmp_path: Path) -> None:
     assert translate([]) == []
     short = af.task("translate", tmp_path / "x", num_beams=1, max_new_tokens=2)
     assert len(short("the cat sleeps").ids) == 2 and len(short("the cat sleeps", max_new_tokens=3).ids) == 3
-    with pytest.raises(af.InputError, match='generate takes no "max_tokens"'):
+    with pytest.raises(af.InputError, match='"max_tokens"'):
         short("it rains", max_tokens=3)
     with pytest.raises(af.InputError, match="the source is int"):
         translate(3)

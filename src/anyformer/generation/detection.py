@@ -1,7 +1,7 @@
-"""Decoding a set: every learned query answers at once with a class and what its head adds, or with "nothing there".
+"""Detection by set prediction: every object query predicts a class or "no object", and the head's own values.
 
 found = model.detect(pixel_values=images, target_sizes=[(480, 640)], threshold=0.7)
-found[0].labels, found[0].scores, found[0].boxes        # of the first image, the surest first
+found[0].labels, found[0].scores, found[0].boxes        # of the first image, by descending score
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from anyformer.forward_context import Output
 from anyformer.heads.base import Head
 from anyformer.heads.box_ops import clip, is_degenerate, not_suppressed
 
-if TYPE_CHECKING:  # the model imports this module, when it is asked to find things
+if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
 Sizes = Tensor | Sequence[tuple[int, int]]
 
 
 def detect(model: Model, *, threshold: float = 0.5, target_sizes: Sizes | None = None, **batch: Any) -> list[Output]:
-    """What each row of the batch holds: `labels`, `scores`, the `queries` that found it, and the head's own values.
+    """Return the detections of each row: `labels`, `scores`, `queries` (their indices) and the head's own values.
 
-    Only what is likelier than `threshold` counts. `target_sizes` are the images' heights and widths, where values are
-    wanted in pixels instead of 0…1.
+    Only scores above `threshold` are kept. `target_sizes` holds the (height, width) of each image and gives values in
+    pixels; without it they are relative (0 to 1).
     """
     head = detection_head(model)
     if not 0 <= threshold <= 1:
@@ -39,14 +39,14 @@ def detection_head(model: Model) -> Head:
     heads = cast("list[Head]", list(model.heads.values()))
     head = next((head for head in heads if head.score_field is not None), None)
     if head is None:
-        raise InputError(f"This {model.family} model has no queries that find things; a detector such as DETR has.")
+        raise InputError(f"This {model.family} model has no object queries; use a detector such as DETR.")
     return head
 
 
 def postprocess(head: Head, out: Output, threshold: float, target_sizes: Sizes | None = None) -> list[Output]:
-    """The same of what a model has said already."""
+    """Return the detections in an output that the model already computed."""
     assert head.score_field is not None
-    scores = out[head.score_field].log_softmax(-1).exp()[..., :-1]  # the last class is "nothing there"
+    scores = out[head.score_field].log_softmax(-1).exp()[..., :-1]  # the last class is "no object"
     sizes = None if target_sizes is None else as_sizes(target_sizes, scores)
     best, labels = scores.max(dim=-1)  # [B, Q]
     slots = {"labels": labels, "scores": best, **head.postprocess(out, sizes)}
@@ -56,18 +56,19 @@ def postprocess(head: Head, out: Output, threshold: float, target_sizes: Sizes |
 
 
 def as_sizes(given: Sizes, like: Tensor) -> Tensor:
-    """[B, 2]: height and width."""
+    """Return image sizes as a tensor [B, 2]: height and width."""
     sizes = torch.as_tensor(given).to(like)
     if sizes.shape != (like.shape[0], 2):
         raise InputError(
-            f"target_sizes has shape {list(sizes.shape)}; it must be [{like.shape[0]}, 2]: height and width of each."
+            f"target_sizes has shape {list(sizes.shape)}; it must be [{like.shape[0]}, 2]: height and width."
         )
     return sizes
 
 
 def tidy(found: Output, size: tuple[int, int], nms: float = 1.0) -> Output:
-    """What was found in an image of `size` (height, width), with boxes in pixels cut to it: without those that lie
-    outside, and without the less sure of two of one class whose IoU is above `nms`."""
+    """Clip boxes to an image of `size` (height, width) and drop degenerate ones. Of two boxes of one class whose IoU is
+    above `nms`, drop the one with the lower score.
+    """
     inside = clip(found.boxes, *size)
     stay = ~is_degenerate(inside)
     kept = Output({**{name: value[stay] for name, value in found.items()}, "boxes": inside[stay]})
@@ -78,7 +79,7 @@ def tidy(found: Output, size: tuple[int, int], nms: float = 1.0) -> Output:
 
 
 def select_detections(slots: dict[str, Tensor], threshold: float) -> Output:
-    """Those above the threshold, the surest first; of equals, the first query."""
+    """Return the queries above the threshold by descending score; equal scores keep the order of the queries."""
     order = slots["scores"].argsort(descending=True, stable=True)
     order = order[slots["scores"][order] > threshold]
     return Output({**{name: value[order] for name, value in slots.items()}, "queries": order})

@@ -1,10 +1,10 @@
-"""Decoding as small verbs: begin (resolve the options, prefill), walk (advance, step), stop.
+"""The decoding loop of `generate` and `stream`: resolve the options, prefill, then step until the strategy is done.
 
     ids = generate(model, input_ids=prompt, max_new_tokens=64, num_beams=4)
     for tokens in stream(model, input_ids=prompt): ...
 
-The loop knows no search: a strategy says which tokens come next and which rows they continue (strategies.py), rules say
-what may not be said (processors.py). The ids are those of transformers' `generate` under the same options.
+A strategy chooses the next tokens and the rows that they continue (strategies.py); logits processors forbid tokens
+(logits_processors.py). The ids equal those of transformers' `generate` under the same options.
 """
 
 from __future__ import annotations
@@ -48,22 +48,21 @@ from anyformer.generation.strategies import (
     warn_stuck,
 )
 
-if TYPE_CHECKING:  # the model imports this module, when it is asked to generate
+if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
-PACKED_BYTES = 2**31  # models up to this size keep a second copy of their matrices, made for speed
-PACKED_ROWS = 64  # a layout for so many rows loses little at one
+PACKED_BYTES = 2**31  # models up to this size keep a second, packed copy of their matrices for speed
+PACKED_ROWS = 64  # number of rows that the packed layout is optimized for; it costs little at one row
 
 
 def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
-    """Continue `input_ids` (a decoder), or answer whatever the encoder reads: [batch, length] of ids.
+    """Generate ids [batch, length] after `input_ids` (a decoder) or from the encoder's inputs.
 
-    A decoder gives the prompt and its continuation, an encoder-decoder the start token and its answer, which may be
-    made to begin with decoder_input_ids; rows that are finished early are filled with the padding id. With
-    num_return_sequences there are so many rows for each prompt. `assistant_model`, a smaller model with the same
-    vocabulary, guesses ahead and changes nothing but the time. `logprobs`, `alignment` and what else observe.py has
-    come in an Output. A `streamer` is told each token, as transformers does it. A model that hears writes down sound
-    of any length (speech.py), unless it is given what its encoder made of it.
+    A decoder returns the prompt and its continuation, an encoder-decoder the start token (or decoder_input_ids) and its
+    answer; rows that finish early are filled with pad_token_id. num_return_sequences gives several rows per prompt.
+    `assistant_model`, a smaller model with the same vocabulary, changes the speed but not the ids. `logprobs`,
+    `alignment` and the other flags of observer.py return an Output. `streamer` receives each token, as in transformers.
+    A speech model transcribes audio of any length (speech.py), unless `encoder_outputs` is given.
     """
     if is_speech_model(model) and options.get("encoder_outputs") is None:
         from anyformer.generation.speech import generate as write_down
@@ -73,20 +72,20 @@ def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
 
 
 def run_generation(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
-    """The loop itself, once."""
-    wishes, streamer = pop_output_flags(options), options.pop("streamer", None)
+    """Run the decoding loop once, for one batch."""
+    flags, streamer = pop_output_flags(options), options.pop("streamer", None)
     if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
-        raise InputError(f"streamer is {streamer!r:.80}; it must have the methods put and end, as transformers' have.")
-    with observing(model, wishes) as observer:
+        raise InputError(f"streamer is {streamer!r:.80}; it must have the methods put and end, as in transformers.")
+    with observing(model, flags) as observer:
         start = start_decoding(model, args, options)
         if streamer is not None and start.plan.num_beams > 1:
             many = start.plan.num_beams
-            raise InputError(f"num_beams is {many}, and beams know their words at the end only; leave out streamer.")
+            raise InputError(f"num_beams is {many}, but a streamer needs num_beams=1; leave one of them out.")
         strategy = make_strategy(start.plan, start.prompt)
         strategy.observed = observer is not None or streamer is not None
-        strategy.every = 1 if strategy.observed else strategy.every  # no step is shown that the search does not need
+        strategy.every = 1 if strategy.observed else strategy.every  # show only the steps that the search needs
         if observer is not None and start.plan.num_beam_groups > 1:
-            raise InputError("Log-probabilities and alignments are not kept for groups of beams; leave out one.")
+            raise InputError("num_beam_groups above 1 cannot return scores, logprobs or alignment; leave one out.")
         if streamer is not None:
             streamer.put(start.prompt.cpu())
         for tokens in decode_loop(model, start, strategy, observer):
@@ -98,23 +97,23 @@ def run_generation(model: Model, *args: Tensor, **options: Any) -> Tensor | Outp
 
 
 def stream(model: Model, *args: Tensor, **options: Any) -> Iterator[Tensor]:
-    """As `generate`, giving the new token of each row [batch] as it comes; a finished row gives the padding id."""
+    """Yield the new token of each row [batch] at each step, as in `generate`; finished rows give pad_token_id."""
     if pop_output_flags(options) is not None:
-        raise InputError("A stream gives ids alone; use generate for scores and alignment.")
+        raise InputError("stream returns ids only; use generate for scores, logprobs and alignment.")
     with torch.inference_mode():
         start = start_decoding(model, args, options)
     if start.plan.num_beams > 1:
         many = start.plan.num_beams
-        raise InputError(f"num_beams is {many}, and beams know their words at the end only; stream with 1.")
+        raise InputError(f"num_beams is {many}, but stream needs num_beams=1; use generate for beams.")
     if start.draft is not None:
-        raise InputError("A stream takes no draft: its tokens would come in bursts; use generate for that.")
+        raise InputError("stream does not support assistant_model or prompt_lookup_num_tokens; use generate.")
     strategy = make_strategy(start.plan, start.prompt)
-    strategy.every, strategy.observed = 1, True  # whoever reads every token waits for it anyway
+    strategy.every, strategy.observed = 1, True  # a caller that reads every token synchronizes anyway
     return _flow(decode_loop(model, start, strategy))
 
 
 def _flow(steps: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Each step in inference mode, which must not reach the caller's code between two of them."""
+    """Run each step in inference mode, and the caller's code between steps outside of it."""
     while True:
         with torch.inference_mode():
             tokens = next(steps, None)
@@ -125,7 +124,7 @@ def _flow(steps: Iterator[Tensor]) -> Iterator[Tensor]:
 
 @dataclass
 class SearchStart:
-    """Everything before the first new token."""
+    """The state of decoding before the first new token."""
 
     plan: GenerationPlan
     prompt: Tensor
@@ -136,9 +135,9 @@ class SearchStart:
 
 
 def start_decoding(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> SearchStart:
-    """Resolve the options and read the prompt.
+    """Resolve the options and prefill the prompt.
 
-    `past_key_values` is the state of an earlier call that has read the first tokens of the prompt already.
+    `past_key_values` is the cache of an earlier call that has read the first tokens of the prompt.
     """
     decoder = decoding_stage(model)
     past, assistant = (options.pop(name, None) for name in ("past_key_values", "assistant_model"))
@@ -156,16 +155,16 @@ def start_decoding(model: Model, args: tuple[Tensor, ...], options: dict[str, An
     plan = fit_to_context(plan, length, decoder.limit, asked).replace(
         history=processor_history(prompt, mask, vocab_size(model))
     )
-    trail = NaNTrace(model, batch, prompt, tolerant=plan.remove_invalid_values)
+    nan_trace = NaNTrace(model, batch, prompt, tolerant=plan.remove_invalid_values)
     pack_weights_for_decoding(model)
-    opening = prompt if pair else None
-    draft = make_draft(model, assistant, batch, opening, plan)
-    state, scores = prefill(model, batch if past is None else uncached_inputs(batch, past), opening, past)
-    return SearchStart(plan, prompt, state, scores, trail, draft)
+    decoder_prompt = prompt if pair else None
+    draft = make_draft(model, assistant, batch, decoder_prompt, plan)
+    state, scores = prefill(model, batch if past is None else uncached_inputs(batch, past), decoder_prompt, past)
+    return SearchStart(plan, prompt, state, scores, nan_trace, draft)
 
 
 def pack_weights_for_decoding(model: Model) -> None:
-    """On a CPU a step waits for the weights, which come twice as fast when laid out for it; once a model, if small."""
+    """Pack the weights on CPU, once per model up to PACKED_BYTES: a decode step is then about twice as fast."""
     check_copies(model)
     if model.device.type != "cpu":
         return
@@ -175,15 +174,18 @@ def pack_weights_for_decoding(model: Model) -> None:
 
 
 def uncached_inputs(batch: dict[str, Any], state: Cache) -> dict[str, Any]:
-    """What of the prompt the state does not remember yet."""
+    """Return the inputs without the tokens that the cache already holds."""
     read, length = state.length, batch["input_ids"].shape[1]
     if read >= length:
-        raise InputError(f"past_key_values has read {read} tokens and input_ids has {length}; give all, and one more.")
+        raise InputError(
+            f"past_key_values has read {read} tokens and input_ids has only {length}; give all of them and at least"
+            " one new token."
+        )
     return {name: value[:, read:] for name, value in batch.items()}
 
 
 def repeat_prompts(batch: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Several draws of one prompt are several rows; several beams come from one search."""
+    """Repeat each prompt `num_return_sequences` times for sampling; beam search needs one row per prompt."""
     many = given.get("num_return_sequences") or 1
     if many == 1 or (given.get("num_beams") or 1) > 1 or not given.get("do_sample"):
         return batch
@@ -191,7 +193,7 @@ def repeat_prompts(batch: dict[str, Any], given: Mapping[str, Any]) -> dict[str,
 
 
 def infer_mask(input_ids: Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Without a mask, padding ids in a prompt are padding, unless they are also how a text ends."""
+    """Mask pad_token_id in a prompt without attention_mask, unless it is also eos_token_id."""
     padding = set(as_ids(given.get("pad_token_id"))) - set(as_ids(given.get("eos_token_id")))
     return {"attention_mask": input_ids != padding.pop()} if padding else {}
 
@@ -199,9 +201,9 @@ def infer_mask(input_ids: Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]
 def prefill(
     model: Model, batch: dict[str, Any], prompt: Tensor | None, past: Cache | None = None
 ) -> tuple[Cache, Tensor]:
-    """Read everything that is given at once: the state after it, and the scores of the first new token [B, V].
+    """Read the whole prompt at once; return the cache and the scores of the first new token [B, V].
 
-    `prompt` is how the answer of an encoder-decoder begins; a decoder's own is in the batch.
+    `prompt` holds the first decoder ids of an encoder-decoder; a decoder's prompt is in the batch.
     """
     name, mask_name = decoding_stage(model).names[:2]
     state, begin = Cache() if past is None else past, dict(batch)
@@ -210,7 +212,7 @@ def prefill(
         begin = {name: prompt, **({mask_name: batch[mask_name]} if mask_name in batch else {})}
     state.checked = True  # by `pack_weights_for_decoding`
     mask = begin.get(mask_name)
-    if mask is not None and not bool(mask[:, -1].all()):  # no gap between a prompt and what follows: padding goes left
+    if mask is not None and not bool(mask[:, -1].all()):  # left padding: no gap between prompt and new tokens
         order = torch.argsort(mask.long(), dim=1, stable=True)
         begin = {key: x.gather(1, order) if _per_token(x, mask) else x for key, x in begin.items()}
     keep = {"logits_to_keep": 1} if "logits_to_keep" in model.names else {}
@@ -222,12 +224,12 @@ def _per_token(x: Any, mask: Tensor) -> bool:
 
 
 def decode_step(model: Model, state: Cache, ids: Tensor) -> Tensor:
-    """The scores [B, V] of what comes after `ids` [B, n], which `state` remembers from now on."""
+    """Return the scores [B, V] after `ids` [B, n] and append them to the cache."""
     return decode_tokens(model, state, ids)[:, -1]
 
 
 def decode_tokens(model: Model, state: Cache, ids: Tensor) -> Tensor:
-    """The scores [B, n, V] of what comes after each of `ids` [B, n], which `state` remembers from now on."""
+    """Return the scores [B, n, V] after each of `ids` [B, n] and append them to the cache."""
     name = decoding_stage(model).names[0]
     scores: Tensor = model(**{name: ids}, past_key_values=state).logits
     return scores
@@ -236,11 +238,13 @@ def decode_tokens(model: Model, state: Cache, ids: Tensor) -> Tensor:
 def make_draft(
     model: Model, assistant: Model | None, batch: dict[str, Any], prompt: Tensor | None, plan: GenerationPlan
 ) -> Draft | None:
-    """Who guesses ahead: a smaller model, which reads the prompt first, or the text so far."""
+    """Return the draft for speculative decoding: the assistant model, or prompt lookup."""
     if assistant is None and not plan.prompt_lookup_num_tokens:
         return None
     if plan.num_beams > 1 or (assistant is not None and plan.prompt_lookup_num_tokens):
-        raise InputError("assistant_model, prompt_lookup_num_tokens and num_beams above 1 exclude one another.")
+        raise InputError(
+            "assistant_model, prompt_lookup_num_tokens and num_beams above 1 exclude one another; give one."
+        )
     if assistant is None:
         return PromptLookupDraft(plan.prompt_lookup_num_tokens, plan.max_matching_ngram_size)
     check_assistant(model, assistant)
@@ -251,15 +255,15 @@ def make_draft(
 
 def check_assistant(model: Model, assistant: Model) -> None:
     if not isinstance(assistant, type(model)):
-        raise InputError(f"assistant_model must be a model of anyformer's; it is a {type(assistant).__name__}.")
+        raise InputError(f"assistant_model is a {type(assistant).__name__}; it must be an anyformer model.")
     if (decoding_stage(model).attends is None) != (decoding_stage(assistant).attends is None):
         raise InputError(
-            f"assistant_model ({assistant.family}) and the model ({model.family}) must both have encoders, or neither."
+            f"assistant_model ({assistant.family}) and model ({model.family}): both or neither must have an encoder."
         )
     sizes = [vocab_size(assistant), vocab_size(model)]
     if sizes[0] != sizes[1]:
         raise InputError(
-            f"assistant_model has {sizes[0]} words and the model {sizes[1]}; they must share a vocabulary."
+            f"assistant_model has {sizes[0]} tokens and the model {sizes[1]}; they must share a vocabulary."
         )
     if assistant.device != model.device:
         raise InputError(f"assistant_model is on {assistant.device} and the model on {model.device}; move one of them.")
@@ -268,13 +272,13 @@ def check_assistant(model: Model, assistant: Model) -> None:
 def decode_loop(
     model: Model, start: SearchStart, strategy: Strategy, observer: Observer | None = None
 ) -> Iterator[Tensor]:
-    """Advance and step until the strategy is done, giving the new tokens of its rows each time (a draft or a recorded
-    step that nobody listens to goes on to the end by itself).
+    """Advance and step until the strategy is done; yield the new tokens of the running rows at each step. A draft, or a
+    CUDA graph without an observer, runs to the end without yielding.
     """
-    state, scores, trail, plan = start.state, start.scores, start.nan_trace, start.plan
-    stage, recording = decoding_stage(model), None
+    state, scores, nan_trace, plan = start.state, start.scores, start.nan_trace, start.plan
+    stage, graph = decoding_stage(model), None
     if start.draft is not None and isinstance(strategy, SingleSequence):
-        check_nan(scores, trail, last=True)
+        check_nan(scores, nan_trace, last=True)
         note = observer.record if observer is not None else None
         strategy.speculation = speculate(
             CachedReader(partial(decode_tokens, model), state), scores, strategy, start.draft, note
@@ -282,32 +286,30 @@ def decode_loop(
         warn_stuck(plan, strategy.stuck_rows())
         return
     while True:
-        check_nan(scores, trail)
+        check_nan(scores, nan_trace)
         tokens, rows = strategy.advance(scores)
         if observer is not None:
             observer.record(scores, strategy, tokens)
         yield tokens
         if strategy.done:
-            check_nan(scores, trail, last=True)
+            check_nan(scores, nan_trace, last=True)
             warn_stuck(plan, strategy.stuck_rows())
             return
         if rows is not None:
             state.reorder(rows, memory=not stage.shares)
-        trail.add(tokens, rows)
-        if recording is None and can_capture(model, state, plan.max_length - plan.prompt_length):
-            recording = capture_step(model, stage.names[0], state, strategy)
-            state = recording.state
+        nan_trace.add(tokens, rows)
+        if graph is None and can_capture(model, state, plan.max_length - plan.prompt_length):
+            graph = capture_step(model, stage.names[0], state, strategy)
+            state = graph.state
             if isinstance(strategy, (Greedy, BeamSearch)) and strategy.plain:
-                recording.run_to_end(model, stage.names[0], strategy, tokens)
-                check_nan(recording.scores, trail, last=True)
+                graph.run_to_end(model, stage.names[0], strategy, tokens)
+                check_nan(graph.scores, nan_trace, last=True)
                 return
-        scores = (
-            recording.step(model, stage.names[0], tokens) if recording else decode_step(model, state, tokens[:, None])
-        )
+        scores = graph.step(model, stage.names[0], tokens) if graph else decode_step(model, state, tokens[:, None])
 
 
 def check_nan(scores: Tensor, nan_trace: NaNTrace, last: bool = False) -> None:
-    """NaN would come out as some token or other. On a GPU we look only now and then, and at the end."""
+    """Raise an error if scores have been NaN. On CUDA this is checked every few steps and at the end."""
     if nan_trace.tolerant:
         return
     nan_trace.check(scores)

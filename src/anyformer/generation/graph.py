@@ -1,7 +1,7 @@
-"""One decoding step recorded on the GPU and replayed, so that the host neither launches kernels nor waits at a token.
+"""CUDA graph of a decode step: replaying it needs no kernel launches and no synchronization at each token.
 
-A recording holds the model's step for so many rows and columns. It is kept with the model, so that the next call of
-`generate` of about the same size starts at once.
+A graph has a fixed number of rows and cache columns. Graphs are cached per model, so that the next call of `generate`
+of about the same size starts at once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from anyformer.core.static_cache import StaticCache, shape_key, supports_static_
 from anyformer.core.taps import is_watched
 from anyformer.generation.strategies import BeamSearch, Greedy, Strategy
 
-if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
+if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
-KEPT = 4  # recordings a model keeps
-LEAST = 8  # tokens below which recording does not pay
-LOOK_EVERY = 16  # steps between two looks at whether all rows are finished
-WARM = 3  # passes before recording, as libraries set themselves up in the first ones
+KEPT = 4  # graphs cached per model
+LEAST = 8  # with fewer new tokens, capturing does not pay off
+LOOK_EVERY = 16  # steps between two checks whether all rows are finished
+WARM = 3  # warm-up passes before capture, in which libraries initialize
 
 
 class DecodeGraph:
-    """The step of a model: token ids [R, 1] in, scores [R, V] out, at fixed addresses.
+    """A captured decode step: token ids [R, 1] in, scores [R, V] out, at fixed addresses.
 
-    A step also chooses the next tokens, by beam search or as the most probable ones, and continues from them when it is
-    replayed.
+    The step also chooses the next tokens, by beam search or argmax, so that replaying it again continues from them.
     """
 
     def __init__(self, state: Cache, columns: int, beams: int, beam: BeamSearch | None = None) -> None:
@@ -45,14 +44,14 @@ class DecodeGraph:
         self.ids = torch.zeros(len(self.state.first), 1, dtype=torch.long, device=self.state.first.device)
         self.graph: Any = None
         self.scores = torch.empty(0)
-        self.generated = self.ids.new_zeros(len(self.ids), columns)  # at a column, the most probable token after it
+        self.generated = self.ids.new_zeros(len(self.ids), columns)  # at each column, the argmax token after it
 
     def start(self, model: Model, name: str, state: Cache, beam: BeamSearch | None = None) -> None:
-        """Go on from `state`, and from where `beam` stands."""
+        """Load `state` and `beam`, and capture the graph if there is none."""
         self._load(state, beam)
         if self.graph is None and self.ids.is_cuda:
             self._capture(model, name)
-            self._load(state, beam)  # what recording wrote is forgotten
+            self._load(state, beam)  # undo what warm-up and capture wrote
 
     def _load(self, state: Cache, beam: BeamSearch | None) -> None:
         self.state.load(state)
@@ -91,12 +90,12 @@ class DecodeGraph:
             self.ids.copy_(likeliest)
 
     def step(self, model: Model, name: str, tokens: Tensor) -> Tensor:
-        """The scores after these tokens [R], valid until the next step."""
+        """Return the scores after these tokens [R]; they are valid until the next step."""
         self.ids.copy_(tokens[:, None])
         return self._replay(model, name)
 
     def run_to_end(self, model: Model, name: str, strategy: Greedy | BeamSearch, tokens: Tensor) -> None:
-        """To the end by a step that feeds itself; the host only looks now and then whether all rows are done."""
+        """Replay the step until all rows are finished, checking every LOOK_EVERY steps."""
         plan, self.ids[:] = strategy.plan, tokens[:, None]
         left = plan.max_length - plan.prompt_length - 1
         while not strategy.done:
@@ -119,12 +118,12 @@ class DecodeGraph:
         return self.scores
 
 
-# A recording must not keep its model alive, so models do not hold them and they do not hold models.
+# Graphs are held here with weak keys: a graph must not keep its model alive.
 GRAPHS: WeakKeyDictionary[Model, OrderedDict[Any, DecodeGraph]] = WeakKeyDictionary()
 
 
 def can_capture(model: Model, state: Cache, new_tokens: int) -> bool:
-    """Is the step the same each time? Nobody looks in, nothing is drawn, and all that is remembered are keys."""
+    """Whether the step can be captured: on CUDA, no taps, no dropout, enough new tokens, and a static cache."""
     if model.device.type != "cuda":
         return False
     stages = [stage for stage in model.stages.values() if stage.has_cache]
@@ -153,7 +152,7 @@ def is_static(part: Any) -> bool:
 
 
 def capture_step(model: Model, name: str, state: Cache, strategy: Strategy) -> DecodeGraph:
-    """A recording that goes on from `state` and `strategy`, a kept one where its sizes fit."""
+    """Return a graph that continues from `state` and `strategy`; a cached one is reused if the sizes fit."""
     plan = strategy.plan
     beam = strategy if isinstance(strategy, BeamSearch) and strategy.plain else None
     kept = GRAPHS.setdefault(model, OrderedDict())
@@ -169,17 +168,17 @@ def get_graph(
     beams: int = 1,
     beam: BeamSearch | None = None,
 ) -> DecodeGraph:
-    """One of those that are `kept`, or a new one, with room for so many columns or more; it goes on from `state`."""
+    """Return a graph with at least `columns` columns, from `kept` or new, that continues from `state`."""
     room = 128
     while room < columns:
         room *= 2
     weights = hash(tuple(parameter.data_ptr() for parameter in model.parameters()))
     key = (weights, name, room, beams, None if beam is None else beam.plan, *shape_key(state))
-    recording = kept.pop(key, None)
-    if recording is None:
-        recording = DecodeGraph(state, room, beams, beam)
-    kept[key] = recording
+    graph = kept.pop(key, None)
+    if graph is None:
+        graph = DecodeGraph(state, room, beams, beam)
+    kept[key] = graph
     while len(kept) > KEPT:
         kept.popitem(last=False)
-    recording.start(model, name, state, beam)
-    return recording
+    graph.start(model, name, state, beam)
+    return graph

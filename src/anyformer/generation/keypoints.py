@@ -1,4 +1,4 @@
-"""Keypoints decoded one after another, for models that were trained so; others place them all at once."""
+"""Keypoint prediction, autoregressive or in parallel, depending on the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each option of `generate` may be: one table for the caller's values and for those of the folder's files."""
+"""Allowed values of each option of `generate`, for the caller's options and for the folder's generation config."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LENGTH = 2**31 - 1
 _COUNT, _COUNT_OR_NONE = Annotated[int, Range(1, 1024)], Annotated[int, Range(0, _LENGTH)]  # 0: off
 _PENALTY = Annotated[float, Range(-1e6, 1e6)]
 _SHARE = Annotated[float, Range(above=0, most=1)]
-# Past these bounds scores divided or multiplied by the number are infinite or all alike.
+# Beyond these bounds, scaled scores become infinite or all equal.
 SCHEMA: Mapping[str, Any] = {
     **dict.fromkeys(("num_beams", "num_beam_groups", "num_assistant_tokens", "max_matching_ngram_size"), _COUNT),
     "num_return_sequences": Annotated[int, Range(1, 2**16)],
@@ -28,7 +28,7 @@ SCHEMA: Mapping[str, Any] = {
     "repetition_penalty": Annotated[float, Range(1e-6, 1e6)],
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "diversity_penalty"), _PENALTY),
 }
-# What listening takes besides; a temperature of 0 is greedy there, and several are tried one after another.
+# Additional options for speech. A temperature of 0 is greedy; a list is tried in order.
 _WARMTH = Annotated[float, Range(0, 1e6)]
 SPEECH_SCHEMA: Mapping[str, Any] = {
     "temperature": _WARMTH | list[_WARMTH] | tuple[_WARMTH, ...],
@@ -42,7 +42,7 @@ HINTS = {"temperature": " do_sample=False takes the most probable token."}
 
 
 def check_values(options: Mapping[str, Any], where: str = "", schema: Mapping[str, Any] = SCHEMA) -> None:
-    """An error for the first option whose value it cannot have; None is "not said"."""
+    """Raise an error for the first option with an invalid value; None means unset."""
     for name, hint in schema.items():
         value = options.get(name)
         if value is not None and not fits(value, hint):
@@ -50,7 +50,7 @@ def check_values(options: Mapping[str, Any], where: str = "", schema: Mapping[st
 
 
 def check_left(forbidden: Mapping[str, Collection[int]], vocabulary: int) -> None:
-    """An error where options that forbid tokens leave none."""
+    """Raise an error if the options that forbid tokens leave none."""
     if len(set().union(*forbidden.values())) >= vocabulary:
         names = " and ".join(name for name, tokens in forbidden.items() if tokens)
         raise InputError(f"{names} forbid all {vocabulary:,} tokens of the vocabulary, so nothing can be generated.")

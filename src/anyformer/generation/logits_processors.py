@@ -1,9 +1,8 @@
-"""What may be said next: pure functions on scores [R, V], given what each row says so far [R, L].
+"""Logits processors: pure functions on scores [R, V] and the ids so far, history [R, L].
 
-Padding in a prompt is nothing that was said: there the history holds V, an id that no word has. Only `ban` writes into
-the scores it is given, which belong to the search: a copy of them all for the sake of one word costs as much as
-everything else that a search does. A new truncation is one function here and one line in `processors` or
-`sampling_processors`.
+Padding in a prompt is V in the history, an id outside the vocabulary. Only `suppress_tokens` writes into the scores it
+is given; they belong to the search, and a copy of all scores would cost as much as the rest of a step. A new
+processor is one function here and one line in `make_processors` or `sampling_processors`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NEG_INF = float("-inf")
 
 
 def make_processors(plan: GenerationPlan) -> list[Processor]:
-    """Every rule that any search obeys, in the ecosystem's order."""
+    """Return the processors that every search applies, in transformers' order."""
     rules: list[Processor] = []
     if plan.repetition_penalty != 1:
         rules.append(partial(repetition_penalty, penalty=plan.repetition_penalty))
@@ -57,7 +56,7 @@ def make_processors(plan: GenerationPlan) -> list[Processor]:
     if plan.begin_suppress:
         free = (
             plan.prompt_length if plan.prompt_length > 1 or plan.forced_begin is None else plan.prompt_length + 1
-        )  # the first free choice
+        )  # position of the first token that is not forced
         rules.append(partial(suppress_tokens, ids=plan.begin_suppress, at=free))
     if plan.timestamps is not None:
         rules.append(partial(apply_timestamp_rules, stamps=plan.timestamps, begin=plan.prompt_length))
@@ -67,8 +66,8 @@ def make_processors(plan: GenerationPlan) -> list[Processor]:
 
 
 def sampling_processors(plan: GenerationPlan) -> list[Processor]:
-    """What sampling draws from."""
-    keep = 1 if plan.num_beams == 1 else max(2, len(plan.eos_ids) + 1)  # beams need something besides the end
+    """Return the processors that only sampling applies."""
+    keep = 1 if plan.num_beams == 1 else max(2, len(plan.eos_ids) + 1)  # beam sampling needs a candidate besides EOS
     rules: list[Processor] = []
     if plan.temperature != 1:
         rules.append(lambda scores, history: scores / plan.temperature)
@@ -90,26 +89,26 @@ def _ends(plan: GenerationPlan) -> set[tuple[int, ...]]:
 
 
 def renormalize(scores: Tensor, history: Tensor) -> Tensor:
-    """Log-probabilities again, after the other rules; only beams, which add them up, can tell."""
+    """Normalize scores to log-probabilities after the other processors; matters only for beams, which sum them."""
     return scores.log_softmax(dim=-1)
 
 
 def make_finite(scores: Tensor, history: Tensor) -> Tensor:
-    """NaN is 0, and infinite scores, those of forbidden tokens among them, are the largest and smallest numbers."""
+    """Replace NaN by 0 and infinite scores, including those of forbidden tokens, by the largest finite numbers."""
     return scores.nan_to_num(0.0)
 
 
 def repetition_penalty(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
-    """Keskar et al. 2019: what was said becomes less likely, whichever sign its score has."""
-    wide = F.pad(scores, (0, 1))  # a column for what was not said
-    said = wide.gather(1, history)
-    return wide.scatter(1, history, torch.where(said < 0, said * penalty, said / penalty))[:, :-1]
+    """Make tokens of the history less likely, whatever the sign of their score (Keskar et al. 2019)."""
+    wide = F.pad(scores, (0, 1))  # a column for the id of padding
+    seen = wide.gather(1, history)
+    return wide.scatter(1, history, torch.where(seen < 0, seen * penalty, seen / penalty))[:, :-1]
 
 
 def presence_frequency_penalty(
     scores: Tensor, history: Tensor, presence: float, frequency: float, prompt: int
 ) -> Tensor:
-    """Subtract once for a token that was generated, and again for each time it was. The prompt does not count."""
+    """Subtract `presence` once, and `frequency` per occurrence, from generated tokens. The prompt does not count."""
     new = history[:, prompt:]
     counts = torch.zeros_like(scores).scatter_add(1, new, torch.ones_like(new, dtype=scores.dtype))
     return scores - presence * (counts > 0) - frequency * counts
@@ -118,7 +117,7 @@ def presence_frequency_penalty(
 def suppress_tokens(
     scores: Tensor, history: Tensor, ids: tuple[int, ...], before: int | None = None, at: int | None = None
 ) -> Tensor:
-    """Never these tokens, or not before so many stand there, or not just after so many."""
+    """Forbid these tokens: always, only `before` a length, or only `at` a length of the history."""
     length = history.shape[1]
     if (before is not None and length >= before) or (at is not None and length != at):
         return scores
@@ -126,7 +125,7 @@ def suppress_tokens(
 
 
 def force_token(scores: Tensor, history: Tensor, token: int, at: int) -> Tensor:
-    """Only this token, where `at` tokens stand before it."""
+    """Allow only this token when the history has length `at`."""
     if history.shape[1] != at:
         return scores
     only = torch.full_like(scores, NEG_INF)
@@ -137,19 +136,21 @@ def force_token(scores: Tensor, history: Tensor, token: int, at: int) -> Tensor:
 def allow_tokens(
     scores: Tensor, history: Tensor, allowed: Callable[[int, Tensor], Sequence[int]], beams: int = 1
 ) -> Tensor:
-    """Only what a function of the caller's allows each row to say (De Cao et al. 2021)."""
+    """Allow only the tokens that the caller's function returns for each row (De Cao et al. 2021)."""
     closed = torch.full_like(scores, NEG_INF)
-    for row, said in enumerate(history):
-        said = said[said < scores.shape[1]]
-        ids = list(allowed(row // beams, said))
+    for row, row_ids in enumerate(history):
+        row_ids = row_ids[row_ids < scores.shape[1]]
+        ids = list(allowed(row // beams, row_ids))
         if not ids:
-            raise InputError(f"prefix_allowed_tokens_fn allows no token after position {len(said) - 1} of row {row}.")
+            raise InputError(
+                f"prefix_allowed_tokens_fn allows no token after position {len(row_ids) - 1} of row {row}."
+            )
         closed[row, ids] = scores[row, ids]
     return closed
 
 
 def no_repeat_ngram(scores: Tensor, history: Tensor, n: int) -> Tensor:
-    """No run of n tokens twice: forbid what followed the last n-1 tokens wherever they stood before."""
+    """Forbid a token that would repeat an n-gram of the history."""
     length = history.shape[1]
     if length + 1 < n:
         return scores
@@ -161,7 +162,7 @@ def no_repeat_ngram(scores: Tensor, history: Tensor, n: int) -> Tensor:
 
 
 def no_bad_words(scores: Tensor, history: Tensor, words: tuple[tuple[int, ...], ...]) -> Tensor:
-    """Words of one or more tokens: the last one is forbidden where the others stand before it."""
+    """Forbid the last token of a word after its other tokens."""
     for word in words:
         if len(word) - 1 > history.shape[1]:
             continue
@@ -178,7 +179,7 @@ def keep_top_k(scores: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(scores: Tensor, p: float, keep: int = 1) -> Tensor:
-    """The most probable tokens whose probabilities reach p together (Holtzman et al. 2020)."""
+    """Keep the most probable tokens whose probabilities sum to p (Holtzman et al. 2020)."""
     ordered, order = scores.sort(descending=False)
     gone = ordered.log_softmax(-1).exp().cumsum(-1) <= 1 - p
     gone[:, -keep:] = False
@@ -186,7 +187,7 @@ def keep_top_p(scores: Tensor, p: float, keep: int = 1) -> Tensor:
 
 
 def keep_min_p(scores: Tensor, p: float, keep: int = 1) -> Tensor:
-    """Tokens at least p times as likely as the most probable."""
+    """Keep tokens at least p times as probable as the most probable one."""
     likely = scores.log_softmax(-1).exp()
     gone = likely < p * likely.amax(dim=-1, keepdim=True)
     order = scores.argsort(descending=True)
@@ -194,7 +195,7 @@ def keep_min_p(scores: Tensor, p: float, keep: int = 1) -> Tensor:
 
 
 def keep_typical(scores: Tensor, p: float, keep: int = 1) -> Tensor:
-    """Tokens whose surprise is nearest to what is expected, until p is reached (Meister et al. 2022)."""
+    """Keep tokens whose information is closest to the entropy, up to probability p (Meister et al. 2022)."""
     logs = scores.log_softmax(-1)
     expected = -(logs.exp() * logs).nansum(-1, keepdim=True)
     far, order = (-logs - expected).abs().sort(descending=False)

@@ -1,4 +1,4 @@
-"""Where a NaN came from: what was said so far, and a second pass over it that watches every layer."""
+"""Tracing a NaN to its source: replay the ids in a second pass that watches every layer."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from anyformer.core.taps import watching
 from anyformer.errors import InputError
 from anyformer.generation.prompt import decoding_stage
 
-if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
+if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
 
 class NaNTrace:
-    """The way to the present scores: what was read, and each step's tokens with the rows that they continue."""
+    """The path to the current scores: the inputs, and each step's tokens with the rows that they continue."""
 
     def __init__(self, model: Model, batch: dict[str, Any], prompt: Tensor, tolerant: bool = False) -> None:
         self.model, self.batch, self.prompt = model, batch, prompt
-        self.tolerant = tolerant  # a rule puts numbers in the place of NaN, so none is complained of
+        self.tolerant = tolerant  # a processor replaces NaN, so NaN is no error
         self.steps: list[tuple[Tensor, Tensor | None]] = []
-        self.broken: Tensor | None = None  # has a score been NaN?
+        self.broken: Tensor | None = None  # whether a score has been NaN
 
     def add(self, tokens: Tensor, rows: Tensor | None) -> None:
         self.steps.append((tokens, rows))
 
     def check(self, scores: Tensor) -> None:
-        """Remember whether a score is NaN, without looking: on a GPU that would stop the queue."""
-        broken = scores.sum().isnan()  # many times faster than asking every number; also true of inf beside -inf
+        """Record whether a score is NaN, without a host synchronization."""
+        broken = scores.sum().isnan()  # much faster than isnan() on every score; also true for inf beside -inf
         self.broken = broken if self.broken is None else self.broken | broken
 
     def replay(self) -> tuple[Tensor, Tensor]:
-        """What every present row says [R, L], and the row of the prompt that it came from [R]."""
+        """Return the ids of each current row [R, L], and the prompt row that it came from [R]."""
         ids, source = self.prompt, torch.arange(len(self.prompt), device=self.prompt.device)
         for tokens, rows in self.steps:
             if rows is not None:
@@ -42,19 +42,19 @@ class NaNTrace:
         return ids, source
 
     def error(self) -> InputError:
-        """One sentence that says in which row, at which position and in which part the first NaN arose."""
+        """Return an error that names the row, the position and the module of the first NaN."""
         ids, source = self.replay()
         for row, origin in enumerate(source.tolist()):
             found = self._search(ids[row : row + 1], origin)
             if found is not None:
                 return InputError(
-                    f"Row {origin} becomes NaN (not a number) at position {found[1]}, in {found[0]}; the weights or the"
-                    " input hold values that are not finite or that overflow this precision."
+                    f"Row {origin} becomes NaN at position {found[1]}, in {found[0]}; the weights or the"
+                    " input hold values that are not finite or overflow this precision."
                 )
-        return InputError(f"The scores after {ids.shape[1]} tokens are NaN (not a number).")
+        return InputError(f"The scores after {ids.shape[1]} tokens are NaN.")
 
     def _search(self, ids: Tensor, row: int) -> tuple[str, int] | None:
-        """The shortest beginning that is broken: a NaN spreads from its position to all others in an attention."""
+        """Find the shortest prefix that is broken: attention spreads a NaN from its position to all others."""
         if self._first(ids, row) is None:
             return None
         whole, broken = 0, ids.shape[1]
@@ -69,7 +69,7 @@ class NaNTrace:
         return place, position if place.split(".")[0] not in (last, "the") else broken - 1
 
     def _first(self, ids: Tensor, row: int) -> tuple[str, int] | None:
-        """The first part that gives NaN, and its first position that does."""
+        """Return the first module that outputs NaN, and the first position at which it does."""
         name, mask_name = decoding_stage(self.model).names[:2]
         batch = {key: x[row : row + 1] if isinstance(x, Tensor) else x for key, x in self.batch.items()}
         mask = batch.get(mask_name)
@@ -79,7 +79,7 @@ class NaNTrace:
         with watching(self.model.watch, "*.input", "*.output") as seen:
             logits = self.model(**{**batch, name: ids}).logits
         parts = [(point.removesuffix(".output") if ".blocks." in point else point, x) for point, x in seen.log]
-        for place, x in (*parts, ("the scores of the words", logits)):
+        for place, x in (*parts, ("the logits", logits)):
             if x.dim() == 3 and bool(x.isnan().any()):
                 return place, int(x.isnan().any(dim=-1)[0].nonzero()[0])
         return None

@@ -1,12 +1,12 @@
-"""What decoding can tell besides ids: how sure it was of each token, and where in the source it looked.
+"""Optional outputs of decoding: log-probabilities of the tokens, scores, and alignment with the source.
 
     out = model.generate(ids, num_beams=4, logprobs=True, alignment=True)
-    out.sequences           # [rows, length], as without; out.lengths: of each row, without what fills it up
-    out.sequences_scores    # [rows], of beams: what they were ranked by
-    out.logprobs            # [rows, new tokens]; out.raw_logprobs: as the model says, before rules and temperature
-    out.alignment           # [rows, new tokens, source]: cross-attention of the step that wrote each token
+    out.sequences           # [rows, length], as without; out.lengths: of each row, without padding
+    out.sequences_scores    # [rows], of beams: the scores by which they were ranked
+    out.logprobs            # [rows, new tokens]; out.raw_logprobs: before logits processors and temperature
+    out.alignment           # [rows, new tokens, source]: cross-attention of the step that generated each token
 
-Nothing is worked out twice: each step keeps a few numbers a row, and the end picks those of the rows that are returned.
+Nothing is computed twice: each step keeps a few numbers per row, and the end selects those of the returned rows.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from anyformer.forward_context import Output
 from anyformer.generation.ranking import exact
 from anyformer.generation.strategies import BeamSearch, SingleSequence, Strategy
 
-if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
+if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
 OUTPUT_FLAGS = ("return_dict_in_generate", "output_scores", "output_logits", "logprobs", "alignment")
 
 FIRST = ("sequences", "sequences_scores", "scores", "logits", "beam_indices")  # in transformers' order
 
-NAMES = {"logprobs": "logprobs", "raw": "raw_logprobs"}  # what is kept, and what it is called outside
+NAMES = {"logprobs": "logprobs", "raw": "raw_logprobs"}  # name inside the observer -> name in the Output
 
-LayerHead = tuple[int, int | None]  # a decoder layer, and one of its heads or all of them
+LayerHead = tuple[int, int | None]  # a decoder layer, and one of its heads; None: the mean over heads
 
 
 @dataclass(frozen=True)
 class OutputFlags:
-    """What the caller wants to know. `scores` and `logits` are whole tables, [rows, vocabulary] a step."""
+    """Which outputs the caller asks for. `scores` and `logits` hold [rows, vocabulary] per step."""
 
     scores: bool = False
     logits: bool = False
@@ -48,56 +48,56 @@ class OutputFlags:
 
 
 def pop_output_flags(options: dict[str, Any]) -> OutputFlags | None:
-    """The options that ask for more than ids, taken out of the others."""
+    """Pop the options that ask for more than ids; None if there are none."""
     given = {name: options.pop(name, None) for name in OUTPUT_FLAGS}
     asked = [name for name in OUTPUT_FLAGS if given[name] is not None and given[name] is not False]
     if not asked:
         return None
     if given["return_dict_in_generate"] is False:
-        raise InputError(f"{asked[0]} comes in an Output; leave return_dict_in_generate out, or make it True.")
-    places = given["alignment"] if "alignment" in asked else False
-    places = tuple(tuple(place) for place in places) if isinstance(places, (list, tuple)) else places
+        raise InputError(f"{asked[0]} is returned in an Output; pass return_dict_in_generate=True or leave it out.")
+    watched = given["alignment"] if "alignment" in asked else False
+    watched = tuple(tuple(pair) for pair in watched) if isinstance(watched, (list, tuple)) else watched
     scores = bool(given["output_scores"])
-    return OutputFlags(scores, bool(given["output_logits"]), bool(given["logprobs"]) or scores, places)
+    return OutputFlags(scores, bool(given["output_logits"]), bool(given["logprobs"]) or scores, watched)
 
 
 @contextmanager
 def observing(model: Model, flags: OutputFlags | None) -> Iterator[Observer | None]:
-    """Watches the cross-attention that is wanted, from the first token on."""
+    """Watch the requested cross-attention while decoding."""
     if flags is None:
         yield None
         return
-    places = find_layers_and_heads(model, flags.alignment)
-    with watching(model.watch, *places) as seen:
-        yield Observer(flags, seen, places)
+    watched = find_layers_and_heads(model, flags.alignment)
+    with watching(model.watch, *watched) as seen:
+        yield Observer(flags, seen, watched)
 
 
 def find_layers_and_heads(model: Model, wanted: bool | int | tuple[LayerHead, ...]) -> dict[str, list[int | None]]:
-    """Points to watch, and the heads to keep at each: True is the last layer, a number another one."""
+    """Return the taps to watch and the heads to keep at each. True means the last layer, a number another layer."""
     if wanted is False:
         return {}
     points = [point for point in model.points if point.endswith(".cross.weights")]
     if not points:
-        raise InputError(f"This {model.family} model has no cross-attention, so there is no alignment to show.")
+        raise InputError(f"This {model.family} model has no cross-attention; leave out alignment.")
     pairs = wanted if isinstance(wanted, tuple) else ((-1 if wanted is True else wanted, None),)
-    places: dict[str, list[int | None]] = {}
+    watched: dict[str, list[int | None]] = {}
     for layer, head in pairs:
         if not -len(points) <= layer < len(points):
             raise InputError(f"alignment asks for layer {layer}; the decoder has layers 0 to {len(points) - 1}.")
-        places.setdefault(points[layer], []).append(head)
-    return places
+        watched.setdefault(points[layer], []).append(head)
+    return watched
 
 
 class Observer:
-    """Keeps what each step shows; `report` puts it together for the rows that came out."""
+    """Record the requested outputs of each step; `build_output` selects those of the returned rows."""
 
-    def __init__(self, flags: OutputFlags, seen: Seen, places: Mapping[str, list[int | None]]) -> None:
-        self.flags, self.seen, self.places = flags, seen, places
+    def __init__(self, flags: OutputFlags, seen: Seen, watched: Mapping[str, list[int | None]]) -> None:
+        self.flags, self.seen, self.watched = flags, seen, watched
         self.kept: dict[str, list[Tensor]] = {}
 
     def record(self, scores: Tensor, strategy: Strategy, tokens: Tensor, query: int = -1) -> None:
-        """After a step: the model's own scores [R, V], and the strategy that has chosen by them. `query`: which of the
-        tokens that the model read last they come after.
+        """Record a step: the model's scores [R, V] and the strategy that chose by them. `query` is the index of the
+        input token, among those read last, that gave the scores.
         """
         if isinstance(strategy, BeamSearch):
             source, token, order = strategy.considered
@@ -112,13 +112,13 @@ class Observer:
             self._keep(scores=strategy.processed.clone())
         if self.flags.logits:
             self._keep(logits=_spread(exact(scores), count).clone())
-        if self.places:
+        if self.watched:
             self._keep(alignment=_spread(self._cross_attention(query), count))
 
     def _record_logprobs(self, scores: Tensor, strategy: Strategy, row: Tensor, token: Tensor) -> None:
-        """How likely the tokens were: by what they were chosen by, and as the model said it."""
+        """Record the log-probability of the chosen tokens, before and after the logits processors."""
         ruled = strategy.processed is not scores
-        if isinstance(strategy, BeamSearch):  # normalized already, and then changed by the rules
+        if isinstance(strategy, BeamSearch):  # already normalized, then changed by the processors
             ruled = bool(strategy.processors or strategy.limits)
             logprobs = strategy.processed[row, token]
         else:
@@ -127,16 +127,16 @@ class Observer:
         self._keep(logprobs=logprobs, raw=raw)
 
     def _cross_attention(self, query: int) -> Tensor:
-        """The mean over what is watched, of one query: [R, source]."""
-        looks = []
-        for point, heads in self.places.items():
+        """Return the attention of one query, averaged over the watched layers and heads: [R, source]."""
+        found = []
+        for point, heads in self.watched.items():
             weights = self.seen[point][:, :, query]
             for head in heads:
                 if head is not None and not -weights.shape[1] <= head < weights.shape[1]:
-                    raise InputError(f"alignment asks for head {head} of {point}, which has {weights.shape[1]}.")
-                looks.append(weights.mean(dim=1) if head is None else weights[:, head])
+                    raise InputError(f"alignment asks for head {head} of {point}, which has {weights.shape[1]} heads.")
+                found.append(weights.mean(dim=1) if head is None else weights[:, head])
         self.seen.log.clear()
-        return looks[0] if len(looks) == 1 else torch.stack(looks).mean(dim=0)
+        return found[0] if len(found) == 1 else torch.stack(found).mean(dim=0)
 
     def _keep(self, **values: Tensor) -> None:
         for name, value in values.items():
@@ -160,23 +160,23 @@ class Observer:
             if "alignment" in self.kept:
                 out["alignment"] = torch.stack(self.kept["alignment"], dim=1)[:, :steps] * real[..., None]
         for name in ("scores", "logits"):
-            if name in self.kept:  # beams are searched on beyond what comes out, and all steps are shown
+            if name in self.kept:  # beam search may run longer than the returned rows; all steps are returned
                 out[name] = tuple(self.kept[name] if isinstance(strategy, BeamSearch) else self.kept[name][:steps])
         return Output((name, out[name]) for name in (*FIRST, *out) if name in out)
 
     def _follow(self, out: Output, strategy: BeamSearch, lengths: Tensor, steps: int) -> None:
-        """Each returned row, from its first token on: which beam it was at each step, and what that one showed.
+        """Collect the recorded values of each returned row, following its beam from step to step.
 
-        Beams of one source differ in what they say, so the tokens themselves tell which candidate is meant.
+        Beams of one prompt differ in their tokens, so the tokens identify the candidate.
         """
         ids = out.sequences[:, strategy.plan.prompt_length :]
         batch = torch.arange(len(ids), device=ids.device) // strategy.plan.num_return_sequences
-        alike = torch.ones(len(ids), strategy.beams, dtype=torch.bool, device=ids.device)  # beams that say the same
+        alike = torch.ones(len(ids), strategy.beams, dtype=torch.bool, device=ids.device)  # equal so far
         columns: dict[str, list[Tensor]] = {"beam_indices": []}
         for step in range(steps):
             source, token, order = (self.kept[name][step][batch] for name in ("source", "token", "order"))
-            meant = alike.gather(1, source) & (token == ids[:, step, None])  # [rows, candidates]
-            pick = meant.long().argmax(dim=1, keepdim=True)
+            match = alike.gather(1, source) & (token == ids[:, step, None])  # [rows, candidates]
+            pick = match.long().argmax(dim=1, keepdim=True)
             row = batch * strategy.beams + source.gather(1, pick)[:, 0]
             real = step < lengths
             columns["beam_indices"].append(torch.where(real, row, -1))
@@ -186,10 +186,10 @@ class Observer:
                     columns.setdefault(ours, []).append(torch.where(real, value, 0.0))
             if "alignment" in self.kept:
                 columns.setdefault("alignment", []).append(self.kept["alignment"][step][row] * real[:, None])
-            alike = meant.gather(1, order)
+            alike = match.gather(1, order)
         out.update({name: torch.stack(column, dim=1) for name, column in columns.items() if column})
         if "beam_indices" in out:
-            out["beam_indices"] = out.beam_indices.int()  # as transformers has them
+            out["beam_indices"] = out.beam_indices.int()  # the dtype of transformers
 
 
 def _logprobs(scores: Tensor, row: Tensor, token: Tensor) -> Tensor:
@@ -198,5 +198,5 @@ def _logprobs(scores: Tensor, row: Tensor, token: Tensor) -> Tensor:
 
 
 def _spread(x: Tensor, rows: int) -> Tensor:
-    """After the prompt all beams of a row are one."""
+    """Repeat rows per beam: after the prompt, all beams of a prompt share one row."""
     return x if len(x) == rows else x.repeat_interleave(rows // len(x), dim=0)

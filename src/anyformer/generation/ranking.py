@@ -1,4 +1,4 @@
-"""Picking tokens by their scores [R, V]: the most probable, the k most probable, or one that is drawn."""
+"""Choosing tokens by scores [R, V]: the most probable, the top k, or a sample."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from torch import Tensor
 from anyformer.core.linear import HAS_TRITON
 from anyformer.generation.logits_processors import NEG_INF
 
-MOST_RANKED = 65_536  # words, of which one program of a GPU holds a row
-TOP_BLOCK = 128  # numbers of which the largest stands for all
+MOST_RANKED = 65_536  # largest vocabulary of the GPU kernel, whose program holds one row
+TOP_BLOCK = 128  # block size of the two-stage maximum
 
 
 def exact(scores: Tensor) -> Tensor:
-    """Scores in at least single precision, in which transformers too applies its rules and returns them."""
+    """Return scores in at least single precision, in which transformers also applies its processors."""
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def gumbel(scores: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
-    """Noise for scores [R, V], from a die a row; without dice, from PyTorch's own."""
-    if dice:
-        even = torch.stack([torch.rand(scores.shape[1:], generator=die, device=scores.device) for die in dice])
+def gumbel(scores: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """Gumbel noise for scores [R, V], from one generator per row; without generators, from PyTorch's default one."""
+    if generators:
+        even = torch.stack(
+            [torch.rand(scores.shape[1:], generator=generator, device=scores.device) for generator in generators]
+        )
     else:
         even = torch.rand(scores.shape, device=scores.device)
     return -torch.log(-torch.log(even.clamp(torch.finfo(even.dtype).tiny, 1 - 1e-7)))
 
 
 def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest log-probabilities of each row of scores [R, V], and their tokens."""
+    """Return the k largest log-probabilities of each row of scores [R, V], and their tokens."""
     from anyformer.core.gpu import topk_logsumexp
 
     values, tokens, sums = topk_logsumexp(scores, k)
@@ -37,14 +39,14 @@ def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def can_rank(scores: Tensor) -> bool:
-    """Is there a kernel for `best_logs`?"""
+    """Whether a GPU kernel for `best_logs` is available."""
     return HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64
 
 
 def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row [R, V] and their places, as topk gives them.
+    """Return the k largest scores of each row [R, V] and their indices, as `topk` does.
 
-    They lie in the k blocks with the largest maxima, and finding maxima is what a CPU does fast.
+    They lie in the k blocks with the largest maxima; maxima are fast to compute on CPU.
     """
     n = scores.shape[-1] // TOP_BLOCK
     if scores.is_cuda or n < 4 * k:
@@ -58,12 +60,12 @@ def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def largest(scores: Tensor) -> Tensor:
-    """The place of the largest of each row [R, V], the first of equals, as argmax gives it."""
+    """Return the index of the largest score of each row [R, V], the first of equals, as `argmax` does."""
     n = scores.shape[-1] // TOP_BLOCK
     if scores.is_cuda or n < 4:
         return scores.argmax(dim=-1)
     blocks, rest = scores[:, : n * TOP_BLOCK].unflatten(1, (n, TOP_BLOCK)), scores[:, n * TOP_BLOCK :]
-    maxima = blocks.amax(dim=-1)  # [R, n], which a CPU finds many times faster than places
+    maxima = blocks.amax(dim=-1)  # [R, n]; on CPU amax is many times faster than argmax
     block = maxima.argmax(dim=-1, keepdim=True)
     near = blocks.gather(1, block[..., None].expand(-1, 1, TOP_BLOCK)).squeeze(1)
     found = block * TOP_BLOCK + near.argmax(dim=-1, keepdim=True)
@@ -74,6 +76,6 @@ def largest(scores: Tensor) -> Tensor:
 
 
 def pick(scores: Tensor, allowed: Tensor) -> Tensor:
-    """As `largest`; -1 in rows of which `allowed` [R, V] allows no token."""
+    """As `largest`, but -1 in rows in which `allowed` [R, V] allows no token."""
     token = largest(scores)
     return token.masked_fill(allowed.gather(1, token[:, None])[:, 0] == NEG_INF, -1)

@@ -1,8 +1,8 @@
-"""How likely given continuations are, token by token: the prompt is read once, whatever may follow it in one pass.
+"""Log-probabilities of given continuations. The prompt is read once, and all continuations in one pass.
 
 found = model.score(input_ids=question, continuations=[[12, 7], [12, 9, 3], [40]])     # one prompt, three answers
 found.tokens, found.totals      # log-probabilities [3, 3] and their sums [3]
-found.best()                    # [1]: which answer of each prompt is the most probable, as GPT-3 answers by choice
+found.best()                    # [1]: index of each prompt's most probable answer, as in GPT-3's multiple choice
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anyformer.generation.options import as_python, vocab_size
 from anyformer.generation.prompt import decoding_stage, encoder_decoder_prompt
 from anyformer.heads.base import IGNORED, check_labels
 
-if TYPE_CHECKING:  # the model imports this module, when it is asked to score
+if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
 Continuations = Tensor | Sequence[Sequence[int]] | Sequence[Sequence[Sequence[int]]]
@@ -30,34 +30,34 @@ Continuations = Tensor | Sequence[Sequence[int]] | Sequence[Sequence[Sequence[in
 
 @dataclass(frozen=True, eq=False)
 class ContinuationScores:
-    """One row a continuation, those of the first prompt first."""
+    """Log-probabilities with one row per continuation, in the order of the prompts."""
 
-    tokens: Tensor  # [N, n]: the log-probability of each token; 0 where a row has no more
+    tokens: Tensor  # [N, n]: the log-probability of each token; 0 for padding
     lengths: Tensor  # [N]
-    counts: tuple[int, ...]  # how many continuations each prompt has
+    counts: tuple[int, ...]  # number of continuations of each prompt
 
     @property
     def totals(self) -> Tensor:
-        """[N]: the log-probability of the whole continuation."""
+        """Log-probability of each continuation [N]."""
         return self.tokens.sum(dim=1)
 
     @property
     def means(self) -> Tensor:
-        """[N]: the same for each token."""
+        """Mean log-probability per token of each continuation [N]."""
         return self.totals / self.lengths
 
     def best(self, by: str = "mean", against: ContinuationScores | None = None) -> list[int]:
-        """The most probable continuation of each prompt, as Brown et al. 2020 choose it (§2.4): by the mean of its
-        tokens, by its "total", or by how much likelier it is here than after another prompt, `against` ("Answer:").
+        """Return the index of each prompt's most probable continuation (Brown et al. 2020, §2.4): by the mean of its
+        tokens, by its "total", or by the gain in total over another prompt, `against` ("Answer:").
         """
         if by not in ("mean", "total"):
-            raise InputError(f'best compares by "mean" or by "total", not by "{by}".')
+            raise InputError(f'by is "{by}"; it must be "mean" or "total".')
         values = self.means if by == "mean" else self.totals
         if against is not None:
             if against.totals.shape != self.totals.shape:
                 raise InputError(
-                    f"There are {len(self.totals)} continuations here and {len(against.totals)} to compare them "
-                    "against; score the same ones."
+                    f"There are {len(self.totals)} continuations here and {len(against.totals)} in against; "
+                    "score the same continuations."
                 )
             values = self.totals - against.totals
         return [int(part.argmax()) for part in values.split(self.counts)]
@@ -71,15 +71,15 @@ def score(
     decoder_start_token_id: int | None = None,
     **batch: Any,
 ) -> ContinuationScores:
-    """Log-probabilities of continuations after a prompt (a decoder), or of answers to a source (an encoder-decoder).
+    """Score continuations of a prompt (a decoder), or answers to a source (an encoder-decoder).
 
-    `continuations` has one row of ids for each prompt, or a list of rows for each; all rows belong to the prompt where
-    there is only one. A tensor is filled up with -100. At most `batch_size` rows go through the model at once.
+    `continuations` has one row of ids per prompt, or a list of rows per prompt; with a single prompt, all rows belong
+    to it. A tensor is padded with -100. At most `batch_size` rows go through the model at once.
     """
     decoder = decoding_stage(model)
     prompts = batch.get("input_ids")
     if prompts is None or prompts.dim() != 2 or prompts.shape[1] == 0:
-        raise InputError("score needs input_ids of shape [batch, tokens], with one token at least.")
+        raise InputError("score needs input_ids of shape [batch, tokens] with at least one token.")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be 1 or more.")
     rows, counts = by_prompt(continuations, prompts.shape[0])
@@ -99,21 +99,21 @@ def score(
 
 
 def by_prompt(continuations: Continuations, prompts: int) -> tuple[list[list[int]], tuple[int, ...]]:
-    """All rows, and how many each prompt has."""
+    """Return all rows, and the number of rows of each prompt."""
     given = as_rows(continuations)
     if all(isinstance(token, int) for row in given for token in row):
         given = [given] if prompts == 1 else [[row] for row in given]
     groups = [[[int(token) for token in row if token != IGNORED] for row in group] for group in given]
     if len(groups) != prompts:
-        raise InputError(f"There are {prompts} prompts and continuations for {len(groups)}; give each prompt its own.")
+        raise InputError(f"There are {prompts} prompts but continuations for {len(groups)}; give some for each prompt.")
     for i, group in enumerate(groups):
         if not group or not all(group):
-            raise InputError(f"Prompt {i} has an empty continuation, or none; there is nothing to score.")
+            raise InputError(f"Prompt {i} has no continuation, or an empty one; give at least one token.")
     return [row for group in groups for row in group], tuple(len(group) for group in groups)
 
 
 def as_rows(continuations: Any) -> list[Any]:
-    """Rows of ids, or a list of such rows for each prompt, as plain lists."""
+    """Return continuations as plain lists: rows of ids, or a list of rows per prompt."""
     given = as_python(continuations)
     if isinstance(given, Sequence) and not isinstance(given, str):
         rows = [as_python(row) for row in given]
@@ -121,7 +121,7 @@ def as_rows(continuations: Any) -> list[Any]:
         flat = [one for row in rows for one in (row if _holds_rows(row) else [row])]
         if all(_is_row(one) for one in flat):
             return rows
-    raise InputError(f"continuations is {given!r:.80}; each is a row of ids, as in [[5, 6], [7]].")
+    raise InputError(f"continuations is {given!r:.80}; each must be a row of ids, such as [[5, 6], [7]].")
 
 
 def _holds_rows(row: Any) -> bool:
@@ -133,7 +133,7 @@ def _is_row(row: Any) -> bool:
 
 
 def pad_rows(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of ids as [N, n] with zeros behind them, and where they are real."""
+    """Return rows of ids as [N, n], padded with zeros, and the mask of real tokens."""
     sizes = torch.tensor([len(row) for row in rows])
     real = torch.arange(int(sizes.max())) < sizes[:, None]
     ids = torch.zeros(real.shape, dtype=torch.long)
@@ -142,7 +142,7 @@ def pad_rows(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tenso
 
 
 def score_rows(model: Model, state: Cache, first: Tensor, ids: Tensor, real: Tensor) -> Tensor:
-    """Log-probabilities [R, n]; `first` [R, V] are the scores after the prompt, where the state is."""
+    """Log-probabilities [R, n]; `first` [R, V] holds the scores after the prompt, where the cache ends."""
     parts = [log_probability(first[:, None], ids[:, :1])]
     if ids.shape[1] > 1:
         name, mask_name = decoding_stage(model).names[:2]
@@ -152,7 +152,7 @@ def score_rows(model: Model, state: Cache, first: Tensor, ids: Tensor, real: Ten
 
 
 def log_probability(scores: Tensor, ids: Tensor) -> Tensor:
-    """Of ids [R, n] under scores [R, n, V]."""
+    """Log-probabilities of ids [R, n] under scores [R, n, V]."""
     flat = scores.flatten(0, 1)
     if flat.dtype in (torch.float16, torch.bfloat16):
         flat = flat.float()

@@ -1,5 +1,6 @@
-"""How to listen, and what a transcript begins with: the start token, the language, the task, and whether times are
-told (Radford et al. 2022, §2.3)."""
+"""Speech options and decoder prompts: start token, language, task and whether to predict timestamps (Radford et al.
+2022, §2.3).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from anyformer.errors import InputError, nearest
 from anyformer.generation.limits import SPEECH_SCHEMA, check_values
 from anyformer.generation.options import SPEECH_OPTIONS, as_ids
 
-if TYPE_CHECKING:  # the model imports this package, when it is asked to generate
+if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
 
 def window_frames(model: Model) -> int | None:
-    """How many frames of sound a model hears at a time; None: it does not hear."""
+    """Number of audio frames per window; None if the model has no audio input."""
     encoder: Any = next(iter(model.stages.values()))
     window: int | None = encoder.inputs.window
     return window
@@ -29,57 +30,57 @@ def window_frames(model: Model) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechOptions(Settings):
-    """How to listen, resolved from the caller's options and the folder's generation config."""
+    """Speech options, resolved from the caller's options and the folder's generation config."""
 
     decoder_start: int
     padding: int
     end: int
-    max_prompt: int  # the decoder's positions
+    max_prompt: int  # the decoder's number of positions
     no_timestamps_id: int | None = None
     return_timestamps: bool = False
     max_initial_timestamp: int | None = None
     languages: dict[str, int] = field(default_factory=dict, hash=False)
     tasks: dict[str, int] = field(default_factory=dict, hash=False)
-    language: Any = None  # one for all rows, or one a row
+    language: Any = None  # one for all rows, or one per row
     task: str | None = None
-    forced_decoder_ids: Any = None  # an older way of saying how the answer begins: ((1, id), (2, id), …)
+    forced_decoder_ids: Any = None  # older format of the decoder prompt: ((1, id), (2, id), …)
     temperatures: Any = (None,)
     compression_ratio_threshold: float | None = None
     logprob_threshold: float | None = None
     no_speech_threshold: float | None = None
-    condition_on_prev_tokens: bool = False  # a window begins with what the last one said
-    prev_sot_id: int | None = None  # the token before that
+    condition_on_prev_tokens: bool = False  # a window begins with the previous window's text
+    prev_sot_id: int | None = None  # the token before the previous text
     prompt: Any = None
     prompt_always: bool = False
 
     def check(self) -> None:
         if self.return_timestamps and self.no_timestamps_id is None:
-            raise InputError("The generation config does not say no_timestamps_token_id, so no times can be told.")
+            raise InputError("The generation config has no no_timestamps_token_id; leave out return_timestamps.")
         if self.return_timestamps and self.end == NO_ID:
-            raise InputError("Times need the token that ends a text, which the folder does not say; give eos_token_id.")
+            raise InputError("return_timestamps needs eos_token_id, which the generation config lacks; pass it.")
         if self.no_speech_threshold is not None and self.logprob_threshold is None:
-            raise InputError("no_speech_threshold needs logprob_threshold beside it.")
+            raise InputError("no_speech_threshold needs logprob_threshold; pass both.")
         if self.no_speech_threshold is not None and self.no_timestamps_id is None:
-            raise InputError("The generation config does not say which token means silence.")
+            raise InputError("no_speech_threshold needs no_timestamps_token_id, which the generation config lacks.")
         if self.prompt_always and not self.condition_on_prev_tokens:
             raise InputError('prompt_condition_type "all-segments" needs condition_on_prev_tokens=True.')
 
     @property
     def timestamp_begin(self) -> int:
-        """The token of 0.00 seconds; where there is none, an id that no word has."""
+        """Token id of 0.00 seconds; without timestamps, an id outside the vocabulary."""
         return 2**31 if self.no_timestamps_id is None else self.no_timestamps_id + 1
 
 
 def read_speech_options(model: Model, options: dict[str, Any], long: bool) -> SpeechOptions:
-    """Take the options of listening out of the others."""
+    """Pop the speech options and merge them with the generation config."""
     file = model.origin.generation
     given = {name: options.pop(name, None) for name in SPEECH_OPTIONS}
     if long and given["return_timestamps"] is False:
-        raise InputError("Sound longer than one window needs return_timestamps=True: the times say where to go on.")
+        raise InputError("Audio longer than one window needs return_timestamps=True to find the next window.")
     given = {name: file.get(name) if value is None else value for name, value in given.items()}
     check_values(given, schema=SPEECH_SCHEMA)
     if given["is_multilingual"] is False and (given["task"] is not None or given["language"] is not None):
-        raise InputError("This model knows English alone; leave out language and task.")
+        raise InputError("This model is English-only (is_multilingual is False); leave out language and task.")
     settings, temperature = model.config.to_json(), given["temperature"]
     ids = {name: _id(options, file, theirs, settings[name]) for name, theirs in _IDS.items()}
     suppressed = as_ids(options.get("suppress_tokens") or file.get("suppress_tokens"))
@@ -108,7 +109,7 @@ def read_speech_options(model: Model, options: dict[str, Any], long: bool) -> Sp
     )
 
 
-NO_ID = -1  # of a model that does not say how its texts end
+NO_ID = -1  # if the model has no end token
 _IDS = {"decoder_start": "decoder_start_token_id", "padding": "pad_token_id", "end": "eos_token_id"}
 
 
@@ -123,45 +124,45 @@ def cut_window(features: Tensor, start: int, end: int, window: int) -> Tensor:
 
 
 def decoder_prompts(model: Model, features: Tensor, options: SpeechOptions) -> Tensor:
-    """[B, n]: the start token, the language, the task, and whether times are told."""
+    """Decoder prompts [B, n]: start token, language, task and whether to predict timestamps."""
     batch = len(features)
     begin: list[int | None] = [options.decoder_start]
     if options.task is None and options.language is None:
         begin += [token for _, token in sorted((place, token) for place, token in options.forced_decoder_ids or ())]
-    unsaid = len(begin) < 2 or begin[1] is None
+    undefined = len(begin) < 2 or begin[1] is None
     languages = options.language if isinstance(options.language, (list, tuple)) else [options.language] * batch
     if len(languages) != batch:
-        raise InputError(f"language has {len(languages)} entries for {batch} rows; give one, or one a row.")
-    spoken: list[int | None] = [None] * batch
+        raise InputError(f"language has {len(languages)} entries for {batch} rows; give one, or one per row.")
+    language_ids: list[int | None] = [None] * batch
     if options.language is not None:
-        spoken = [language_id(language, options.languages) for language in languages]
-    elif options.languages and unsaid:
-        spoken = list(detect_language(model, features, options))
-    return torch.tensor([_prompt_ids(begin, one, options) for one in spoken], device=features.device)
+        language_ids = [language_id(language, options.languages) for language in languages]
+    elif options.languages and undefined:
+        language_ids = list(detect_language(model, features, options))
+    return torch.tensor([_prompt_ids(begin, one, options) for one in language_ids], device=features.device)
 
 
 def _prompt_ids(begin: Sequence[int | None], language: int | None, options: SpeechOptions) -> list[int]:
-    said = list(begin)
+    ids = list(begin)
     if language is not None:
-        said[1:2] = [language]
+        ids[1:2] = [language]
     tasks = set(options.tasks.values())
     if options.task is not None:
         if options.task not in options.tasks:
             known = ", ".join(options.tasks) or "none"
             raise InputError(
-                f'There is no task "{options.task}".{nearest(options.task, options.tasks)} The model knows: {known}.'
+                f'The model has no task "{options.task}".{nearest(options.task, options.tasks)} Tasks: {known}.'
             )
-        said = [token for token in said if token not in tasks] + [options.tasks[options.task]]
-    elif options.language is not None and tasks and not tasks & set(said):
-        said.append(options.tasks["transcribe"])
+        ids = [token for token in ids if token not in tasks] + [options.tasks[options.task]]
+    elif options.language is not None and tasks and not tasks & set(ids):
+        ids.append(options.tasks["transcribe"])
     if options.no_timestamps_id is not None:
-        said = said[:-1] if said[-1] == options.no_timestamps_id else said
-        said += [] if options.return_timestamps else [options.no_timestamps_id]
-    return [token for token in said if token is not None]
+        ids = ids[:-1] if ids[-1] == options.no_timestamps_id else ids
+        ids += [] if options.return_timestamps else [options.no_timestamps_id]
+    return [token for token in ids if token is not None]
 
 
 def language_id(language: str, known: Mapping[str, int]) -> int:
-    """English, en and <|en|> are one."""
+    """Return the token id of a language, given as "English", "en" or "<|en|>"."""
     from anyformer.tokenizers.languages import CODES
 
     name = language.lower()
@@ -170,9 +171,7 @@ def language_id(language: str, known: Mapping[str, int]) -> int:
             return known[one]
     names = [code.strip("<|>") for code in known]
     hint = nearest(name, [*names, *CODES])
-    raise InputError(
-        f'The model does not know the language "{language}".{hint} It knows: {", ".join(names) or "none"}.'
-    )
+    raise InputError(f'The model has no language "{language}".{hint} Languages: {", ".join(names) or "none"}.')
 
 
 def detect_language(model: Model, features: Tensor, options: SpeechOptions) -> list[int]:

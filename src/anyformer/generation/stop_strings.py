@@ -1,8 +1,8 @@
-"""Stop strings: a row is finished once its text holds one, wherever tokens begin and end.
+"""Stop strings: a row is finished once its text contains one, regardless of token boundaries.
 
-All strings are one machine that reads bytes (Aho and Corasick 1975). A token is several bytes, so for each state and
-token the table says where reading the token leads and whether a string was completed on the way. While decoding, that
-is one look into the table a step, on the device, with no text made of anything.
+All strings form one automaton that reads bytes (Aho and Corasick 1975). A table maps each state and token to the state
+after the token's bytes and whether a string was completed. Decoding needs one lookup per step on the device, and no
+text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anyformer.errors import InputError
 
 
 class StopStrings:
-    """`step(state, token)` for rows of any shape: whether a string is complete, and the state after the token."""
+    """Stop-string automaton: `step(state, token)` returns whether a string is complete, and the new state."""
 
     def __init__(self, strings: Sequence[bytes], spelled: Sequence[bytes]) -> None:
         self.longest = max(map(len, strings))
@@ -27,7 +27,7 @@ class StopStrings:
         self.table = torch.from_numpy(read_tokens(following, complete, spelled))  # [states, vocabulary + 1]
 
     def begin(self, prompt: Tensor) -> Tensor:
-        """The state of each row [R] after its prompt [R, L]: a string may begin there, and end in the answer."""
+        """Return the state of each row [R] after its prompt [R, L]; a string may begin in the prompt and end later."""
         self.table = self.table.to(prompt.device)
         state = prompt.new_zeros(prompt.shape[0])
         for token in prompt[:, -self.longest :].unbind(1):
@@ -35,29 +35,29 @@ class StopStrings:
         return state
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        last = self.table.shape[1] - 1  # for ids that the tokenizer does not have: what was begun is broken off
+        last = self.table.shape[1] - 1  # ids outside the tokenizer reset the state
         found = self.table[state, token.clamp(max=last)].long()
         return found >= self.states, found % self.states
 
 
 def make_stops(strings: Any, tokenizer: Any) -> StopStrings | None:
-    """From generate's `stop_strings` and `tokenizer`."""
+    """Build StopStrings from the options `stop_strings` and `tokenizer`; None without strings."""
     several = [strings] if isinstance(strings, str) else [] if strings is None else strings
     if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) and one for one in several):
-        raise InputError("stop_strings are texts of one character or more.")
+        raise InputError("stop_strings must be a string or a list of strings, none of them empty.")
     if not several:
         return None
     if tokenizer is None:
-        raise InputError("stop_strings need the tokenizer too: generate(..., stop_strings=[...], tokenizer=tok).")
+        raise InputError("stop_strings needs the tokenizer: generate(..., stop_strings=[...], tokenizer=tok).")
     from anyformer.tokenizers.token_bytes import engine_of, token_bytes
 
     return StopStrings([string.encode() for string in several], token_bytes(engine_of(tokenizer)))
 
 
 def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The state after each byte [states, 256], and whether a string ends in a state [states].
+    """Return the state after each byte [states, 256], and whether a string ends in a state [states].
 
-    A state is what could still become a string: the longest end of the text that one of them begins with.
+    A state is the longest suffix of the text that is a prefix of a string.
     """
     begun = sorted(
         {string[:n] for string in strings for n in range(len(string) + 1)}, key=lambda start: (len(start), start)
@@ -75,7 +75,7 @@ def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_tokens(following: np.ndarray, complete: np.ndarray, spelled: Sequence[bytes]) -> np.ndarray:
-    """The state after each token [states, vocabulary + 1], plus the number of states where a string was completed."""
+    """Return the state after each token [states, vocabulary + 1], plus len(states) if a string was completed."""
     lengths = np.array([*map(len, spelled), 0])
     order = np.argsort(-lengths, kind="stable")
     letters = np.zeros((lengths.max(), len(lengths)), dtype=np.uint8)
@@ -85,7 +85,7 @@ def read_tokens(following: np.ndarray, complete: np.ndarray, spelled: Sequence[b
     state = np.repeat(np.arange(len(following))[:, None], len(lengths), axis=1)
     hit = np.zeros_like(state, dtype=bool)
     for n, row in enumerate(letters):
-        longer = int((lengths > n).sum())  # tokens that have a byte here come first
+        longer = int((lengths > n).sum())  # tokens with a byte at position n come first
         state[:, :longer] = following[state[:, :longer], row[:longer]]
         hit[:, :longer] |= complete[state[:, :longer]]
     table = np.empty_like(state, dtype=np.int32)

@@ -1,7 +1,7 @@
-"""Searches: given the scores of what could come next, which tokens come, and which rows they continue.
+"""Search strategies: choose the next tokens, and the rows that they continue, by the scores of the next token.
 
-A strategy holds its rows and says when it is done. `advance(scores)` gives the next token of every running row [R] and
-the old row that each continues (None: its own), so that the engine can reorder its memory.
+A strategy holds its rows and sets `done`. `advance(scores)` returns the next token of every running row [R] and the
+old row that each continues (None: its own), so that the engine can reorder its cache.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from anyformer.generation.ranking import best_logs, can_rank, exact, gumbel, lar
 
 @dataclass
 class SpeculationStats:
-    """How a draft helped, in tokens of a row; accepted is what all rows of the batch accepted."""
+    """Statistics of speculative decoding, in tokens per row; `accepted` counts tokens accepted by all rows."""
 
-    steps: int = 0  # passes of the model after the prompt's
+    steps: int = 0  # forward passes after the prompt's
     drafted: int = 0
     accepted: int = 0
 
@@ -31,15 +31,15 @@ class SpeculationStats:
         return self.accepted / max(self.drafted, 1)
 
 
-CHECK_EVERY = 8  # steps between two looks at whether all rows are finished, where looking waits for a GPU
+CHECK_EVERY = 8  # steps between two checks whether all rows are finished, if a check synchronizes the GPU
 
 
 def check_every(device: torch.device) -> int:
-    """Looking whether all rows are finished is free on the CPU, and stops the queue of a GPU."""
+    """Number of steps between two checks whether all rows are finished: free on CPU, a synchronization on GPU."""
     return 1 if device.type == "cpu" else CHECK_EVERY
 
 
-# Options that forbid tokens, and the fields of a plan that hold them.
+# Options that forbid tokens: name -> field of the plan.
 FORBIDDING = {
     "no_repeat_ngram_size": "no_repeat_ngram_size",
     "bad_words_ids": "bad_words",
@@ -51,24 +51,24 @@ FORBIDDING = {
 
 
 def warn_stuck(plan: GenerationPlan, rows: Sequence[int]) -> None:
-    """Say which rows ended because every next token was forbidden."""
+    """Warn about rows that ended because every next token was forbidden."""
     if not rows:
         return
     some = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
     names = ", ".join(option for option, field in FORBIDDING.items() if getattr(plan, field))
     warnings.warn(
-        f"Row {some} ends early: every next token is forbidden there ({names}); what was written so far is returned.",
+        f"Row {some} ends early: every next token is forbidden ({names}). The tokens so far are returned.",
         stacklevel=2,
     )
 
 
 class Strategy:
-    """What every search has: the rows so far, the rules, and an end."""
+    """Base class of searches: rows so far, logits processors and end tokens."""
 
     done = False
-    observed = False  # does somebody want to know more than what comes out?
-    processed: Tensor  # the scores [R, V] that the last tokens were chosen by, rules and all
-    speculation: SpeculationStats | None = None  # how a draft did, where one helped
+    observed = False  # whether an observer or a stream needs every step
+    processed: Tensor  # the scores [R, V] after logits processors, by which the last tokens were chosen
+    speculation: SpeculationStats | None = None  # statistics of the draft, if there was one
 
     def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
         self.plan = plan
@@ -78,7 +78,7 @@ class Strategy:
         self.every = check_every(prompt.device)
 
     def apply(self, rules: list[Processor], scores: Tensor, history: Tensor) -> Tensor:
-        if rules and self.plan.history is not None:  # padding was not said
+        if rules and self.plan.history is not None:  # padding is not part of the history
             heard = self.plan.history.repeat_interleave(len(history) // len(self.plan.history), dim=0)
             history = torch.cat([heard, history[:, heard.shape[1] :]], dim=1)
         for rule in rules:
@@ -86,23 +86,23 @@ class Strategy:
         return scores
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        raise TypeError("a strategy says how it goes on")
+        raise TypeError("a strategy must define advance")
 
     def result(self) -> Tensor:
-        raise TypeError("a strategy says what came out")
+        raise TypeError("a strategy must define result")
 
     def stuck_rows(self) -> list[int]:
-        """The numbers of the rows that ended because every next token was forbidden."""
-        raise TypeError("a strategy says which rows could not go on")
+        """Return the indices of the rows that ended because every next token was forbidden."""
+        raise TypeError("a strategy must define stuck_rows")
 
 
 class SingleSequence(Strategy):
-    """One token after another in each row: greedy, or drawn."""
+    """One sequence per row: greedy search or sampling."""
 
     def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
         self.columns = [prompt]
-        self.joined = (prompt, 1)  # the first columns side by side, and how many those are
+        self.joined = (prompt, 1)  # concatenated columns, and their number
         self.finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         self.read = self.stops.begin(prompt) if self.stops is not None else None
         self.lengths = torch.full_like(self.finished, prompt.shape[1], dtype=torch.long)
@@ -110,21 +110,21 @@ class SingleSequence(Strategy):
 
     @property
     def history(self) -> Tensor:
-        """All that was read and said, [R, length]; long texts are joined bit by bit."""
+        """All ids so far [R, length]; columns are concatenated incrementally."""
         whole, n = self.joined
         if n < len(self.columns):
             self.joined = (torch.cat([whole, *self.columns[n:]], dim=1), len(self.columns))
         return self.joined[0]
 
     def next_token(self, scores: Tensor, history: Tensor) -> Tensor:
-        """What is said after `history`, whoever asks and however often; -1 if every token is forbidden."""
+        """Return the token after `history`, -1 if all are forbidden. Repeated calls give the same token."""
         scores = exact(scores) if self.processors or self.observed else scores
         chosen = self.apply(self.processors, scores.clone(), history) if self.processors else scores
         self.show(chosen)
         return pick(chosen, chosen) if self.processors else largest(chosen)
 
     def show(self, scores: Tensor) -> None:
-        """Keep the scores that a token is chosen by. Normalizing them changes no token, so only observers need it."""
+        """Keep the scores that a token is chosen by. Only observers need them normalized."""
         again = self.observed and self.plan.renormalize_logits
         self.processed = renormalize(scores, scores) if again else scores
 
@@ -133,7 +133,7 @@ class SingleSequence(Strategy):
         return self.append(self.next_token(scores, history)), None
 
     def append(self, token: Tensor) -> Tensor:
-        """Go on with these tokens [R]; rows that are finished, or cannot go on (-1), get padding."""
+        """Append these tokens [R]; finished rows, and those that cannot continue (-1), get padding."""
         if self.processors:
             self.stuck = self.stuck | ((token < 0) & ~self.finished)
             self.finished = self.finished | self.stuck
@@ -157,15 +157,15 @@ class SingleSequence(Strategy):
 
 
 class Greedy(SingleSequence):
-    """The most probable token each time."""
+    """The most probable token at each step."""
 
     @property
     def plain(self) -> bool:
-        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        """Whether the scores alone decide, so that a CUDA graph can choose the tokens itself."""
         return not self.processors and not self.observed and self.stops is None
 
     def extend(self, tokens: Tensor) -> None:
-        """Take several tokens at once [R, n]; what follows an end is dropped."""
+        """Append several tokens at once [R, n]; those after an end token are dropped."""
         ends = torch.isin(tokens, self.end)
         late = self.finished[:, None] | (ends.cumsum(dim=1) - ends.long() > 0)
         self.columns += tokens.masked_fill(late, self.plan.pad_id).split(1, dim=1)
@@ -176,16 +176,16 @@ class Greedy(SingleSequence):
 
 
 class Sampling(SingleSequence):
-    """A token drawn by its probability: the largest of score + Gumbel noise, which is the same thing.
+    """A sampled token: the argmax of score + Gumbel noise, which has the same distribution.
 
-    The noise belongs to the place in the text, so that asking about a place again gives the same answer.
+    The noise is fixed per position, so that repeated calls for a position give the same token.
     """
 
     def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
         super().__init__(plan, prompt)
         self.limits = sampling_processors(plan)
         self.generators = [torch.Generator(prompt.device).manual_seed(seed) for seed in plan.seeds or ()]
-        self.noise: dict[int, Tensor] = {}  # by place; drawn in order
+        self.noise: dict[int, Tensor] = {}  # by position; generated in order
 
     def next_token(self, scores: Tensor, history: Tensor) -> Tensor:
         scores = self.apply([*self.processors, *self.limits], exact(scores).clone(), history)
@@ -200,18 +200,18 @@ class Sampling(SingleSequence):
         return super().append(token)
 
 
-NEG_INF = -1.0e9  # the score of a beam that is not there
+NEG_INF = -1.0e9  # the score of an absent beam
 
 
 class BeamSearch(Strategy):
-    """Beam search: the `num_beams` best beginnings go on, and the best ends are kept.
+    """Beam search: the `num_beams` best prefixes continue, and the best finished sequences are kept.
 
-    Scores of finished rows are divided by their length (without the prompt) to the power of `length_penalty`.
-    `early_stopping`: True stops when there are enough ends; False when no running beam, were it to end now, would beat
-    the worst of them; "never" when none could at any length.
+    Scores of finished sequences are divided by their length (without the prompt) to the power of `length_penalty`.
+    `early_stopping`: True stops at `num_beams` finished sequences; False, when no running beam would beat the worst of
+    them if it ended now; "never", when none could at any length.
 
-    With `num_beam_groups` the beams of a prompt search in groups, one row of everything below for each group; see
-    `_diversify`. All tensors keep their size and their place, so that a step can be recorded.
+    With `num_beam_groups` the beams of a prompt search in groups, each of which is one row of the tensors below; see
+    `_diversify`. All tensors keep their shapes and addresses, so that a step can be captured.
     """
 
     def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
@@ -220,21 +220,21 @@ class BeamSearch(Strategy):
         prompt = prompt.repeat_interleave(self.groups, dim=0)
         batch, beams = prompt.shape[0], plan.num_beams // self.groups
         self.batch, self.beams, device = batch, beams, prompt.device
-        # of the last step: the beams and tokens of the candidates [B, keep], and which of them go on [B, beams]
+        # of the last step: beams and tokens of the candidates [B, keep], and which of them continue [B, beams]
         self.considered: tuple[Tensor, Tensor, Tensor]
-        self.keep = max(2, 1 + len(plan.eos_ids)) * beams  # so many candidates that enough of them do not end
+        self.keep = max(2, 1 + len(plan.eos_ids)) * beams  # enough candidates that `beams` of them do not end
         self.limits = sampling_processors(plan) if plan.do_sample else []
-        self.length = plan.prompt_length  # tokens of every running row, counted here and where the tensors are
+        self.length = plan.prompt_length  # tokens of every running row; `at` is the same on the device
         self.at = torch.full((1,), plan.prompt_length, device=device)
         self.running = prompt.new_full((batch, beams, plan.max_length), plan.pad_id)
         self.running[..., : plan.prompt_length] = prompt[:, None]
         self.scores = torch.full((batch, beams), NEG_INF, device=device, dtype=torch.float32)
-        self.scores[:, 0] = 0.0  # all beams begin alike: only the first counts
+        self.scores[:, 0] = 0.0  # all beams begin equal: only the first counts
         self.ends = self.running.clone()
         self.end_scores = torch.full_like(self.scores, NEG_INF)
-        self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)  # 0: nothing has ended here yet
+        self.end_lengths = torch.zeros_like(self.scores, dtype=torch.long)  # 0: unused
         self.unfinished = torch.ones(batch, 1, dtype=torch.bool, device=device)
-        self.stuck = torch.zeros_like(self.scores, dtype=torch.bool)  # no ends: nothing was allowed to follow
+        self.stuck = torch.zeros_like(self.scores, dtype=torch.bool)  # ends kept because no token was allowed
         self.first_row = torch.arange(batch, device=device)[:, None] * beams
         self.first = torch.arange(self.keep, device=device) < beams
         new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt_length).clamp(min=1)
@@ -244,7 +244,7 @@ class BeamSearch(Strategy):
 
     @property
     def plain(self) -> bool:
-        """Nothing but the scores says what comes next, so that a recorded step can go on by itself."""
+        """Whether the scores alone decide, so that a CUDA graph can choose the tokens itself."""
         alone = not self.observed and self.stops is None
         return alone and not self.processors and not self.plan.do_sample and self.groups == 1
 
@@ -255,7 +255,7 @@ class BeamSearch(Strategy):
         return tokens, rows // self.plan.num_beams if first else rows
 
     def step_tensors(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of all tensors, at none of which the host looks."""
+        """Update all tensors by one step, without host synchronization."""
         best, source, token = self._candidates(scores)
         if not self.plain:
             self._give_up(best)
@@ -276,7 +276,7 @@ class BeamSearch(Strategy):
         return token.gather(1, order).flatten(), (source.gather(1, order) + self.first_row).flatten()
 
     def count(self, steps: int) -> None:
-        """So many steps were taken: is the search over? Where looking waits for a GPU, that is asked now and then."""
+        """Count steps and update `done`; on GPU this is checked every few steps, because it synchronizes."""
         before, self.length = self.length - self.plan.prompt_length, self.length + steps
         if self.length >= self.plan.max_length:
             self.done = True
@@ -285,18 +285,18 @@ class BeamSearch(Strategy):
             self.done = enough or not bool(self.unfinished.any())
 
     def load(self, other: BeamSearch) -> None:
-        """Stand where another search of the same plan and size stands."""
+        """Copy the state of another search with the same plan and size."""
         self.length, self.done = other.length, other.done
         for name in ("at", "running", "scores", "ends", "end_scores", "end_lengths", "unfinished"):
             getattr(self, name).copy_(getattr(other, name))
 
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
+        """Return the best continuations of each row's beams: their scores, beams and tokens, each [B, keep]."""
         n = scores.shape[-1]
         k = min(self.keep, n)
         if self.plain and can_rank(scores):
             return self._best(*best_logs(scores, k))
-        logs = self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # in the same memory at every step
+        logs = self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # reuses one buffer
         history = self.running[..., : self.length].flatten(0, 1)
         self.processed = logs = self.apply([*self.processors, *self.limits], logs, history)
         if not self.plan.do_sample and self.groups == 1:
@@ -304,38 +304,37 @@ class BeamSearch(Strategy):
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]
         total = self._diversify(total) if self.groups > 1 else total
         if self.plan.do_sample:
-            chances = total.log_softmax(-1).exp()
-            index = torch.multinomial(chances.nan_to_num(1.0), self.keep)  # NaN: everything is forbidden to a row
+            probs = total.log_softmax(-1).exp()
+            index = torch.multinomial(probs.nan_to_num(1.0), self.keep)  # NaN: a row has no allowed token
             best = total.gather(1, index)
         else:
             best, index = total.topk(self.keep)
         return best, index // n, index % n
 
     def _best(self, each: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Out of the best of each beam [B·beams, n], to which its score adds the same."""
+        """Combine the best of each beam [B·beams, n] with the beams' scores."""
         total = (each.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)
         best, index = total.topk(self.keep)
         return best, index // each.shape[-1], tokens.view(self.batch, -1).gather(1, index)
 
     def _diversify(self, total: Tensor) -> Tensor:
-        """Vijayakumar et al. 2018, algorithm 1, with Hamming diversity.
+        """Apply the diversity penalty (Vijayakumar et al. 2018, algorithm 1, Hamming diversity).
 
-        The groups of a prompt choose one after another, and a token loses `diversity_penalty` for each beam of an
-        earlier group that goes on with it at this step. The penalty stays in a beam's score. A group whose search is
-        over takes nothing from the others.
+        The groups of a prompt choose in turn; a token loses `diversity_penalty` for each beam of an earlier group that
+        chose it at this step. The penalty stays in a beam's score. Finished groups add no penalty.
         """
         total = total.view(self.prompts, self.groups, self.beams, -1).clone()
-        hopeful = self.unfinished.view(self.prompts, self.groups, 1)
+        active = self.unfinished.view(self.prompts, self.groups, 1)
         used = torch.zeros_like(total[:, 0, 0])  # [prompts, V]
         for group in range(self.groups):
             total[:, group] -= self.plan.diversity_penalty * used[:, None]
             running = total[:, group].index_fill(-1, self.end, NEG_INF).flatten(1)
             token = running.topk(self.beams).indices % total.shape[-1]
-            used.scatter_add_(1, token, hopeful[:, group].to(used.dtype).expand_as(token))
+            used.scatter_add_(1, token, active[:, group].to(used.dtype).expand_as(token))
         return total.flatten(0, 1).flatten(1)
 
     def _collect(self, sequences: Tensor, best: Tensor, stops: Tensor) -> None:
-        """Keep the best ends. Only candidates among the first `num_beams` may end, as a finished beam would have."""
+        """Keep the best finished sequences. Only the first `num_beams` candidates may end, as in transformers."""
         just = stops & self.first & self.unfinished
         if self.plan.early_stopping is True:
             just = just & ~(self.end_lengths > 0).all(dim=1, keepdim=True)
@@ -347,11 +346,11 @@ class BeamSearch(Strategy):
         self.end_lengths.copy_(lengths.gather(1, order))
 
     def _give_up(self, best: Tensor) -> None:
-        """Where no beam of a row can go on, what they say so far takes the places that no end has."""
-        real = self.scores > NEG_INF / 2  # a beam that is lost may be allowed something
+        """If no beam of a row can continue, fill its unused end slots with the sequences so far."""
+        real = self.scores > NEG_INF / 2  # an absent beam may have allowed tokens
         over = real.any(dim=1, keepdim=True) & (best.amax(dim=1, keepdim=True) <= NEG_INF / 2) & self.unfinished
         index = torch.arange(self.beams, device=best.device) - (self.end_lengths > 0).sum(dim=1, keepdim=True)
-        index, free = index.clamp(min=0), index >= 0  # the best beam goes to the first place after the last end
+        index, free = index.clamp(min=0), index >= 0  # the best beam goes to the first slot after the last end
         take = over & free & real.gather(1, index)
         values = self.scores.gather(1, index) / self.divisors[self.at]
         self.ends.copy_(torch.where(take[..., None], _pick(self.running, index), self.ends))
@@ -361,15 +360,15 @@ class BeamSearch(Strategy):
         self.unfinished &= ~over
 
     def _check_done(self) -> None:
-        """Can a running beam still beat what has ended?"""
+        """Update `unfinished`: whether a running beam can still beat the finished sequences."""
         never = self.plan.early_stopping == "never" and self.plan.length_penalty > 0
         hope = self.scores[:, :1] / (self.divisors[-1] if never else self.divisors[self.at])
         worst = torch.where(self.end_lengths > 0, self.end_scores.amin(dim=1, keepdim=True), NEG_INF)
         self.unfinished &= (hope > worst).any(dim=1, keepdim=True)
 
     def returned(self) -> Tensor:
-        """Which ends of a prompt come out, the best first: [prompts, num_return_sequences]."""
-        below = self.stuck + 2.0 * (self.end_lengths == 0)  # ends come first, then what could not go on, then nothing
+        """Return the indices of the returned sequences, best first: [prompts, num_return_sequences]."""
+        below = self.stuck + 2.0 * (self.end_lengths == 0)  # order: finished, stuck, unused
         scores = (self.end_scores.double() + NEG_INF * below).view(self.prompts, -1)
         return scores.sort(dim=1, descending=True, stable=True).indices[:, : self.plan.num_return_sequences]
 
@@ -387,7 +386,7 @@ class BeamSearch(Strategy):
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """x [B, n, L] at index [B, m] -> [B, m, L]"""
+    """Select x [B, n, L] at index [B, m] -> [B, m, L]."""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 

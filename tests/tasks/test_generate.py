@@ -87,7 +87,7 @@ def test_how_a_prompt_is_framed_is_said_once(talker: Path, capsys: pytest.Captur
 def test_a_model_without_a_template_says_nothing_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert af.task("generate", folder, **OPTIONS)("a dog").prompt == "a dog"
     assert not capsys.readouterr().err
-    with pytest.raises(af.Error, match="without a chat template"):
+    with pytest.raises(af.Error, match="chat_template"):
         af.task("generate", folder, **OPTIONS)("a dog", chat=True)
 
 
@@ -261,5 +261,5 @@ def test_an_answer_fits_the_model_where_nobody_says_how_long() -> None:
     answer = write("the cat", eos_token_id=None)
     assert len(answer.ids) == 33 - len(tokenizer.encode("the cat"))
     assert "".join(write.stream("the cat", eos_token_id=None)) == answer.text
-    with pytest.raises(af.InputError, match="places for 32"):
+    with pytest.raises(af.InputError, match="max_new_tokens=26"):
         write("the cat", max_new_tokens=200)

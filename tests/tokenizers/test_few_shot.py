@@ -46,13 +46,13 @@ def test_more_columns() -> None:
         ("France\tParis\nItaly\n", None, "line 2, has no tab"),
         ("France\tParis\nItaly\tRome\tLazio\n", None, "line 2, has 3 columns"),
         ("", None, "is empty"),
-        ("question\tanswer\n", None, "no example"),
-        ("France\tParis\n", "{0} {2}", "columns are: {0}, {1}"),
+        ("question\tanswer\n", None, "header"),
+        ("France\tParis\n", "{0} {2}", "{0}, {1}"),
         ("country\tcapital\nFrance\tParis\n", "{contry} {capital}", 'Did you mean "country"'),
-        ("France\tParis\n", "{0", "cannot be read"),
-        ("France\tParis\nItaly\tRome\n", "{0.__class__} {1}", "columns are"),
-        ("France\tParis\n", "{1} {0}", "once and last"),
-        ("France\tParis\n", "Q: {0}", "once and last"),
+        ("France\tParis\n", "{0", "template"),
+        ("France\tParis\nItaly\tRome\n", "{0.__class__} {1}", "{0.__class__}"),
+        ("France\tParis\n", "{1} {0}", "answer, {1}"),
+        ("France\tParis\n", "Q: {0}", "answer, {1}"),
     ],
 )
 def test_mistakes_are_one_sentence(content: str, template: str | None, says: str, tmp_path: Path) -> None:
@@ -69,5 +69,5 @@ def test_what_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(af.Error, match="line 2, is not UTF-8"):
         make_few_shot_prompt(tmp_path / "latin.tsv")
     for rows in ([], ["a", "b"], [("a", "b"), ("c",)], [("a", 1)]):
-        with pytest.raises(af.InputError, match="rows of texts"):
+        with pytest.raises(af.InputError, match="shots"):
             make_few_shot_prompt(rows)  # type: ignore[arg-type]

@@ -142,11 +142,11 @@ def test_mistakes_are_explained(tmp_path: Path, fields: dict[str, Any]) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUX" + b"\0" * 60)
     with pytest.raises(af.FolderError, match="not a GGUF file"):
         af.Tokenizer.load(tmp_path / "x.gguf")
-    with pytest.raises(af.FolderError, match='kind "wpm"; supported are gpt2, llama'):
+    with pytest.raises(af.FolderError, match=r'kind "wpm"; .* gpt2, llama'):
         af.Tokenizer.load(write(tmp_path / "w.gguf", model="wpm", tokens=["a"]))
     with pytest.raises(af.FolderError, match='kind "None"'):
         build_gguf({}, "x.gguf")
-    with pytest.raises(af.FolderError, match=r'the way "smollm3".*Did you mean "smollm".*gpt-2'):
+    with pytest.raises(af.FolderError, match=r'"smollm3".*Did you mean "smollm".*gpt-2'):
         build_gguf({**fields, "tokenizer.ggml.pre": "smollm3"}, "x.gguf")
     with pytest.raises(af.FolderError, match="1 tokens and 2 token types"):
         build_gguf(

@@ -166,7 +166,7 @@ def test_a_text_is_cut_as_the_reference_cuts_it() -> None:
     assert tok.encode(samples.TEXTS, max_length=7) == wanted
     bare = there(samples.TEXTS, truncation=True, max_length=7, add_special_tokens=False)["input_ids"]
     assert tok.encode(samples.TEXTS, max_length=7, special=False) == bare
-    with pytest.raises(af.InputError, match="no room beside the 2 special tokens"):
+    with pytest.raises(af.InputError, match=r"max_length is .* 2 special tokens"):
         tok.encode("a", max_length=2)
 
 
@@ -259,7 +259,7 @@ def test_tokens_added_later_are_found(tmp_path: Path) -> None:
     tok = af.Tokenizer.load(tmp_path)
     assert tok.encode("a<|new|>") == [64, 50257] and tok.decode([64, 50257]) == "a"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"60000": added["50257"]}}))
-    with pytest.raises(af.FolderError, match=r"the token <\|new\|> has the id 60000"):
+    with pytest.raises(af.FolderError, match=r"<\|new\|> has id 60000"):
         af.Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "added_tokens.json").write_text('{"<|new|>": 50257}')  # older folders
@@ -270,7 +270,7 @@ def test_a_model_and_a_vocabulary_that_disagree() -> None:
     tok = af.Tokenizer.load(samples.gpt2())
     tok.check(50257)
     tok.check(50304)  # a table rounded up is no mistake
-    with pytest.raises(af.ConfigError, match="go up to 50,256 and the model's table has 30,522 rows"):
+    with pytest.raises(af.ConfigError, match=r"50,256.* vocab_size is 30,522"):
         tok.check(30522)
 
 
@@ -294,12 +294,12 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
     says(r"merges\.txt cannot be read: No such file")
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b c\n")
-    says(r"merges\.txt, line 2, is not a pair")
+    says(r"merges\.txt, line 2")
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
-    says(r'merges "ab", which vocab\.json does not have')
+    says(r'"ab".* vocab\.json')
     (tmp_path / "x.tiktoken").write_text("YQ== 0\n???\n")
     says(r"x\.tiktoken, line 2", tmp_path / "x.tiktoken")
     (tmp_path / "x.model").write_bytes(b"\x00\x01nonsense")
     says("not a SentencePiece model", tmp_path / "x.model")
     (tmp_path / "x.bin").write_bytes(b"")
-    says("of no known kind", tmp_path / "x.bin")
+    says(r"x\.bin", tmp_path / "x.bin")

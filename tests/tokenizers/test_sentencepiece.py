@@ -206,7 +206,7 @@ def test_half_a_pair_is_explained(marian: Path, tmp_path: Path) -> None:
 
 def test_what_is_not_supported_is_said(folder: Path, tmp_path: Path) -> None:
     for option, says in (
-        ({"model_type": "char"}, "words or characters"),
+        ({"model_type": "char"}, "word or character"),
         (
             {"treat_whitespace_as_suffix": True},
             "treat_whitespace_as_suffix",

@@ -153,25 +153,25 @@ def test_files_and_texts_train_the_same(tmp_path: Path) -> None:
 def test_mistakes_are_explained(tmp_path: Path) -> None:
     with pytest.raises(af.ConfigError, match='Did you mean "wordpiece"'):
         make("word-piece")
-    with pytest.raises(af.ConfigError, match="259 entries or more"):
+    with pytest.raises(af.ConfigError, match="vocab_size 259"):
         af.Tokenizer.train(iter(LINES), kind="bpe", vocab_size=100)
     for kind in ("bpe", "wordpiece", "unigram", "word", "char"):
         for nothing in ([], ["", " \n"]):
             with pytest.raises(af.InputError, match="empty"):
                 af.Tokenizer.train(iter(nothing), kind=kind)  # type: ignore[arg-type]
-    with pytest.raises(af.InputError, match="the iterator gave int"):
+    with pytest.raises(af.InputError, match="gave int"):
         af.Tokenizer.train(iter([1]), kind="word")  # type: ignore[list-item]
-    with pytest.raises(af.InputError, match="half of a surrogate pair"):
+    with pytest.raises(af.InputError, match="surrogate"):
         make("bpe").encode("\ud800")
-    with pytest.raises(af.InputError, match="takes texts, and got bytes"):
+    with pytest.raises(af.InputError, match="bytes"):
         make("bpe").encode([b"a"])  # type: ignore[list-item]
-    with pytest.raises(af.InputError, match="2 texts and 1 to pair"):
+    with pytest.raises(af.InputError, match="2 texts but 1 pair"):
         make("bpe").encode(["a", "b"], ["c"])
-    with pytest.raises(af.ConfigError, match="not in both"):
+    with pytest.raises(af.ConfigError, match=r"end .* bert"):
         make("bpe", end=True, bert=True)
     with pytest.raises(af.InputError, match="cannot be read"):
         af.Tokenizer.train(tmp_path / "none.txt", kind="word")
-    with pytest.raises(af.InputError, match=r"give texts themselves as iter\(texts\)"):
+    with pytest.raises(af.InputError, match=r"iter\(texts\)"):
         af.Tokenizer.train(LINES, kind="word")
     (tmp_path / "latin.txt").write_bytes("one\ntwo\nfünf".encode("latin-1"))
     with pytest.raises(af.InputError, match=r"latin\.txt, line 3, is not UTF-8 text: byte 0xfc"):
@@ -195,7 +195,7 @@ def test_the_same_texts_give_the_same_vocabulary(kind: str) -> None:
 
 @pytest.mark.parametrize("ids", [[-1], [[3], [-1]], 5, None, "12", ["a"], [2**40], torch.tensor(5), [1.5]], ids=str)
 def test_what_are_no_ids(ids: Any) -> None:
-    with pytest.raises(af.InputError, match="decodes a row of ids"):
+    with pytest.raises(af.InputError, match="ids is"):
         make("char").decode(ids)
 
 

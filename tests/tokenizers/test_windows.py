@@ -79,11 +79,11 @@ def test_one_window_keeps_the_answer(tok: af.Tokenizer) -> None:
 
 
 def test_mistakes_are_explained(tok: af.Tokenizer) -> None:
-    with pytest.raises(af.InputError, match="more than the stride, 128"):
+    with pytest.raises(af.InputError, match="stride, 128"):
         tok.windows(QUESTION, CONTEXT, max_length=100)
-    with pytest.raises(af.InputError, match="not inside its context"):
+    with pytest.raises(af.InputError, match="characters 3 to 9"):
         tok.windows(QUESTION, "short", answers=[(3, 9)])
-    with pytest.raises(af.InputError, match="as many questions"):
+    with pytest.raises(af.InputError, match="questions, contexts"):
         tok.windows([QUESTION], ["a", "b"])
-    with pytest.raises(af.InputError, match="needs the answers"):
+    with pytest.raises(af.InputError, match="keep_answer"):
         tok.windows(QUESTION, "a", keep_answer=True)

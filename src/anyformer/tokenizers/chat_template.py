@@ -1,7 +1,7 @@
-"""Conversations as text, by the template that came with a model.
+"""Chat templates: render conversations as text with the model's own Jinja template.
 
-A template is a program by whoever made the folder. It runs in jinja2's sandbox, in a process of its own, with bounded
-time, memory and output.
+A template is code from whoever made the folder. It runs in jinja2's sandbox, in a separate process with limits on time,
+memory and output.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Message = Mapping[str, Any]
 
 SECONDS = 5
 MEMORY = 1 << 30
-OUTPUT = 4_000_000  # characters of one conversation
+OUTPUT = 4_000_000  # maximum number of characters per call
 
 
 def render(template: str, conversations: Sequence[Sequence[Message]], **variables: Any) -> list[str]:
-    """Each conversation as the text that the model was trained on."""
+    """Return each conversation as text in the model's chat format."""
     for messages in conversations:
         check(messages)
     request = {
@@ -40,15 +40,15 @@ def render(template: str, conversations: Sequence[Sequence[Message]], **variable
     try:
         body = json.dumps(request).encode()
     except (TypeError, ValueError) as error:
-        raise InputError(f"The messages are not plain data: {error}.") from None
+        raise InputError(f"The messages must hold JSON values only: {error}.") from None
     return _read(_run(body, _seconds(len(conversations))))
 
 
 def check(messages: Sequence[Message]) -> None:
     if isinstance(messages, (str, Mapping)) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
-        raise InputError('A conversation is a list of messages such as {"role": "user", "content": "Hello"}.')
+        raise InputError('A conversation must be a list of messages such as {"role": "user", "content": "Hello"}.')
     if not messages:
-        raise InputError("The conversation has no messages.")
+        raise InputError("The conversation is empty; give at least one message.")
 
 
 def _seconds(conversations: int) -> int:
@@ -58,7 +58,7 @@ def _seconds(conversations: int) -> int:
 def _run(body: bytes, seconds: int) -> subprocess.CompletedProcess[bytes]:
     script = Path(__file__).with_name("render_template.py")
     try:
-        # -I: nothing of the caller's folder or environment; 2 seconds more for the interpreter to start.
+        # -I ignores the user's environment and folder; 2 more seconds for the interpreter to start
         return subprocess.run(
             [sys.executable, "-I", str(script)], input=body, capture_output=True, timeout=seconds + 2, check=False
         )
@@ -67,7 +67,7 @@ def _run(body: bytes, seconds: int) -> subprocess.CompletedProcess[bytes]:
 
 
 def _read(run: subprocess.CompletedProcess[bytes]) -> list[str]:
-    if run.returncode < 0:  # ended by the system's limit
+    if run.returncode < 0:  # killed by a resource limit
         raise FolderError(_sentence("time"))
     try:
         answer = json.loads(run.stdout)
@@ -81,8 +81,8 @@ def _read(run: subprocess.CompletedProcess[bytes]) -> list[str]:
 def _sentence(problem: str, says: str = "") -> str:
     reasons = {
         "time": f"it ran for more than {SECONDS} seconds",
-        "memory": f"it wanted more than {MEMORY >> 20:,} MB of memory",
+        "memory": f"it needed more than {MEMORY >> 20:,} MB of memory",
         "output": f"it wrote more than {OUTPUT:,} characters",
-        "recursion": "it calls itself without end",
+        "recursion": "it calls itself without limit",
     }
     return f"The chat template was stopped: {reasons.get(problem) or says.rstrip('.')}."

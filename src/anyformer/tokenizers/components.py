@@ -1,4 +1,4 @@
-"""What a tokenizer is made of, whichever file it came from, and the steps that several readers share."""
+"""Parts of a tokenizer, and steps that several file readers share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 Span = tuple[int, int]
 Vocabulary = dict[str, int]
-MOST_IDS = 10**7  # the largest vocabularies in use have a million; the library writes a list of all ids up to the last
+MOST_IDS = 10**7  # the largest vocabularies have about a million; the library allocates a list up to the largest id
 
-# The expressions that cut text into words before bytes are merged: published with GPT-4, Llama 3 and Qwen 2.
+# Regular expressions that split text before byte merges, as published with GPT-4, Llama 3 and Qwen 2.
 GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -26,29 +26,29 @@ QWEN2 = GPT4.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 class PreTokenizer(Protocol):
-    """What happens to a text before the engine sees it, where the engine cannot do it by itself."""
+    """A step before the engine, for what the engine cannot do itself."""
 
-    pieces: bool  # the engine gets texts that are cut already
+    pieces: bool  # whether it returns a list of pieces
 
     def __call__(self, text: str) -> str | list[str]: ...
 
     def spans(self, text: str, encoding: Any) -> list[Span]:
-        """Offsets of an encoding's tokens in the text as the caller wrote it."""
+        """Return the offsets of an encoding's tokens in the original text."""
         ...
 
 
 @dataclass
 class TokenizerParts:
     engine: tokenizers.Tokenizer
-    names: dict[str, str] = field(default_factory=dict)  # {"eos_token": "</s>", …} where the files say so
+    names: dict[str, str] = field(default_factory=dict)  # {"eos_token": "</s>", …} from the files
     chat_template: str | None = None
     pre_tokenizer: PreTokenizer | None = None
-    takes_type_ids: bool = True  # whether the model that it belongs to tells the second text of a pair by them
-    padding_side: str = "right"  # of the padding
-    files: dict[str, bytes] = field(default_factory=dict)  # what it is saved as, if not as tokenizer.json
-    config: dict[str, Any] = field(default_factory=dict)  # what tokenizer_config.json must say besides
-    wrapped: dict[str, Any] | None = None  # the normalizer that stands in tokenizer.json for `front`
-    target: TokenizerParts | None = None  # the other language's, where a translator has two
+    takes_type_ids: bool = True  # whether the model uses token_type_ids for text pairs
+    padding_side: str = "right"  # side of the padding
+    files: dict[str, bytes] = field(default_factory=dict)  # files to save, if not tokenizer.json
+    config: dict[str, Any] = field(default_factory=dict)  # extra fields of tokenizer_config.json
+    wrapped: dict[str, Any] | None = None  # normalizer in tokenizer.json that stands in for `pre_tokenizer`
+    target: TokenizerParts | None = None  # the target language's tokenizer, if a translation model has two
 
 
 def byte_bpe(
@@ -60,10 +60,10 @@ def byte_bpe(
     digits: bool = False,
     whole_words: bool = False,
 ) -> tokenizers.Tokenizer:
-    """GPT-2's kind: bytes written as visible characters, merged by rank inside the words that `pattern` cuts.
+    """Return a byte-level BPE engine as in GPT-2: bytes as visible characters, merged within words split by `pattern`.
 
-    `digits` cuts numbers into digits first; `whole_words` takes a word that is in the vocabulary as it is, even where
-    no chain of merges leads to it (tiktoken does).
+    `digits` splits numbers into digits first; `whole_words` keeps a word of the vocabulary even if no merges lead to it
+    (as tiktoken does).
     """
     engine = tokenizers.Tokenizer(models.BPE(vocabulary, list(merges), ignore_merges=whole_words))
     cut: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if digits else []
@@ -77,7 +77,7 @@ def byte_bpe(
 
 
 def add_special(engine: tokenizers.Tokenizer, tokens: Iterable[str], *, special: bool = True) -> None:
-    """Tokens that are never cut, found in a text before anything else is done to it."""
+    """Add tokens that are never split and are matched before normalization."""
     added = [AddedToken(token, special=special, normalized=False) for token in tokens]
     if special:
         engine.add_special_tokens(added)
@@ -86,7 +86,7 @@ def add_special(engine: tokenizers.Tokenizer, tokens: Iterable[str], *, special:
 
 
 def add_frame(engine: tokenizers.Tokenizer, start: str | None = None, end: str | None = None) -> None:
-    """Every encoded text begins with `start` and ends in `end`, each of a pair by itself."""
+    """Begin every encoded text with `start` and end it with `end`, both texts of a pair."""
     tokens = [token for token in (start, end) if token is not None]
     if not tokens:
         return
@@ -101,7 +101,7 @@ def add_frame(engine: tokenizers.Tokenizer, start: str | None = None, end: str |
 
 
 def add_bert_frame(engine: tokenizers.Tokenizer, start: str = "[CLS]", end: str = "[SEP]") -> None:
-    """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with type 1 from the pair on."""
+    """Encode as [CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with type id 1 for the pair."""
     engine.post_processor = processors.TemplateProcessing(
         single=f"{start} $A {end}",
         pair=f"{start} $A {end} $B:1 {end}:1",
@@ -110,7 +110,7 @@ def add_bert_frame(engine: tokenizers.Tokenizer, start: str = "[CLS]", end: str 
 
 
 def check_vocabulary(vocabulary: dict[str, Any], file: Path) -> Vocabulary:
-    """Tokens with their ids, as a file has them."""
+    """Return a vocabulary {token: id} after checking its ids."""
     wrong = next((token for token, i in vocabulary.items() if type(i) is not int or not 0 <= i < MOST_IDS), None)
     if wrong is not None:
         raise FolderError(f'{file}: "{wrong}" is {shown(vocabulary[wrong])}; it must be an id, 0 to {MOST_IDS - 1:,}.')
@@ -118,14 +118,14 @@ def check_vocabulary(vocabulary: dict[str, Any], file: Path) -> Vocabulary:
 
 
 def lower_words(lower: bool, accents: bool | None, chinese: bool) -> Any:
-    """BERT's cleaning: `accents` None drops them where text is lowered; each Chinese character is a word."""
+    """BERT's normalizer; `accents` None strips them if `lower`, `chinese` puts spaces around Chinese characters."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese, strip_accents=accents, lowercase=lower
     )
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a UTF-8 file without their ends; only a newline ends one, since pieces may hold stranger spaces."""
+    """Return the lines of a UTF-8 file. Only a newline ends a line, since tokens may contain other separators."""
     lines = []
     for number, raw in enumerate(read_bytes(file).split(b"\n"), 1):
         try:

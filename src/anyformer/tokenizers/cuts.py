@@ -1,4 +1,4 @@
-"""Truncation is counted, so that a command can say how many rows or texts were cut, and to what length.
+"""Counting truncated rows and texts, so that a command can report them.
 
 with count_cuts() as cuts:
     task.evaluate(rows)
@@ -20,11 +20,11 @@ U = TypeVar("U")
 
 @dataclass
 class Cuts:
-    """Texts that were cut, by the length that is left of them, and the rows that they belong to if rows are prepared.
-    A text that is tokenized twice counts once."""
+    """Truncated texts by the length they were cut to, and their rows if rows are prepared. A text that is tokenized twice
+    counts once."""
 
-    found: dict[int, set[int]] = field(default_factory=dict)  # tokens -> the hashes of texts
-    rows: dict[int, set[int]] = field(default_factory=dict)  # tokens -> the numbers of rows
+    found: dict[int, set[int]] = field(default_factory=dict)  # length in tokens -> hashes of the texts
+    rows: dict[int, set[int]] = field(default_factory=dict)  # length in tokens -> numbers of the rows
 
     def __bool__(self) -> bool:
         return bool(self.found)
@@ -51,7 +51,7 @@ _COUNTED: ContextVar[Cuts | None] = ContextVar("cuts", default=None)
 
 @contextmanager
 def count_cuts() -> Iterator[Cuts]:
-    """Count what is cut in the block."""
+    """Count the texts that are truncated inside the block."""
     token = _COUNTED.set(cuts := Cuts())
     try:
         yield cuts
@@ -60,8 +60,7 @@ def count_cuts() -> Iterator[Cuts]:
 
 
 def count_rows(function: Callable[[list[T]], U], rows: list[T], numbers: Iterable[int]) -> U:
-    """Call the function on some rows, which have these numbers. If a text is cut, it is called again row by row, to
-    count the rows of which one is cut."""
+    """Call the function on rows with these numbers. If a text is truncated, call it again row by row to count the rows."""
     if (cuts := _COUNTED.get()) is None:
         return function(rows)
     with count_cuts() as new:
@@ -79,18 +78,18 @@ def count_rows(function: Callable[[list[T]], U], rows: list[T], numbers: Iterabl
 
 
 def are_counted() -> bool:
-    """Whether somebody counts what is cut, and will say so."""
+    """Whether truncated texts are being counted."""
     return _COUNTED.get() is not None
 
 
 def note_cut(text: str, tokens: int) -> None:
-    """Somebody may want to know that a text was cut to so many tokens."""
+    """Record that a text was truncated to this many tokens."""
     if (cuts := _COUNTED.get()) is not None:
         cuts.found.setdefault(tokens, set()).add(hash(text))
 
 
 def shorten(ids: list[int], tokens: int, text: str) -> list[int]:
-    """The first tokens of a text, and a note if there are more."""
+    """Truncate ids to `tokens`, and record it if any were dropped."""
     if len(ids) > tokens:
         note_cut(text, tokens)
     return ids[:tokens]

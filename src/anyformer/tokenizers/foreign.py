@@ -1,4 +1,4 @@
-"""Whether a text is in another language than it should be, by its letters and most frequent words: none where in doubt.
+"""Detecting text in an unexpected language by its letters and frequent words; None if in doubt.
 
 other_than("en", "Wo ist der Bahnhof?") -> "German"
 other_than("en", "Tom reads Der Spiegel.") -> None
@@ -19,7 +19,7 @@ NAMES = {
     "nl": "Dutch",
     "pt": "Portuguese",
 }
-# Words that a sentence of the language hardly does without; one that stands in two lists speaks for both.
+# The most frequent words of each language; a word in two lists counts for both.
 FREQUENT = {
     "en": "i you he she it we they me him her us them my your his its our their the a an this that these those is are"
     " was were be been am do does did done have has had will would can could should must may might don't doesn't"
@@ -75,17 +75,17 @@ SCRIPTS = {
     "THAI": "Thai",
 }
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-MORE = 1.5  # votes by which another language must be ahead
-ENOUGH = 1.0  # or so many against none, where at least half of the words are no names
+MORE = 1.5  # required lead of another language, in votes
+ENOUGH = 1.0  # smaller lead that suffices if `language` has no votes and at least half of the words are no names
 
 
 def other_than(language: str, text: str) -> str | None:
-    """The name of the language that a text is in, where that is plainly another one."""
+    """Return the name of the language of a text if it is clearly another one, else None."""
     words = WORD.findall(text.replace("’", "'"))
     script = _script(words)
     if script is not None or language not in NAMES or len(words) < 3:
         return script
-    # Words inside of the text that begin with a capital are names.
+    # Capitalized words inside the text are taken as names.
     plain = [word.lower() for n, word in enumerate(words) if n == 0 or not word[0].isupper() or word.isupper()]
     votes = {one: _votes(plain, one) for one in NAMES}
     own = votes.pop(language)
@@ -96,13 +96,13 @@ def other_than(language: str, text: str) -> str | None:
 
 
 def _votes(words: list[str], language: str) -> float:
-    """One for each frequent word, a half for another with a letter of the language."""
+    """Count one vote per frequent word, and half a vote per word with a letter of the language."""
     known, letters = KNOWN[language], set(LETTERS.get(language, ""))
     return sum(1.0 if word in known else 0.5 if letters & set(word) else 0.0 for word in words)
 
 
 def _script(words: list[str]) -> str | None:
-    """What most letters are, if they are not Latin."""
+    """Return the script of most letters, or None if it is Latin."""
     found = Counter(unicodedata.name(letter, "?").split()[0] for word in words for letter in word)
     if not found:
         return None

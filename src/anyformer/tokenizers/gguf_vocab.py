@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file: llama.cpp's fields tokenizer.ggml.*."""
+"""The tokenizer in a GGUF file: llama.cpp's fields tokenizer.ggml.*."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenizers import normalizers
 
 Fields = Mapping[str, Any]
 
-# How text is cut into words before bytes are merged, by the name that llama.cpp gives it in tokenizer.ggml.pre.
+# How text is split into words before byte merges, by llama.cpp's name in tokenizer.ggml.pre.
 CUTS: dict[str, dict[str, Any]] = {
     "gpt-2": {},
     "olmo": {},
@@ -46,7 +46,7 @@ def read_gguf(file: Path) -> TokenizerParts:
 
 
 def read_fields(file: Path) -> dict[str, Any]:
-    """{name: value} of the fields about the tokenizer; arrays are lists."""
+    """Return the tokenizer fields as {name: value}; arrays become lists."""
     fields = {name: value for name, value in open_gguf(file).fields.items() if name.startswith("tokenizer.")}
     found = {name: value.values if isinstance(value, GGUFArray) else value for name, value in fields.items()}
     check_fields(found, SCHEMA, str(file), error=FolderError)
@@ -54,11 +54,11 @@ def read_fields(file: Path) -> dict[str, Any]:
 
 
 def build_gguf(fields: Fields, where: str | Path) -> TokenizerParts:
-    """The tokenizer that the fields of a file describe."""
+    """Build the tokenizer that a file's fields describe."""
     builders = {"gpt2": _bytes, "llama": _pieces}
     kind = fields.get("tokenizer.ggml.model")
     if kind not in builders:
-        raise FolderError(f'{where} has a tokenizer of the kind "{kind}"; supported are {", ".join(builders)}.')
+        raise FolderError(f'{where} has a tokenizer of kind "{kind}"; supported are {", ".join(builders)}.')
     tokens = fields.get("tokenizer.ggml.tokens", [])
     kinds = fields.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     if not tokens or len(kinds) != len(tokens):
@@ -87,11 +87,11 @@ def _bytes(fields: Fields, tokens: list[str], kinds: list[int], where: str | Pat
     if cut not in CUTS:
         known = ", ".join(CUTS)
         raise FolderError(
-            f'{where} cuts text the way "{cut}", which is not supported.{nearest(cut, CUTS)} There are: {known}.'
+            f'{where} has tokenizer.ggml.pre "{cut}", which is not supported.{nearest(cut, CUTS)} Supported: {known}.'
         )
     merges = [tuple(merge.split(" ")) for merge in fields.get("tokenizer.ggml.merges", [])]
     if any(len(merge) != 2 for merge in merges):
-        raise FolderError(f"{where} has a merge that is not of two pieces.")
+        raise FolderError(f"{where} has a merge that is not a pair of tokens.")
     engine = byte_bpe({token: i for i, token in enumerate(tokens)}, merges, **CUTS[cut])
     if cut == "qwen2":
         engine.normalizer = normalizers.NFC()
@@ -104,9 +104,7 @@ def _bytes(fields: Fields, tokens: list[str], kinds: list[int], where: str | Pat
 def _pieces(fields: Fields, tokens: list[str], kinds: list[int], where: str | Path) -> TokenizerParts:
     scores = fields.get("tokenizer.ggml.scores", [])
     if len(scores) != len(tokens) or UNKNOWN not in kinds:
-        raise FolderError(
-            f"{where} has {len(scores):,} scores for {len(tokens):,} tokens, or no token for the unknown."
-        )
+        raise FolderError(f"{where} has {len(scores):,} scores for {len(tokens):,} tokens, or no unknown token.")
     prefix = bool(fields.get("tokenizer.ggml.add_space_prefix", True))
     rows = list(zip(tokens, map(float, scores), map(int, kinds), strict=True))
     return build(SentencePieceModel(rows, BPE, byte_fallback=True, add_prefix=prefix, trim=False), where)

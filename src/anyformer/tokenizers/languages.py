@@ -1,4 +1,4 @@
-"""Names of languages in English, by their codes, as speech models have tokens for them."""
+"""English names of languages by code, as in the language tokens of speech models."""
 
 from __future__ import annotations
 

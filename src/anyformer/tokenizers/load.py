@@ -1,7 +1,7 @@
-"""Tokenizers that came with a model, whatever files they are in.
+"""Loading tokenizers from a model's files.
 
-tokenizer.json; vocab.txt; vocab.json with merges.txt; source.spm, target.spm and vocab.json; *.model; *.tiktoken; and
-the tokenizer inside a .gguf file. tokenizer_config.json and special_tokens_map.json beside them are read too.
+Supported: tokenizer.json; vocab.txt; vocab.json with merges.txt; source.spm, target.spm and vocab.json; *.model;
+*.tiktoken; .gguf. tokenizer_config.json and special_tokens_map.json in the same folder are read too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from anyformer.tokenizers.tiktoken_ranks import read_ranks
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 FILE, CONFIG, SPECIALS = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
-MERGED = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}  # the second pair as first published
+MERGED = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}  # the second pair are GPT-2's original names
 TEMPLATE, ADDED = "chat_template.jinja", "added_tokens.json"
 
 ROLES = ("pad_token", "eos_token", "unk_token", "bos_token", "cls_token", "sep_token", "mask_token")
@@ -44,7 +44,7 @@ BERT = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_t
 MPNET = {"unk_token": "[UNK]", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"}
 SENTENCEPIECE_DEFAULTS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 ROBERTA = {**SENTENCEPIECE_DEFAULTS, "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
-# Models that do not take token_type_ids, though their tokenizers count them.
+# Models without token_type_ids, though their tokenizers produce them.
 NO_TYPES = {
     f"{name}Tokenizer"
     for name in "Bart DistilBert GPT2 GPTNeoX Gemma Llama MPNet Marian OpenAIGPT Qwen2 Roberta T5".split()
@@ -66,35 +66,35 @@ SCHEMA: dict[str, Any] = {
 
 
 def read(path: Path, pattern: str | None = None) -> TokenizerParts:
-    """The tokenizer in a folder or in a file."""
+    """Read the tokenizer in a folder or file."""
     path = pretrained.resolve_path(path)
     if path.is_dir():
         file = find(pretrained.base_folder(path))
     elif path.is_file():
         file = path
     else:
-        raise FolderError(f"{path} does not exist; give a folder with a tokenizer in it, or its file.")
+        raise FolderError(f"{path} does not exist; give a folder with a tokenizer, or a tokenizer file.")
     try:
         return _read(file, pattern)
     except Error:
         raise
-    except Exception as error:  # what the library says of a vocabulary that makes no sense
-        raise FolderError(f"{file} makes no tokenizer: {str(error).strip().rstrip('.')}.") from error
+    except Exception as error:  # the library's message about an invalid vocabulary
+        raise FolderError(f"{file} is not a valid tokenizer: {str(error).strip().rstrip('.')}.") from error
 
 
 def _read(file: Path, pattern: str | None) -> TokenizerParts:
     config = read_config(file.parent) if file.suffix != ".gguf" else {}
     parts = read_ranks(file, pattern) if _is_ranks(file) else _reader(file)(file, config)
     _check_frame(parts.engine, file)
-    parts.engine.no_padding()  # batches are padded here, and cutting texts short is the caller's decision
+    parts.engine.no_padding()  # padding and truncation are done here
     parts.engine.no_truncation()
-    if file.suffix in (".txt", ".model", ".spm") or file.name in MERGED:  # the others say it themselves
+    if file.suffix in (".txt", ".model", ".spm") or file.name in MERGED:  # other formats contain these tokens
         _add_later(parts.engine, config, file.parent)
     return _dress(parts, config)
 
 
 def find(folder: Path) -> Path:
-    """The file of a folder that says most."""
+    """Return the tokenizer file of a folder, the most complete format first."""
     if (folder / SOURCE).is_file() and not (folder / FILE).is_file():
         return folder / SOURCE
     for name in (FILE, "vocab.txt", *MERGED):
@@ -108,20 +108,20 @@ def find(folder: Path) -> Path:
             raise FolderError(f"{folder} has several {pattern} files; name one: {', '.join(f.name for f in found)}.")
     raise FolderError(
         f"{folder} has no tokenizer.json, nor vocab.txt, vocab.json with merges.txt, source.spm with target.spm,"
-        " *.model, *.tiktoken or *.gguf, so there is no tokenizer to load from it."
+        " *.model, *.tiktoken or *.gguf; give a folder with a tokenizer."
     )
 
 
 def read_config(folder: Path) -> Config:
-    """tokenizer_config.json, with what special_tokens_map.json says besides."""
+    """Read tokenizer_config.json and add the fields of special_tokens_map.json."""
     config: Config = {}
     for name in (SPECIALS, CONFIG):
         if (folder / name).is_file():
             found = read_object(folder / name)
-            said = {key: value for key, value in found.items() if value is not None}
-            check_fields(said, SCHEMA, str(folder / name), error=FolderError)
-            config |= said
-    if (folder / ADDED).is_file() and "added_tokens_decoder" not in config:  # as older folders have it
+            fields = {key: value for key, value in found.items() if value is not None}
+            check_fields(fields, SCHEMA, str(folder / name), error=FolderError)
+            config |= fields
+    if (folder / ADDED).is_file() and "added_tokens_decoder" not in config:  # older folders have it
         added = check_vocabulary(read_object(folder / ADDED), folder / ADDED)
         config["added_tokens_decoder"] = {i: {"content": token} for token, i in added.items()}
     if (folder / TEMPLATE).is_file():
@@ -130,16 +130,16 @@ def read_config(folder: Path) -> Config:
 
 
 def names_of(config: Config, defaults: dict[str, str] | None = None) -> dict[str, str]:
-    """What the files say the special tokens are called; older ones say it as {"content": "</s>", …}."""
-    said = {role: _content(config[role]) for role in ROLES if config.get(role)}
-    return {**(defaults or {}), **said}
+    """Return the names of the special tokens; older files write {"content": "</s>", …}."""
+    named = {role: _content(config[role]) for role in ROLES if config.get(role)}
+    return {**(defaults or {}), **named}
 
 
 def _content(token: Any) -> str:
     content = token.get("content") if isinstance(token, dict) else token
     if not isinstance(content, str):
         raise FolderError(
-            f'{CONFIG} has {shown(token)} as a token; it is a text, or an object with a text as "content".'
+            f'{CONFIG} has {shown(token)} as a token; it must be a string, or an object with a string in "content".'
         )
     return content
 
@@ -155,12 +155,12 @@ def _reader(file: Path) -> Callable[[Path, Config], TokenizerParts]:
     if file.name in MERGED:
         return _read_merges
     if file.suffix not in by_suffix:
-        raise FolderError(f"{file} is of no known kind; tokenizers are in {', '.join(by_suffix)} or .tiktoken files.")
+        raise FolderError(f"{file} has an unknown file type; supported are {', '.join(by_suffix)} and .tiktoken.")
     return by_suffix[file.suffix]
 
 
 def _is_ranks(file: Path) -> bool:
-    """Llama 3 calls its file of ranks tokenizer.model, so that the name alone does not tell."""
+    """Whether a file holds tiktoken ranks; Llama 3 names it tokenizer.model, so the content decides."""
     if file.suffix == ".tiktoken":
         return True
     return file.suffix == ".model" and re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", read_bytes(file)[:400]) is not None
@@ -181,17 +181,17 @@ def _read_json(file: Path, config: Config) -> TokenizerParts:
 
 
 def _check_frame(engine: tokenizers.Tokenizer, file: Path) -> None:
-    """An error where texts are framed with tokens that nobody has described: the library panics at the first text."""
+    """Raise an error if a template uses special tokens that are not described; the library panics on them."""
     whole = json.loads(engine.post_processor.__getstate__()) if engine.post_processor is not None else {}
     for one in whole.get("processors", [whole]):
         pieces = [piece for side in ("single", "pair") for piece in one.get(side, ())]
         used = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
         if missing := sorted(used - one.get("special_tokens", {}).keys()):
-            raise FolderError(f'{file}: "post_processor" has no {", ".join(missing)} among its "special_tokens".')
+            raise FolderError(f'{file}: "post_processor" has no {", ".join(missing)} in its "special_tokens".')
 
 
 def _read_words(file: Path, config: Config) -> TokenizerParts:
-    """vocab.txt, a piece a line: BERT's, and MPNet's, which frames a text with <s> and </s>."""
+    """Read vocab.txt, one token per line: BERT's, and MPNet's, which frames a text with <s> and </s>."""
     vocabulary = {piece: i for i, piece in enumerate(read_lines(file))}
     mpnet = "[CLS]" not in vocabulary and {"<s>", "</s>"} <= vocabulary.keys()
     names = names_of(config, MPNET if mpnet else BERT)
@@ -212,13 +212,13 @@ def _read_words(file: Path, config: Config) -> TokenizerParts:
 
 
 def _read_merges(file: Path, config: Config) -> TokenizerParts:
-    """vocab.json with merges.txt: GPT-2's, RoBERTa's, GPT-1's, Qwen 2's."""
+    """Read vocab.json and merges.txt: GPT-2's, RoBERTa's, GPT-1's and Qwen 2's."""
     beside = file.with_name(MERGED[file.name])
     vocabulary = check_vocabulary(read_object(file), file)
     merges = read_merges(beside)
     missing = next((piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary), None)
     if missing is not None:
-        raise FolderError(f'{beside} merges "{missing}", which {file.name} does not have.')
+        raise FolderError(f'{beside} merges "{missing}", which is not in {file.name}.')
     if any(piece.endswith("</w>") for piece in vocabulary):
         return _gpt1(vocabulary, merges, config)
     space = bool(config.get("add_prefix_space", False))
@@ -247,13 +247,13 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
             continue
         pair = line.split(" ")
         if len(pair) != 2:
-            raise FolderError(f"{file}, line {number}, is not a pair of pieces with a space between.")
+            raise FolderError(f"{file}, line {number}, is not two tokens separated by a space.")
         merges.append((pair[0], pair[1]))
     return merges
 
 
 def _gpt1(vocabulary: dict[str, int], merges: list[tuple[str, str]], config: Config) -> TokenizerParts:
-    """Lower-cased words, each ending in </w>."""
+    """GPT-1's tokenizer: lower-cased words, each ending in </w>."""
     names = names_of(config, {"unk_token": "<unk>"})
     model = models.BPE(vocabulary, merges, end_of_word_suffix="</w>", unk_token=names["unk_token"])
     engine = tokenizers.Tokenizer(model)
@@ -265,7 +265,7 @@ def _gpt1(vocabulary: dict[str, int], merges: list[tuple[str, str]], config: Con
 
 
 def _read_sentencepiece(file: Path, config: Config) -> TokenizerParts:
-    """*.model; the class that tokenizer_config.json names says what frames a text. Without it, nothing does."""
+    """Read a *.model file; `tokenizer_class` in tokenizer_config.json decides the special tokens around a text."""
     parts = build(read_pieces(file), file)
     engine, name = parts.engine, str(config.get("tokenizer_class", "")).removesuffix("Fast")
     known = {role: token for role, token in SENTENCEPIECE_DEFAULTS.items() if engine.token_to_id(token) is not None}
@@ -281,7 +281,7 @@ def _read_sentencepiece(file: Path, config: Config) -> TokenizerParts:
 
 
 def _roberta(engine: tokenizers.Tokenizer, start: str, end: str, *, trim: bool, space: bool) -> Any:
-    """<s> text </s>, or <s> text </s></s> pair </s>."""
+    """Encode as <s> text </s>, or <s> text </s></s> pair </s>."""
     ids: list[Any] = [engine.token_to_id(token) for token in (end, start)]
     return processors.RobertaProcessing((end, ids[0]), (start, ids[1]), trim, space)
 
@@ -289,7 +289,7 @@ def _roberta(engine: tokenizers.Tokenizer, start: str, end: str, *, trim: bool, 
 def _specials(
     engine: tokenizers.Tokenizer, names: dict[str, str], vocabulary: dict[str, int], wide_mask: bool = False
 ) -> None:
-    """The special tokens of the vocabulary; a wide mask takes in the space before it, as a word would."""
+    """Mark the special tokens of the vocabulary; with `wide_mask` the mask token includes the space before it."""
     found = sorted({name for name in names.values() if name in vocabulary}, key=vocabulary.__getitem__)
     mask = names.get("mask_token") if wide_mask else None
     engine.add_special_tokens([AddedToken(t, special=True, normalized=False, lstrip=t == mask) for t in found])
@@ -298,26 +298,29 @@ def _specials(
 def _need(file: Path, vocabulary: dict[str, int], tokens: list[str]) -> None:
     missing = [token for token in tokens if token not in vocabulary]
     if missing:
-        raise FolderError(f"{file} has no {', '.join(missing)}; say what they are called in {CONFIG} beside it.")
+        raise FolderError(f"{file} has no {', '.join(missing)}; name them in {CONFIG} in the same folder.")
 
 
 def _add_later(engine: tokenizers.Tokenizer, config: Config, folder: Path) -> None:
-    """Tokens that were added to a vocabulary after it was made, each with the id that the folder says."""
+    """Add the tokens of added_tokens_decoder, checking that each gets its id."""
     known = {token.content for token in engine.get_added_tokens_decoder().values()}
-    said = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
-    for i, token in sorted(said.items()):
+    declared = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
+    for i, token in sorted(declared.items()):
         content = _content(token)
         if content in known:
             continue
         place = engine.token_to_id(content)
         if i != (engine.get_vocab_size() if place is None else place):
-            raise FolderError(f"{folder}: the token {content} has the id {i} in {CONFIG}, where it does not fit.")
+            raise FolderError(
+                f"{folder}: the token {content} has id {i} in {CONFIG}, which is neither its id in the vocabulary nor"
+                " the next free one."
+            )
         flags = {flag: bool(token.get(flag)) for flag in ("lstrip", "rstrip", "single_word", "normalized", "special")}
         engine.add_tokens([AddedToken(content, **flags)])
 
 
 def _dress(parts: TokenizerParts, config: Config) -> TokenizerParts:
-    """What the config says for every kind: the chat template, the side of the padding, the names of the inputs."""
+    """Apply the config fields of all formats: chat template, padding side, input names."""
     parts.chat_template = parts.chat_template or _default_template(config.get("chat_template"))
     parts.padding_side = str(config.get("padding_side", parts.padding_side))
     inputs = config.get("model_input_names")
@@ -329,8 +332,8 @@ def _dress(parts: TokenizerParts, config: Config) -> TokenizerParts:
     return parts
 
 
-def _default_template(said: Any) -> str | None:
-    """A folder may have several, by name; the one called "default" is for conversations."""
-    if isinstance(said, list):
-        said = {str(entry.get("name")): entry.get("template") for entry in said}.get("default")
-    return said if isinstance(said, str) else None
+def _default_template(template: Any) -> str | None:
+    """Return the chat template; of several named ones, the one named "default"."""
+    if isinstance(template, list):
+        template = {str(entry.get("name")): entry.get("template") for entry in template}.get("default")
+    return template if isinstance(template, str) else None

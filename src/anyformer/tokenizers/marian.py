@@ -1,4 +1,4 @@
-"""Marian's pair of SentencePiece models (source.spm, target.spm) over one vocabulary (vocab.json)."""
+"""Marian's tokenizer: two SentencePiece models (source.spm, target.spm) with one vocabulary (vocab.json)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from anyformer.tokenizers.sentencepiece import SPACE, build, read_pieces
 from tokenizers import decoders, models
 
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
-LANGUAGE = re.compile(r">>[^<]*<<")  # >>fra<< in front of a text says which language to translate it to
+LANGUAGE = re.compile(r">>[^<]*<<")  # >>fra<< before a text sets the target language
 
 
 class MarianPreTokenizer:
-    """Cuts a text by SentencePiece; the engine then looks each piece up in the vocabulary of both languages."""
+    """Splits text by SentencePiece; the engine then looks up each piece in the shared vocabulary."""
 
     pieces = True
 
@@ -48,7 +48,7 @@ class MarianPreTokenizer:
 def read_marian(folder: Path, names: dict[str, str]) -> TokenizerParts:
     files = [file for file in (SOURCE, TARGET, VOCABULARY) if not (folder / file).is_file()]
     if files:
-        raise FolderError(f"{folder} has no {' and no '.join(files)}; Marian's tokenizer is made of all three.")
+        raise FolderError(f"{folder} has no {' and no '.join(files)}; Marian's tokenizer needs all three files.")
     vocabulary = check_vocabulary(read_object(folder / VOCABULARY), folder / VOCABULARY)
     names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", **names}
     missing = [name for name in names.values() if name not in vocabulary]

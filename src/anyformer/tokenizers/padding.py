@@ -1,4 +1,4 @@
-"""Rows of ids as tensors, and texts cut to a length."""
+"""Padding rows of ids to tensors, and truncating texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pad(
     side: str = "right",
     more: Mapping[str, Sequence[Sequence[int] | Ids]] | None = None,
 ) -> dict[str, Tensor]:
-    """Rows of ids as tensors {input_ids, attention_mask} of one length, and `more` rows like them, padded with 0."""
+    """Pad rows of ids to tensors {input_ids, attention_mask} of one length, and the rows in `more` with 0."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     places = np.arange(lengths.max(initial=0))
     real = places < lengths[:, None] if side == "right" else places[::-1] < lengths[:, None]
@@ -44,19 +44,19 @@ def plain(ids: Sequence[int] | Tensor) -> list[int]:
 
 
 def token_budget(engine: Any, max_length: int, pair: bool, special: bool) -> int:
-    """How many tokens of the texts themselves fit into `max_length`."""
+    """Return how many tokens of the texts themselves fit into `max_length`."""
     return beside(engine.num_special_tokens_to_add(pair) if special else 0, max_length)
 
 
 def beside(added: int, max_length: int) -> int:
-    """How many tokens fit into `max_length` beside special ones; none at all is an error."""
+    """Return how many tokens fit into `max_length` besides special ones; raise an error if none do."""
     if max_length <= added:
-        raise InputError(f"max_length is {max_length}, which leaves no room beside the {added} special tokens.")
+        raise InputError(f"max_length is {max_length}; with {added} special tokens it must be at least {added + 1}.")
     return max_length - added
 
 
 def truncate(engine: Any, first: list[Any], second: list[Any] | None, max_length: int, special: bool) -> list[Any]:
-    """Encodings without special tokens, cut to fit, then framed. Of a pair the longer text is cut first."""
+    """Truncate encodings without special tokens to fit, then add those. The longer text of a pair is cut first."""
     left = token_budget(engine, max_length, second is not None, special)
     rows = []
     for i, one in enumerate(first):
@@ -70,7 +70,7 @@ def truncate(engine: Any, first: list[Any], second: list[Any] | None, max_length
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths of a pair that fit: the longer gives way until both are equal.  share(9, 3, 8) -> (5, 3)"""
+    """Return the truncated lengths of a pair: the longer one is cut until both are equal.  (9, 3, 8) -> (5, 3)"""
     if first + second <= room:
         return first, second
     short = min(first, second, room // 2)

@@ -1,7 +1,7 @@
-"""Renders chat templates in a process of its own: reads one JSON object on standard input, writes one on the output.
+"""Renders chat templates in a separate process: reads a JSON object from standard input, writes one to standard output.
 
-Run by chat.py as a script, with nothing of anyformer imported: a template that loops, fills the memory or floods its
-output ends with this process and harms nobody.
+Run by chat_template.py as a script that imports nothing of anyformer. A template that loops, or exceeds the limits on
+memory or output, ends only this process.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 
 def limit(seconds: int, memory: int) -> None:
-    """Where the system can: so much time of the processor, so many bytes of memory, no files, no children."""
+    """Limit processor time and memory, and forbid files and child processes, if the system supports it."""
     try:
         import resource
-    except ImportError:  # Windows; the caller's clock still runs
+    except ImportError:  # Windows; the caller's timeout still applies
         return
     limits = {"RLIMIT_CPU": seconds, "RLIMIT_AS": memory, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}
     for name, most in limits.items():
@@ -33,7 +33,7 @@ def environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """{% generation %}: the model's own words, which are marked for training alone; here they are just text."""
+        """{% generation %}: marks assistant text for training; here it is plain text."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -82,7 +82,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
     sys.path[:] = request["path"]
-    import jinja2.sandbox  # noqa: F401 - before the limits, which are the template's
+    import jinja2.sandbox  # noqa: F401 - before the limits, which apply to the template
 
     limit(request["seconds"], request["memory"])
     sys.stdout.buffer.write(json.dumps(answer(request)).encode())

@@ -1,6 +1,7 @@
-"""A text cut into its lines and their sentences, by plain rules that suit English and its neighbors.
+"""Splitting text into lines and sentences, by rules for English and similar languages.
 
-cut("It rains. Mr. Hill stays.\\n\\nGood night!") -> [["It rains.", "Mr. Hill stays."], [], ["Good night!"]]
+split_lines_and_sentences("It rains. Mr. Hill stays.\\n\\nGood night!")
+    -> [["It rains.", "Mr. Hill stays."], [], ["Good night!"]]
 """
 
 from __future__ import annotations
@@ -8,23 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# What ends a sentence, marks that close, white space; and the letter or digit that comes next, marks before it or not.
+# end mark, closing marks, white space; then the next letter or digit, possibly after opening marks
 STOP = re.compile(r"(?<![.!?…])([.!?…]+)[\"'”’»)\]]*\s+(?=[^\w\s]*(\w))")
 TITLES = frozenset("mr mrs ms dr prof st jr sr gen col capt lt sgt rev hon vs approx".split())
 NUMBERED = frozenset("no nos fig p pp vol ch sec jan feb mar apr jun jul aug sep sept oct nov dec".split())
 LETTERS = re.compile(r"[A-HJ-Z]|[A-Za-z](\.[A-Za-z])+")  # J. Smith, U.S., e.g.; "I" ends sentences
 CONJUNCTIONS = frozenset("and but or so because although though while when where which who whom whose that if".split())
-SHORTEST = 3  # no part of a sentence is shorter than the longest by this, if it can be helped
+SHORTEST = 3  # maximum length difference between parts of a sentence, if possible
 
 
 def split_lines_and_sentences(text: str) -> list[list[str]]:
-    """The sentences of each line; a blank line has none."""
+    """Return the sentences of each line; a blank line has none."""
     return [split_sentences(line) for line in text.strip().splitlines()]
 
 
 def clauses(sentence: str, most: int) -> list[str]:
-    """A sentence of more than `most` words in parts of about the same length: cut after commas, else before
-    conjunctions, else anywhere. 0: never."""
+    """Split a sentence of more than `most` words into parts of about equal length: after commas, else before
+    conjunctions, else anywhere. 0 disables splitting.
+    """
     words = sentence.split()
     if not most or len(words) <= most:
         return [sentence]
@@ -37,8 +39,8 @@ def clauses(sentence: str, most: int) -> list[str]:
 
 
 def _border(words: list[str], most: int) -> int:
-    """How many of more than `most` words to cut off."""
-    size = -(-len(words) // -(-len(words) // most))  # if all parts were alike
+    """Return the number of words in the first part of more than `most` words."""
+    size = -(-len(words) // -(-len(words) // most))  # equal parts
     places = range(max(most // SHORTEST, 1), most + 1)
     commas = [n for n in places if words[n - 1].endswith((",", ";", ":", "—", "–"))]
     joints = [n for n in places if words[n].lower() in CONJUNCTIONS]
@@ -46,8 +48,9 @@ def _border(words: list[str], most: int) -> int:
 
 
 def group_sentences(text: str, limits: Iterator[int], most: int) -> list[str]:
-    """Neighboring sentences together, as many as have no more words than the next of the `limits`, or one alone; one
-    of more than `most` words is cut. Blank lines are left out."""
+    """Group neighboring sentences, each group with at most as many words as the next of the `limits`, or one sentence.
+    A sentence of more than `most` words is split. Blank lines are dropped.
+    """
     parts = [
         (" " if n or start else "\n", words[start : start + most])
         for line in split_lines_and_sentences(text)
@@ -55,18 +58,18 @@ def group_sentences(text: str, limits: Iterator[int], most: int) -> list[str]:
         for start in range(0, len(words), most)
     ]
     found: list[str] = []
-    held, many, limit = "", 0, next(limits)
+    group, many, limit = "", 0, next(limits)
     for joint, part in parts:
-        if held and many + len(part) > limit:
-            found.append(held)
-            held, many, limit = "", 0, next(limits)
-        held += (joint if held else "") + " ".join(part)
+        if group and many + len(part) > limit:
+            found.append(group)
+            group, many, limit = "", 0, next(limits)
+        group += (joint if group else "") + " ".join(part)
         many += len(part)
-    return [*found, held] if held else found
+    return [*found, group] if group else found
 
 
 def split_sentences(line: str) -> list[str]:
-    """A stop ends a sentence where a capital or a digit follows; in a line without capitals, any letter."""
+    """Split a line at end marks before a capital or digit; in a line without capitals, before any letter."""
     line = line.strip()
     small = not any(letter.isupper() for letter in line)
     found, start = [], 0
@@ -81,7 +84,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 def _is_short(word: str, follows: str) -> bool:
-    """Whether the stop belongs to an abbreviation."""
+    """Whether the full stop belongs to an abbreviation."""
     name = word.removesuffix(".")
     if name.endswith((".", "!", "?", "…")):
         return False

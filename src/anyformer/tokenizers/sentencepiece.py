@@ -1,7 +1,7 @@
 """SentencePiece models (*.model, *.spm; Kudo and Richardson 2018) as a `tokenizers` pipeline with the same ids.
 
-The file is a protocol buffer: the pieces with their scores, how they were trained, how text is normalized. It is read
-here directly: the sentencepiece package does not tell the rules of normalization unless protobuf is installed too.
+The file is a protocol buffer with the pieces, their scores, the trainer's settings and the normalizer. It is parsed
+here, because the sentencepiece package exposes the normalizer only if protobuf is installed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from anyformer.jsonfile import read_bytes
 from anyformer.tokenizers.components import Span, TokenizerParts, Vocabulary, add_special
 from tokenizers import Regex, decoders, models, normalizers
 
-SPACE = "▁"  # how pieces spell a space
+SPACE = "▁"  # the space in pieces
 UNIGRAM, BPE = 1, 2
-OWN = "anyformer_normalizer"  # in tokenizer_config.json: what tokenizer.json cannot say exactly
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of pieces
+OWN = "anyformer_normalizer"  # key in tokenizer_config.json for rules that tokenizer.json cannot express
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # piece types of the format
 
 
 @dataclass
 class SentencePieceModel:
-    """What the file says. The defaults are the format's own."""
+    """Contents of a SentencePiece file, with the format's defaults."""
 
     pieces: list[tuple[str, float, int]] = field(default_factory=list)  # (text, score, kind)
     algorithm: int = UNIGRAM
@@ -40,7 +40,7 @@ class SentencePieceModel:
     space_at_end: bool = False
     charsmap: bytes = b""
     add_prefix: bool = True  # a space before every text
-    trim: bool = True  # spaces around a text go, and all but one of several
+    trim: bool = True  # strip spaces around a text and merge repeated ones
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -80,7 +80,7 @@ def parse(data: bytes) -> SentencePieceModel:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, value) of a protocol buffer: a number, or the bytes of anything longer."""
+    """Yield (field number, value) of a protocol buffer; a value is a number or bytes."""
     at = 0
 
     def varint() -> int:
@@ -107,9 +107,9 @@ def messages(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def build(found: SentencePieceModel, where: str | Path) -> TokenizerParts:
-    """The pipeline. Ids are the places of the pieces in the file."""
+    """Build the tokenizer. A piece's id is its index in the file."""
     if found.algorithm not in (UNIGRAM, BPE):
-        raise FolderError(f"{where} cuts by words or characters; SentencePiece BPE and Unigram models are supported.")
+        raise FolderError(f"{where} is a word or character model; only BPE and Unigram models are supported.")
     if found.space_at_end:
         raise FolderError(f"{where} puts the space after a word (treat_whitespace_as_suffix), which is not supported.")
     engine = tokenizers.Tokenizer(_unigram(found) if found.algorithm == UNIGRAM else _bpe(found))
@@ -129,9 +129,9 @@ def build(found: SentencePieceModel, where: str | Path) -> TokenizerParts:
 
 
 def normalisation(charsmap: bytes, own: list[str], prefix: bool, trim: bool) -> tuple[Any, PrecompiledCharsmap | None]:
-    """The engine's normalizer, and what has to happen before it.
+    """Return the engine's normalizer and the pre-tokenizer step before it.
 
-    With symbols of the user's own the space in front must stand before the engine looks for them.
+    With user-defined symbols, the space prefix must be added before the engine looks for them.
     """
     early = prefix and bool(own)
     steps = normalizers.Sequence(_spaces(trim and not early, prefix and not early))
@@ -143,7 +143,7 @@ def normalisation(charsmap: bytes, own: list[str], prefix: bool, trim: bool) -> 
 def restore(
     state: dict[str, Any], rules: dict[str, Any]
 ) -> tuple[tokenizers.Tokenizer, Any, PrecompiledCharsmap | None]:
-    """An engine that was written to tokenizer.json, where `_wrapped` stands in for the rules, with the rules again."""
+    """Restore an engine from tokenizer.json, replacing the stand-in of `_wrapped` by the exact normalizer."""
     steps = state["normalizer"]["normalizers"]
     code = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
     normaliser, front = normalisation(base64.b64decode(code), **rules)
@@ -158,7 +158,7 @@ def _unigram(found: SentencePieceModel) -> Any:
 
 
 def _bpe(found: SentencePieceModel) -> Any:
-    """SentencePiece merges the pair that makes the best piece: every way to make one is a merge, best scores first."""
+    """Return a BPE model: every split of a piece into two pieces is a merge, ordered by the piece's score."""
     scores = {piece: score for piece, score, kind in found.pieces if kind in (NORMAL, UNUSED)}
     ids = found.vocabulary
     pairs = [
@@ -180,7 +180,7 @@ def _spaces(trim: bool, prefix: bool) -> list[Any]:
 
 
 def _wrapped(found: SentencePieceModel) -> dict[str, Any]:
-    """The normalizer for readers of tokenizer.json, who have no Charsmap: the nearest that the library has."""
+    """Return the closest normalizer that the library has, for other readers of tokenizer.json."""
     steps = _spaces(found.trim, found.add_prefix)
     wrapped: list[Any] = [_state(step) for step in steps]
     if found.charsmap:
@@ -195,10 +195,10 @@ def _state(step: Any) -> dict[str, Any]:
 
 
 class PrecompiledCharsmap:
-    """SentencePiece's own normalization: the longest known sequence of characters at each place is replaced.
+    """SentencePiece's normalizer: replaces the longest known character sequence at each position.
 
-    The library's `Precompiled` looks at one grapheme at a time and drops what follows a match inside it ("ﬁ" with a
-    tilde loses the tilde), so that ids differ from SentencePiece's on combining marks.
+    The library's `Precompiled` works on single graphemes and drops what follows a match inside one ("ﬁ" with a
+    tilde loses the tilde), so its ids differ from SentencePiece's on combining marks.
     """
 
     pieces = False
@@ -216,7 +216,7 @@ class PrecompiledCharsmap:
         return " " + text if self.prefix and text else text
 
     def _steps(self, text: str) -> Iterator[tuple[str, int]]:
-        """(the new characters, how many they stand for), from left to right; the user's own symbols stay."""
+        """Yield (normalized text, number of characters it replaces) from left to right; user-defined symbols stay."""
         done = 0
         for match in self.own.finditer(text) if self.own else ():
             yield from self._replace(text[done : match.start()])
@@ -228,7 +228,7 @@ class PrecompiledCharsmap:
         done = 0
         rules = self.rules
         for match in rules.may_match.finditer(text) if rules else ():
-            start = max(match.start() - 1, done)  # a mark belongs to the letter before it
+            start = max(match.start() - 1, done)  # a combining mark belongs to the letter before it
             yield text[done:start], start - done
             yield from rules.replace(text[start : match.end()]) if rules else ()
             done = match.end()
@@ -239,7 +239,7 @@ class PrecompiledCharsmap:
         return [(where[start][0], where[end - 1][1]) if start < end else (0, 0) for start, end in encoding.offsets]
 
     def align(self, text: str) -> list[Span]:
-        """For each character of the normalized text the characters of `text` that it stands for."""
+        """Return the span of `text` for each character of the normalized text."""
         chars: list[tuple[str, Span]] = []
         done = 0
         for new, size in self._steps(text):
@@ -257,22 +257,22 @@ def _trimmed(chars: list[tuple[str, Span]]) -> list[tuple[str, Span]]:
 
 
 class Trie:
-    """Compiled rules: a double-array trie over bytes (darts-clone) whose values point into a list of strings."""
+    """Compiled normalization rules: a double-array trie over bytes (darts-clone) with values in a list of strings."""
 
     def __init__(self, blob: bytes) -> None:
         size = struct.unpack_from("<I", blob)[0]
         self.units = np.frombuffer(blob, "<u4", count=size // 4, offset=4).tolist()
         self.strings = blob[4 + size :]
-        self.replace = lru_cache(maxsize=100_000)(self._replace)  # a corpus repeats its words
+        self.replace = lru_cache(maxsize=100_000)(self._replace)  # words repeat in a corpus
         ascii_ = [chr(code) for code in range(32, 127)]
         touched = [char for char in ascii_ if self.match(char.encode(), 0)[1]]
         plain = all(self.step(self.step(0, ord(a)), ord(b)) < 0 for a in ascii_ for b in ascii_)
-        # Most text is plain letters, which published rules leave alone unless a mark follows them.
+        # Published rules leave ASCII letters unchanged unless a combining mark follows.
         chars = r"[^\x20-\x7e]" if not touched else rf"[^\x20-\x7e]|[{re.escape(''.join(touched))}]"
         self.may_match = re.compile(rf"(?:{chars})+" if plain else r"[\s\S]+")
 
     def step(self, node: int, byte: int) -> int:
-        """The node below, -1 where there is none."""
+        """Return the child node, or -1 if there is none."""
         if node < 0:
             return -1
         unit = self.units[node]
@@ -280,7 +280,7 @@ class Trie:
         return below if below < len(self.units) and self.units[below] & 0x800000FF == byte else -1
 
     def match(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """The replacement of the longest sequence that begins at `at`, and how many bytes it has (0: none)."""
+        """Return the replacement of the longest match at `at`, and its length in bytes (0: no match)."""
         node, found, size = 0, b"", 0
         for end in range(at, len(data)):
             node = self.step(node, data[end])

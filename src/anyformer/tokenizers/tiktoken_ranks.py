@@ -1,4 +1,4 @@
-"""tiktoken's files of ranks: a line for each token, its bytes in base64 and its id, which is also its rank."""
+"""tiktoken rank files: each line holds a token's bytes in base64 and its id, which is its merge rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyformer.jsonfile import read_bytes
 from anyformer.tokenizers.components import GPT4, TokenizerParts, add_special, byte_bpe
 from tokenizers import pre_tokenizers
 
-# A file does not say how text is cut before bytes are merged, so it is known by the number of its ranks.
+# A file does not contain its split pattern, so it is recognized by its number of ranks.
 END = "<|endoftext|>"
 GPT4O = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -40,8 +40,8 @@ def read_ranks(file: Path, pattern: str | None = None) -> TokenizerParts:
     if pattern is None:
         known = ", ".join(f"{name} ({size:,})" for size, (name, _, _) in KNOWN.items())
         raise FolderError(
-            f"{file} has {len(ranks):,} ranks, and those known are {known};"
-            " say how it cuts text with load(file, pattern=…)."
+            f"{file} has {len(ranks):,} ranks; known files are {known}."
+            " Pass the split pattern: Tokenizer.load(file, pattern=…)."
         )
     visible = {token: _visible(token) for token in ranks}
     vocabulary = {visible[token]: rank for token, rank in ranks.items()}
@@ -67,16 +67,16 @@ def parse(file: Path) -> dict[bytes, int]:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
         except (ValueError, binascii.Error):
-            raise FolderError(f"{file}, line {number}, is not a token in base64 and its rank.") from None
+            raise FolderError(f"{file}, line {number}, must hold a token in base64 and its rank.") from None
     if not ranks:
-        raise FolderError(f"{file} has no ranks in it.")
+        raise FolderError(f"{file} holds no ranks.")
     return ranks
 
 
 def _halves(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The last merge that makes the token: merge its bytes by rank, but never to the whole.  b"the" -> b"t", b"he"
+    """Return the two parts of a token's last merge: merge its bytes by rank, except the last.  b"the" -> b"t", b"he"
 
-    A token that no merges lead to (there are such; tiktoken knows them as whole words only) has none.
+    Empty if no merges lead to the token (tiktoken knows some tokens only as whole words).
     """
     parts = [token[i : i + 1] for i in range(len(token))]
     limit = ranks[token]
@@ -90,7 +90,7 @@ def _halves(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
 
 
 def _alphabet() -> list[str]:
-    """The visible character that byte-level vocabularies write for each byte (GPT-2's table).  [32] -> "Ġ" """
+    """Return the visible character for each byte in byte-level vocabularies (GPT-2's table).  [32] -> "Ġ" """
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     table = {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}

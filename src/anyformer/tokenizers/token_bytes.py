@@ -1,4 +1,4 @@
-"""What each token of a vocabulary adds to a text, as bytes: half a character is a byte or two, not a question mark."""
+"""The bytes that each token of a vocabulary adds to a text; a token may be part of a character."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from anyformer.tokenizers.tokenizer import Tokenizer
 from tokenizers import pre_tokenizers
 
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
-_ANCHORS = ("x", "a", "1", ".")  # something to stand before a token, so that it is not the first
+_ANCHORS = ("x", "a", "1", ".")  # tokens to put before another, so that it is not the first
 
 
 def engine_of(tokenizer: Any) -> tokenizers.Tokenizer:
-    """The library's tokenizer inside ours or inside one of transformers'."""
+    """Return the library's tokenizer inside ours or inside one of transformers'."""
     found = tokenizer.engine if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(found, tokenizers.Tokenizer):
         kind = type(tokenizer).__name__
-        raise InputError(f"tokenizer must be a Tokenizer, such as Tokenizer.load(folder) gives; it is a {kind}.")
+        raise InputError(f"tokenizer is a {kind}; it must be a Tokenizer, for example Tokenizer.load(folder).")
     return found
 
 
 @lru_cache(maxsize=4)
 def token_bytes(engine: tokenizers.Tokenizer) -> list[bytes]:
-    """By id, what stands in the text for each token inside a sentence.  spell(bert)[id of "dog"] -> b" dog\""""
+    """Return the bytes of each token inside a sentence, by id.  token_bytes(bert)[id of "dog"] -> b" dog\""""
     names = engine.get_vocab(with_added_tokens=True)
     spelled = [b""] * (max(names.values(), default=-1) + 1)
     kinds = _kinds(engine)
@@ -39,7 +39,7 @@ def token_bytes(engine: tokenizers.Tokenizer) -> list[bytes]:
             spelled[i] = bytes([int(byte[1], 16)])
         elif table and all(char in table for char in name):
             spelled[i] = bytes(table[char] for char in name)
-        elif "BPEDecoder" in kinds:  # a space behind each word, which the last one loses
+        elif "BPEDecoder" in kinds:  # a space after each word, which the last one loses
             spelled[i] = name.replace(kinds["BPEDecoder"]["suffix"], " ").encode()
         else:
             rest.append(i)
@@ -49,7 +49,7 @@ def token_bytes(engine: tokenizers.Tokenizer) -> list[bytes]:
 
 
 def _kinds(engine: tokenizers.Tokenizer) -> dict[str, Any]:
-    """The steps of the decoder, by type."""
+    """Return the steps of the decoder by type."""
     if engine.decoder is None:
         return {}
     decoder = json.loads(engine.decoder.__getstate__())
@@ -58,7 +58,7 @@ def _kinds(engine: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def _byte_table() -> dict[str, int]:
-    """GPT-2's characters for bytes: themselves where they can be seen, and 256 onwards for the others."""
+    """Map GPT-2's characters to bytes: visible bytes stand for themselves, the others begin at character 256."""
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     seen = [byte for byte in range(256) if chr(byte) in alphabet]
     hidden = [byte for byte in range(256) if byte not in seen]
@@ -66,7 +66,7 @@ def _byte_table() -> dict[str, int]:
 
 
 def _between(engine: tokenizers.Tokenizer, ids: list[int]) -> list[str]:
-    """What each token adds after another one."""
+    """Return the text that each token adds after another one."""
     if not ids:
         return []
     known = (engine.token_to_id(name) for name in _ANCHORS)

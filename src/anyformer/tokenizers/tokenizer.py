@@ -1,4 +1,4 @@
-"""Text to ids and back, on the `tokenizers` library: train a vocabulary, or load one that came with a model.
+"""Tokenizer: text to ids and back with the `tokenizers` library; trained here or loaded from a model's files.
 
     tok = Tokenizer.train(["corpus.txt"], kind="bpe", vocab_size=8000)
     tok.decode(tok.encode("a line"))        # "a line"
@@ -6,7 +6,7 @@
     tok = Tokenizer.load("folder")          # or a file: .json, .txt, .model, .spm, .tiktoken, .gguf
     tok.chat([{"role": "user", "content": "Hello"}])
 
-Every method is safe to call from several threads: nothing of a call is kept.
+All methods are thread-safe: calls keep no state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from anyformer.tokenizers.windows import QuestionWindows, windows
 
 Side = Literal["left", "right"]
 
-# What other people's vocabularies call the same things.
+# Names of the special tokens in published vocabularies.
 SPELLINGS = {
     "pad_token": (PAD, "[PAD]", "<|pad|>"),
     "eos_token": (END, "<|endoftext|>", SEPARATOR, "<|im_end|>"),
@@ -47,10 +47,10 @@ SPELLINGS = {
 
 
 class Tokenizer:
-    """A vocabulary and the rules to cut text by it.
+    """A vocabulary with its rules for splitting text.
 
-    `pad_id`, `end_id`, `unknown_id`, `start_id`, `separator_id` and `mask_id` are None where it has none. `target` is
-    the tokenizer for what the model writes: itself, but where a translator has one for each language.
+    `pad_id`, `end_id`, `unknown_id`, `start_id`, `separator_id` and `mask_id` are None if the vocabulary has none.
+    `target` is the tokenizer for generated text: itself, unless a translation model has one per language.
     """
 
     def __init__(self, engine: tokenizers.Tokenizer | TokenizerParts, names: dict[str, str] | None = None) -> None:
@@ -64,7 +64,7 @@ class Tokenizer:
         cls = self._id("cls_token")
         self.start_id = self._id("bos_token") if cls is None else cls
         self.chat_template = parts.chat_template
-        self._warned = False  # about ids without a token
+        self._warned = False  # about unknown ids
         self.target: Tokenizer = Tokenizer(parts.target) if parts.target is not None else self
 
     def _spelling(self, role: str) -> str | None:
@@ -85,27 +85,27 @@ class Tokenizer:
         bert: bool = False,
         progress: bool | None = None,
     ) -> Tokenizer:
-        """Learn a vocabulary from text files (a path, or a list of paths) or from an iterator of texts.
+        """Train a vocabulary on text files (a path or a list of paths) or on an iterator of texts.
 
-        A list always names files, so that a path with a slip in it is an error and not a text; give texts as
-        iter(texts) or as a generator. `special` are more tokens that are never cut. With `end`, every encoded text
-        ends in </s>, as an encoder-decoder wants it; with `bert` it is framed as [CLS] text [SEP], pairs too, and
-        there is a [MASK]. `progress` shows bars, by default where someone watches.
+        A list always holds file names, so that a misspelled path is an error; pass texts as iter(texts) or a generator.
+        `special` adds tokens that are never split. With `end`, every encoded text ends in </s>, as for an
+        encoder-decoder; with `bert` it is encoded as [CLS] text [SEP], with pairs and [MASK]. `progress` shows progress
+        bars (default: in a terminal).
         """
         shown = sys.stderr.isatty() if progress is None else progress
         return cls(train.train_vocabulary(source, kind, vocab_size, special, end, bert, shown))
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, pattern: str | None = None) -> Tokenizer:
-        """The tokenizer in a model folder, or in a file: tokenizer.json, vocab.txt, vocab.json (with merges.txt),
-        *.model, source.spm (with its pair), *.tiktoken or *.gguf.
+        """Load the tokenizer of a model folder or file: tokenizer.json, vocab.txt, vocab.json (with merges.txt),
+        *.model, source.spm (with target.spm), *.tiktoken or *.gguf.
 
-        `pattern` is the expression that cuts text into words, for tiktoken files that are not the published ones.
+        `pattern` is the regular expression that splits text into words, for unpublished tiktoken files.
         """
         return cls(load.read(Path(path), pattern))
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write tokenizer.json, and the few words beside it that let transformers' AutoTokenizer load it too."""
+        """Write tokenizer.json, and the config files with which transformers' AutoTokenizer loads it."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.names, **self.parts.config}
@@ -123,9 +123,11 @@ class Tokenizer:
         (path / load.CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def state(self) -> str:
-        """All of the library's part as JSON."""
-        if (highest := max(self.engine.get_vocab().values(), default=0)) >= MOST_IDS:  # it would take all memory
-            raise ConfigError(f"The vocabulary has the id {highest:,}; ids must be below {MOST_IDS:,}.")
+        """The library's tokenizer as JSON."""
+        if (
+            highest := max(self.engine.get_vocab().values(), default=0)
+        ) >= MOST_IDS:  # the size of a list in the library
+            raise ConfigError(f"The vocabulary has id {highest:,}; ids must be below {MOST_IDS:,}.")
         written: str = self.engine.to_str()
         return written
 
@@ -139,12 +141,12 @@ class Tokenizer:
         return self.engine.get_vocab_size()
 
     def check(self, vocab_size: int) -> None:
-        """An error unless every id fits a model's table of `vocab_size` rows."""
+        """Raise an error unless every id fits an embedding table of `vocab_size` rows."""
         largest = max(self.engine.get_vocab().values(), default=-1)
         if largest >= vocab_size:
             raise ConfigError(
-                f"The tokenizer's ids go up to {largest:,} and the model's table has {vocab_size:,} rows,"
-                " so they do not belong together."
+                f"The tokenizer's largest id is {largest:,}, but the model's vocab_size is {vocab_size:,};"
+                " use the tokenizer that belongs to the model."
             )
 
     @overload
@@ -168,9 +170,9 @@ class Tokenizer:
         special: bool = True,
         max_length: int | None = None,
     ) -> list[int] | list[list[int]]:
-        """The ids of a text, or of each of several; of a text and its pair. `special` adds the tokens that frame it.
+        """Return the ids of a text, of several, or of texts with pairs. `special` adds special tokens around a text.
 
-        A special token that a text spells out counts as that token.
+        A special token written in a text is encoded as that token.
         """
         rows = [row.ids for row in self.encodings(text, pair, special=special, max_length=max_length)]
         return rows[0] if isinstance(text, str) else rows
@@ -184,11 +186,11 @@ class Tokenizer:
         max_length: int | None = None,
         fast: bool = True,
     ) -> list[Any]:
-        """The library's own Encoding of each text; their offsets are those of the caller's text after `spans`."""
+        """Return the library's Encoding of each text; `offsets` maps its tokens to characters of the original text."""
         firsts = _texts(text)
         seconds = None if pair is None else _texts(pair)
         if seconds is not None and len(firsts) != len(seconds):
-            raise InputError(f"There are {len(firsts)} texts and {len(seconds)} to pair with them.")
+            raise InputError(f"There are {len(firsts)} texts but {len(seconds)} pairs; give one pair per text.")
         rows = self._encode(firsts, seconds, special, fast)
         if max_length is None:
             self._note_truncated(firsts, rows)
@@ -204,7 +206,7 @@ class Tokenizer:
         return rows
 
     def _note_truncated(self, texts: list[str], rows: list[Any]) -> None:
-        """What the library cut by itself, if it was told to."""
+        """Record texts that the library truncated itself, if it was configured to."""
         limit = (self.engine.truncation or {}).get("max_length")
         for text, row in zip(texts, rows, strict=True) if limit is not None and are_counted() else ():
             if len(row.ids) == limit and row.overflowing:
@@ -220,13 +222,13 @@ class Tokenizer:
             cut = front is not None and front.pieces
             encode = self.engine.encode_batch_fast if fast and not cut else self.engine.encode_batch
             return encode(rows, is_pretokenized=cut, add_special_tokens=special)
-        except (UnicodeEncodeError, TypeError):  # they are texts, so what the library cannot take is in one of them
-            raise InputError("A text has half of a surrogate pair in it, which is no character.") from None
+        except (UnicodeEncodeError, TypeError):  # all are texts: one has characters that cannot be encoded
+            raise InputError("A text holds an unpaired surrogate, which is not a valid character; remove it.") from None
 
     def offsets(self, encoding: Any, text: str, pair: str | None = None) -> list[Span]:
-        """The characters of `text` (or of `pair`) that each token of an encoding stands for; (0, 0) for added ones.
+        """Return the characters of `text` (or `pair`) that each token covers; (0, 0) for added tokens.
 
-        The encoding must have been made with fast=False.
+        The encoding must be made with fast=False.
         """
         front = self.parts.pre_tokenizer
         if front is None:
@@ -242,45 +244,45 @@ class Tokenizer:
     @overload
     def decode(self, ids: Tensor, *, special: bool = False) -> Any: ...
     def decode(self, ids: Any, *, special: bool = False) -> str | list[str]:
-        """The text of a row of ids, or of each of several; special tokens are left out unless asked for."""
+        """Return the text of a row of ids, or of several rows; `special` keeps special tokens."""
         try:
             if isinstance(ids, (str, bytes)):
                 raise TypeError("text, not ids")
             rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
             if rows and not isinstance(rows[0], int) and not (isinstance(rows[0], Tensor) and rows[0].ndim == 0):
                 several = [plain(row) for row in rows]
-                self._warn_of_strangers(several)
+                self._warn_unknown_ids(several)
                 return self.engine.decode_batch(several, skip_special_tokens=not special)
             row = plain(rows)
-            self._warn_of_strangers([row])
+            self._warn_unknown_ids([row])
             return self.engine.decode(row, skip_special_tokens=not special)
         except (TypeError, ValueError, OverflowError):
             raise InputError(
-                f"A tokenizer decodes a row of ids, or several rows, of whole numbers from 0; it got {ids!r:.80}."
+                f"ids is {ids!r:.80}; it must be a row of ids, or several rows, of integers from 0."
             ) from None
 
-    def _warn_of_strangers(self, rows: Sequence[Sequence[int]]) -> None:
-        """Warn once about ids without a token, which decoding skips: models have rows of padding past the last one."""
+    def _warn_unknown_ids(self, rows: Sequence[Sequence[int]]) -> None:
+        """Warn once about ids without a token, which decoding skips; a model's vocabulary may be padded."""
         if self._warned:
             return
-        strange = {i for row in rows for i in row if i >= self._dense}
-        strange = {i for i in strange if self.engine.id_to_token(i) is None}
-        if strange:
+        unknown = {i for row in rows for i in row if i >= self._dense}
+        unknown = {i for i in unknown if self.engine.id_to_token(i) is None}
+        if unknown:
             self._warned = True
             warnings.warn(
-                f"The tokenizer has no token for the id {min(strange)}, so decoding skips it and others like it; the"
+                f"The tokenizer has no token for the id {min(unknown)}, so decoding skips it. The"
                 f" model's vocabulary is larger than the tokenizer's {len(self):,} tokens.",
                 stacklevel=3,
             )
 
     @cached_property
     def _dense(self) -> int:
-        """Ids below this one all have a token; others are looked up."""
+        """Number of leading ids that all have a token; ids above it are looked up."""
         ids = self.engine.get_vocab().values()
         return max(ids, default=-1) + 1 if len(set(ids)) == max(ids, default=-1) + 1 else 0
 
     def tokens(self, ids: Sequence[int] | Tensor) -> list[str]:
-        """Each token by itself, readable, special ones too: the labels of an image."""
+        """Return each token as readable text, including special tokens, for example as axis labels."""
         return [self.decode([i]) or self.engine.id_to_token(i) or "" for i in plain(ids)]
 
     def __call__(
@@ -293,11 +295,11 @@ class Tokenizer:
         max_length: int | None = None,
         offsets: bool = False,
     ) -> dict[str, Tensor]:
-        """A padded batch: input_ids, attention_mask, for pairs token_type_ids where the model takes them, and with
+        """Return a padded batch: input_ids, attention_mask, token_type_ids for pairs if the model uses them, and with
         `offsets` the characters of each token as offset_mapping [rows, length, 2].
 
-        `side` is where the padding goes: left for prompts that a decoder continues. `max_length` cuts the longer
-        text of a pair first.
+        `side` is the padding side: "left" for prompts that a decoder continues. `max_length` truncates the longer text
+        of a pair first.
         """
         rows = self.encodings(texts, pairs, special=special, max_length=max_length, fast=not offsets)
         more = {"token_type_ids": [row.type_ids for row in rows]} if pairs is not None and self.takes_type_ids else {}
@@ -324,11 +326,11 @@ class Tokenizer:
         answers: Sequence[Span | None] | None = None,
         keep_answer: bool = False,
     ) -> QuestionWindows:
-        """Questions with contexts too long for a model, in windows that overlap by `stride` tokens.
+        """Return questions with long contexts as windows that overlap by `stride` tokens.
 
-        `answers` are spans of characters in the contexts, None where there is none. Each window says which example it
-        is of, where its tokens stand, and the tokens of the answer, position 0 where it does not hold it whole. With
-        `keep_answer` each example gives one window alone, the one with the answer nearest its middle.
+        `answers` are character spans in the contexts, or None. Each window has the index of its example, the offsets of
+        its tokens, and the answer's token positions, 0 if it does not hold the whole answer. `keep_answer` returns one
+        window per example: the one with the answer nearest its middle.
         """
         return windows(self, _texts(questions), _texts(contexts), max_length, stride, answers, keep_answer)
 
@@ -341,12 +343,12 @@ class Tokenizer:
         self, messages: Sequence[Sequence[chat_template.Message]], *, add_generation_prompt: bool = True, **more: Any
     ) -> list[str]: ...
     def chat(self, messages: Any, *, add_generation_prompt: bool = True, **more: Any) -> str | list[str]:
-        """A conversation (or each of several) as the text that the model was trained on, by its own template.
+        """Return a conversation, or each of several, as text in the model's chat format, by its own template.
 
-        The text holds its special tokens: encode it with special=False. `more` are further variables of the template.
+        The text contains special tokens, so encode it with special=False. `more` are further template variables.
         """
         if self.chat_template is None:
-            raise FolderError("This tokenizer came without a chat template, so it cannot write a conversation.")
+            raise FolderError("This tokenizer has no chat_template; use the tokenizer of a chat model.")
         several = isinstance(messages, (list, tuple)) and bool(messages) and isinstance(messages[0], (list, tuple))
         texts = chat_template.render(
             self.chat_template,
@@ -358,9 +360,9 @@ class Tokenizer:
 
 def _texts(texts: str | Sequence[str]) -> list[str]:
     if not isinstance(texts, Iterable):
-        raise InputError(f"A tokenizer takes a text or a list of texts, and got {type(texts).__name__}.")
+        raise InputError(f"A tokenizer takes a text or a list of texts, not {type(texts).__name__}.")
     rows = [texts] if isinstance(texts, str) else list(texts)
     wrong = [row for row in rows if not isinstance(row, str)]
     if wrong:
-        raise InputError(f"A tokenizer takes texts, and got {type(wrong[0]).__name__}.")
+        raise InputError(f"A tokenizer takes texts, not {type(wrong[0]).__name__}.")
     return rows

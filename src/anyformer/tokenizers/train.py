@@ -1,6 +1,6 @@
-"""Learning a vocabulary from text: six kinds, from files or from an iterator, with progress.
+"""Training a vocabulary on text from files or an iterator: six kinds.
 
-Padding is 0, the end of a text 1 and what is unknown 2 in every vocabulary trained here.
+Every vocabulary trained here has padding id 0, end id 1 and unknown id 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 Kind = Literal["bpe", "wordpiece", "unigram", "word", "char", "byte"]
 Source = str | PathLike[str] | Iterable[str | PathLike[str]]
 
-ALPHABET = 1000  # characters of a wordpiece vocabulary; rarer ones are unknown
+ALPHABET = 1000  # characters of a wordpiece vocabulary; rarer ones become unknown
 PAD, END, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<unk>")
 START, SEPARATOR, MASK = BERT = ("[CLS]", "[SEP]", "[MASK]")
 
@@ -32,9 +32,9 @@ def train_vocabulary(
     source: Source, kind: str, vocab_size: int, special: Sequence[str], end: bool, bert: bool, progress: bool
 ) -> TokenizerParts:
     if kind not in KINDS:
-        raise ConfigError(f'There is no tokenizer "{kind}".{nearest(kind, KINDS)} There are: {", ".join(KINDS)}.')
+        raise ConfigError(f'There is no tokenizer kind "{kind}".{nearest(kind, KINDS)} Kinds: {", ".join(KINDS)}.')
     if end and bert:
-        raise ConfigError("A text ends in </s> (end) or in [SEP] (bert), not in both.")
+        raise ConfigError("end (</s>) and bert ([SEP]) exclude one another; give one of them.")
     names = list(dict.fromkeys((*SPECIAL, *(BERT if bert else ()), *special)))
     engine, trainer = KINDS[kind](vocab_size, names)
     if isinstance(trainer, trainers.WordPieceTrainer):
@@ -59,12 +59,12 @@ def texts(source: Source) -> Iterator[str]:
 
 def _text(item: object) -> str:
     if not isinstance(item, str):
-        raise InputError(f"A tokenizer learns from texts, and the iterator gave {type(item).__name__}.")
+        raise InputError(f"A tokenizer is trained on texts, but the iterator gave {type(item).__name__}.")
     return item
 
 
 def lines(file: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, each with its newline."""
+    """Yield the lines of a UTF-8 file, each with its newline."""
     number = 0
     try:
         with file.open("rb") as raw:
@@ -74,7 +74,7 @@ def lines(file: Path) -> Iterator[str]:
         byte = error.object[error.start]
         raise InputError(f"{file}, line {number}, is not UTF-8 text: byte 0x{byte:02x}, {error.reason}.") from None
     except OSError as error:
-        hint = "A list names files; give texts themselves as iter(texts)."
+        hint = "A list must hold file names; pass texts as iter(texts)."
         raise InputError(f"{str(file)[:80]} cannot be read: {error.strerror}. {hint}") from None
 
 
@@ -84,25 +84,25 @@ def not_empty(source: Iterator[str]) -> Iterator[str]:
         found = found or bool(text.strip())
         yield text
     if not found:
-        raise InputError("The texts are empty, so there is no vocabulary to learn from them.")
+        raise InputError("The texts are empty; give texts to train the vocabulary on.")
 
 
-Engine = tuple[tokenizers.Tokenizer, Any]  # the engine, and its trainer where there is something to learn
+Engine = tuple[tokenizers.Tokenizer, Any]  # the engine and its trainer, if it is trained
 
 
 def _bpe(vocab_size: int, special: list[str]) -> Engine:
-    """Pairs of bytes merged by frequency, as GPT-2 does: no character is ever unknown (Sennrich 2016, Radford 2019)."""
+    """Byte-level BPE as in GPT-2: no character is unknown (Sennrich 2016, Radford 2019)."""
     engine = _engine(models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(special):
-        raise ConfigError(f"A bpe vocabulary needs {len(alphabet) + len(special)} entries or more, a byte each.")
+        raise ConfigError(f"A bpe vocabulary needs vocab_size {len(alphabet) + len(special)} or more, one per byte.")
     return engine, trainers.BpeTrainer(
         initial_alphabet=alphabet, vocab_size=vocab_size, special_tokens=special, show_progress=False
     )
 
 
 def _wordpiece(vocab_size: int, special: list[str]) -> Engine:
-    """BERT's: words cut greedily into the longest known pieces (Schuster and Nakajima 2012)."""
+    """BERT's WordPiece: words split greedily into the longest known pieces (Schuster and Nakajima 2012)."""
     engine = _engine(models.WordPiece(unk_token=UNKNOWN), pre_tokenizers.BertPreTokenizer(), decoders.WordPiece())
     return engine, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=False)
 
@@ -110,9 +110,12 @@ def _wordpiece(vocab_size: int, special: list[str]) -> Engine:
 def _learn_wordpiece(
     source: Iterator[str], vocab_size: int, special: list[str], progress: bool
 ) -> tokenizers.Tokenizer:
-    """The library numbers the characters inside words as its hash table has them, and equally frequent pairs merge by
-    number: the same texts gave another vocabulary every time. Here characters are numbered before it starts, so the
-    texts are read twice, the second time from a file."""
+    """Train a WordPiece vocabulary deterministically.
+
+    The library numbers characters in hash-table order and merges equally frequent pairs by number, so the same texts
+    gave different vocabularies. Here characters are numbered first; the texts are read twice, the second time
+    from a file.
+    """
     with tempfile.TemporaryFile("w+", encoding="utf-8") as kept:
         seen: Counter[str] = Counter()
         for text in source:
@@ -131,13 +134,13 @@ def _learn_wordpiece(
         )
         engine.train_from_iterator((json.loads(line) for line in kept), trainer)
     learned, _ = _wordpiece(vocab_size, special)
-    learned.model = models.WordPiece(engine.get_vocab(), unk_token=UNKNOWN)  # whose characters are nothing special
+    learned.model = models.WordPiece(engine.get_vocab(), unk_token=UNKNOWN)  # its characters are not marked as special
     learned.add_special_tokens(special)
     return learned
 
 
 def _unigram(vocab_size: int, special: list[str]) -> Engine:
-    """The pieces that make the texts most probable (Kudo 2018)."""
+    """Unigram: the pieces that maximize the likelihood of the texts (Kudo 2018)."""
     engine = _engine(models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace())
     return engine, trainers.UnigramTrainer(
         unk_token=UNKNOWN, vocab_size=vocab_size, special_tokens=special, show_progress=False
@@ -145,7 +148,7 @@ def _unigram(vocab_size: int, special: list[str]) -> Engine:
 
 
 def _word(vocab_size: int, special: list[str]) -> Engine:
-    """Words between spaces, punctuation by itself; what is rare or new is unknown."""
+    """Words and punctuation; rare and new words are unknown."""
     engine = _engine(models.WordLevel(unk_token=UNKNOWN), pre_tokenizers.Whitespace(), None)
     return engine, trainers.WordLevelTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=False)
 
@@ -157,7 +160,7 @@ def _char(vocab_size: int, special: list[str]) -> Engine:
 
 
 def _byte(vocab_size: int, special: list[str]) -> Engine:
-    """One token a byte: 256 and the special ones, with nothing to learn."""
+    """Bytes: 256 tokens and the special ones; no training."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate((*special, *alphabet))}
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -1,4 +1,4 @@
-"""Long contexts with a question in front, cut into overlapping windows that know where the answer is."""
+"""Question answering over long contexts: overlapping windows with the answer's position."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NOWHERE = (-1, -1)
 
 @dataclass
 class QuestionWindows:
-    """A padded batch, `batch`, with one row a window, and for each row the example it is of.
+    """A padded batch, `batch`, with one row per window, and the example index of each row.
 
-    `spans[row][token]` are characters of the context, (-1, -1) at tokens of anything else. With answers the batch has
-    start_positions and end_positions, and `whole` says which windows hold their answer whole.
+    `spans[row][token]` are characters of the context, (-1, -1) at all other tokens. With answers, the batch holds
+    start_positions and end_positions, and `whole` tells which windows contain the whole answer.
     """
 
     batch: dict[str, Tensor]
@@ -38,10 +38,10 @@ class _Window:
     example: int
     encoding: Any
     spans: list[Span]
-    answer: Span | None = None  # tokens, the last included
+    answer: Span | None = None  # tokens, inclusive
 
     def off_center(self) -> float:
-        """How far the answer is from the middle; windows without it come last."""
+        """Distance of the answer from the window's middle; windows without it sort last."""
         inside = [i for i, span in enumerate(self.spans) if span != NOWHERE]
         if self.answer is None or not inside:
             return float("inf")
@@ -58,13 +58,15 @@ def windows(
     keep_answer: bool,
 ) -> QuestionWindows:
     if len(questions) != len(contexts) or (answers is not None and len(answers) != len(contexts)):
-        raise InputError("There must be as many questions as contexts, and as many answers where there are any.")
+        raise InputError("questions, contexts and answers must have equal lengths.")
     if keep_answer and answers is None:
-        raise InputError("keep_answer needs the answers.")
+        raise InputError("keep_answer=True needs answers.")
     made: list[_Window] = []
-    asked, told = (tok.encodings(texts, special=False, fast=False) for texts in (questions, contexts))
+    encoded_questions, encoded_contexts = (
+        tok.encodings(texts, special=False, fast=False) for texts in (questions, contexts)
+    )
     for example, context in enumerate(contexts):
-        rows = _cut(tok, example, asked[example], told[example], context, max_length, stride)
+        rows = _cut(tok, example, encoded_questions[example], encoded_contexts[example], context, max_length, stride)
         answer = answers[example] if answers is not None else None
         for row in rows:
             row.answer = _locate(row.spans, _checked(answer, context)) if answer is not None else None
@@ -73,20 +75,20 @@ def windows(
 
 
 def _cut(
-    tok: Tokenizer, example: int, asked: Any, told: Any, context: str, max_length: int, stride: int
+    tok: Tokenizer, example: int, question: Any, encoding: Any, context: str, max_length: int, stride: int
 ) -> list[_Window]:
-    left = token_budget(tok.engine, max_length, True, True) - len(asked.ids)
+    left = token_budget(tok.engine, max_length, True, True) - len(question.ids)
     if left <= stride:
         raise InputError(
-            f"A question of {len(asked.ids)} tokens leaves {max(left, 0)} of {max_length} for the context, which must"
-            f" be more than the stride, {stride}."
+            f"A question of {len(question.ids)} tokens leaves {max(left, 0)} of max_length {max_length} for the context"
+            f"; that must be more than stride, {stride}."
         )
-    spans = tok.offsets(told, context)
-    total = len(told.ids)
-    told.truncate(left, stride)
+    spans = tok.offsets(encoding, context)
+    total = len(encoding.ids)
+    encoding.truncate(left, stride)
     rows, start = [], 0
-    for piece in (told, *told.overflowing):
-        framed = tok.engine.post_process(asked, piece, True)
+    for piece in (encoding, *encoding.overflowing):
+        framed = tok.engine.post_process(question, piece, True)
         owners = framed.sequence_ids
         inside = iter(spans[start : min(start + left, total)])
         rows.append(_Window(example, framed, [next(inside) if owner == 1 else NOWHERE for owner in owners]))
@@ -97,12 +99,12 @@ def _cut(
 def _checked(answer: Span, context: str) -> Span:
     start, end = answer
     if not 0 <= start < end <= len(context):
-        raise InputError(f"An answer at characters {start} to {end} is not inside its context of {len(context)}.")
+        raise InputError(f"An answer at characters {start} to {end} exceeds its context of {len(context)} characters.")
     return answer
 
 
 def _locate(spans: list[Span], answer: Span) -> Span | None:
-    """The first and the last token of an answer, None where the window does not hold it whole."""
+    """Return the first and last token of an answer, or None if the window does not contain all of it."""
     inside = [i for i, (start, end) in enumerate(spans) if start < answer[1] and end > answer[0] and end > start]
     if not inside or spans[inside[0]][0] > answer[0] or spans[inside[-1]][1] < answer[1]:
         return None

@@ -52,7 +52,7 @@ def test_the_loss_is_at_the_labels_size_and_skips_the_ignored() -> None:
 
 def test_bad_labels() -> None:
     model, pixels = af.build("segmenter-tiny"), torch.randn(1, 3, 32, 32)
-    with pytest.raises(af.InputError, match="labels holds 5; it takes 0 to 4, or 255"):
+    with pytest.raises(af.InputError, match=r"labels holds 5; .* 0 to 4, or 255"):
         model(pixel_values=pixels, labels=torch.full((1, 32, 32), 5))
     with pytest.raises(af.InputError, match=r"\[1, height, width\]"):
         model(pixel_values=pixels, labels=torch.zeros(1, 1, 32, 32, dtype=torch.long))

@@ -76,9 +76,9 @@ def test_all_figures() -> None:
     figures = caption_scores(["A dog runs .", "a red ball"], [["a dog runs", "the dog"], ["a red ball", "one ball"]])
     assert figures["bleu1"] == pytest.approx(100) and figures["rougeL"] == pytest.approx(100)
     assert figures.keys() >= {"bleu1", "bleu2", "bleu3", "bleu4", "rougeL", "cider", "signature"}
-    with pytest.raises(af.InputError, match="1 captions and references for 2"):
+    with pytest.raises(af.InputError, match=r"1 captions .* 2"):
         caption_scores(["a"], [["a"], ["b"]])
-    with pytest.raises(af.InputError, match="no caption"):
+    with pytest.raises(af.InputError, match="reference caption"):
         caption_scores(["a"], [[]])
 
 

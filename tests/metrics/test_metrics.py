@@ -41,7 +41,7 @@ def test_bleu_is_sacrebleu() -> None:
     expected = sacrebleu.corpus_bleu(ours, [theirs, more], lowercase=True, tokenize="none", force=True)
     assert lower["bleu"] == pytest.approx(expected.score, abs=1e-9)
     assert "nrefs:2|case:lc" in str(lower["signature"]) and "tok:none" in str(lower["signature"])
-    with pytest.raises(af.InputError, match="50 texts and references for 49"):
+    with pytest.raises(af.InputError, match=r"50 texts .* 49"):
         bleu(ours, theirs[:49])
 
 
@@ -72,7 +72,7 @@ def test_classes_are_scikit_learns() -> None:
         one = metrics.f1_score(wanted, found, labels=[names[1]], average="macro")
         assert f1(found, wanted, positive=names[1]) == pytest.approx(one)
     assert matthews_corrcoef(["a", "a"], ["a", "b"]) == 0 == f1(["a"], ["a"], positive="b")
-    with pytest.raises(af.InputError, match="1 answers for 2 rows"):
+    with pytest.raises(af.InputError, match=r"1 .* 2 "):
         accuracy(["a"], ["a", "b"])
 
 

@@ -46,8 +46,8 @@ def test_masks_that_do_not_fit() -> None:
     pixels = torch.randn(2, 4, 3, 32, 32)
     uneven = torch.zeros(2, 32, dtype=torch.bool)
     uneven[0, :4], uneven[1, :5] = True, True
-    for mask, said in ((uneven, "as many tokens in each row"), (torch.ones(2, 32), "neither none nor all")):
-        with pytest.raises(af.Error, match=said):
+    for mask in (uneven, torch.ones(2, 32)):
+        with pytest.raises(af.Error, match="bool_masked_pos must mask"):
             model(pixel_values=pixels, bool_masked_pos=mask)
     with pytest.raises(af.Error, match=r"must be \[2, 32\]"):
         model(pixel_values=pixels, bool_masked_pos=torch.ones(2, 30))

@@ -85,9 +85,9 @@ class DecodeGraph:
 
             argmax_tokens(scores, self.ids, self.generated, self.state.column)
         else:
-            likeliest = scores.argmax(dim=-1, keepdim=True)
-            self.generated.index_copy_(1, self.state.column, likeliest)
-            self.ids.copy_(likeliest)
+            token = scores.argmax(dim=-1, keepdim=True)
+            self.generated.index_copy_(1, self.state.column, token)
+            self.ids.copy_(token)
 
     def step(self, model: Model, name: str, tokens: Tensor) -> Tensor:
         """Return the scores after these tokens [R]; they are valid until the next step."""

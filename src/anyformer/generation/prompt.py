@@ -128,7 +128,7 @@ def encoder_decoder_prompt(model: Model, batch: dict[str, Any], given: Mapping[s
     return torch.cat([column, forced], dim=1)
 
 
-def processor_history(prompt: Tensor, mask: Tensor | None, nothing: int) -> Tensor | None:
+def processor_history(prompt: Tensor, mask: Tensor | None, pad: int) -> Tensor | None:
     """Return the prompt for logits processors: padding moved to the left and replaced by an id outside the vocabulary.
 
     None if the prompt has no padding.
@@ -136,7 +136,7 @@ def processor_history(prompt: Tensor, mask: Tensor | None, nothing: int) -> Tens
     if mask is None or bool(mask.all()):
         return None
     order = torch.argsort(mask.long(), dim=1, stable=True)
-    return prompt.gather(1, order).masked_fill(mask.gather(1, order) == 0, nothing)
+    return prompt.gather(1, order).masked_fill(mask.gather(1, order) == 0, pad)
 
 
 def longest_prompt(prompt: Tensor, mask: Tensor | None, limit: int | None) -> int:

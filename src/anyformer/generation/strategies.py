@@ -79,8 +79,8 @@ class Strategy:
 
     def apply(self, rules: list[Processor], scores: Tensor, history: Tensor) -> Tensor:
         if rules and self.plan.history is not None:  # padding is not part of the history
-            heard = self.plan.history.repeat_interleave(len(history) // len(self.plan.history), dim=0)
-            history = torch.cat([heard, history[:, heard.shape[1] :]], dim=1)
+            prompt = self.plan.history.repeat_interleave(len(history) // len(self.plan.history), dim=0)
+            history = torch.cat([prompt, history[:, prompt.shape[1] :]], dim=1)
         for rule in rules:
             scores = rule(scores, history)
         return scores

@@ -1,1 +1,1 @@
-"""Heads: read a stage's tokens, give the ecosystem's output fields and, with labels, the loss."""
+"""Heads: read a stage's tokens; return the output fields of transformers and, with labels, the loss."""

@@ -1,4 +1,4 @@
-"""What every head has in common."""
+"""Base class of heads, and helpers for labels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.tokens import Tokens, is_capturing
 
-IGNORED = -100  # a label that does not count
+IGNORED = -100  # label that is ignored by the loss
 
 
 class Head(nn.Module):
-    """Reads the stage `reads`. `names` are the keywords it takes besides the inputs'.
+    """Base class. A head reads the stage `reads`; `names` are its keywords besides the inputs'.
 
-    `set_scores` is for a head whose queries each find one thing or nothing: the field with their scores of every class,
-    the last of which is "nothing there". `first`: it reads no more than so many tokens at the front; None: all.
+    `score_field`, for detection heads, is the field with each query's class scores, the last of which is "no object".
+    `n_first` is the number of leading tokens that it reads; None: all.
     """
 
     names: tuple[str, ...] = ()
@@ -33,32 +33,32 @@ class Head(nn.Module):
         self.stage = stage
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        raise TypeError("a head says what it gives")
+        raise TypeError("a head must define forward")
 
     def postprocess(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
-        """What each query says besides its class, [B, queries, …], for images of `sizes` [B, 2] (height, width)."""
+        """Return each query's values besides its class [B, queries, …]; `sizes` [B, 2] are image height, width."""
         return {}
 
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
-        """Do the labels ask for values at padded positions, so that those must be computed after all?"""
+        """Whether the labels need values at padded positions, so that those must be computed."""
         return False
 
 
 def labels_at_padding(labels: Tensor | None, mask: Tensor) -> bool:
-    if labels is None or labels.shape != mask.shape or is_capturing(mask):  # where nothing is left out anyway
+    if labels is None or labels.shape != mask.shape or is_capturing(mask):  # nothing is dropped anyway
         return False
     return bool((labels[~mask] != IGNORED).any())
 
 
 def padded_token_values(tokens: Tokens, values: Tensor) -> Tensor:
-    """Per-token values of the tokens' own shape, padded, zeros where nothing real stands."""
+    """Return per-token values in the padded shape, zero at padding."""
     if tokens.packing is not None:
         return tokens.packing.unpack(values)
     return values if tokens.mask is None else values.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
 
 
 def token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
-    """Cross entropy of per-token logits, packed or padded, against labels [B, T]; -100 does not count."""
+    """Cross entropy of per-token logits, packed or padded, with labels [B, T]; -100 is ignored."""
     expected = tokens.packing.mask.shape if tokens.packing is not None else logits.shape[:2]
     if labels.shape != expected:
         raise InputError(f"{name} has shape {list(labels.shape)}; it must be {list(expected)}.")
@@ -75,4 +75,4 @@ def check_labels(
     real = labels[labels != ignored]
     if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
         worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
-        raise InputError(f"{name} holds {worst}; it takes 0 to {n - 1}, or {ignored} for {means}.")
+        raise InputError(f"{name} holds {worst}; allowed are 0 to {n - 1}, or {ignored} for {means}.")

@@ -1,7 +1,7 @@
-"""Boxes as numbers: their three spellings, how much two of them overlap, and which are none at all.
+"""Box operations: formats, overlap, and degenerate boxes.
 
 "cxcywh": center x, center y, width, height (DETR).  "xyxy": left, top, right, bottom.  "xywh": left, top, width,
-height (COCO's files). All take any leading axes.
+height (COCO's files). All functions accept any leading dimensions.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 BoxFormat = Literal["cxcywh", "xyxy", "xywh"]
-TINY = 1e-12  # an area that is nothing: keeps 0 / 0 from becoming no number
+TINY = 1e-12  # avoids 0 / 0 for empty boxes
 
 
 def to_xyxy(boxes: Tensor, format: BoxFormat = "cxcywh") -> Tensor:
-    """[…, 4] as left, top, right, bottom."""
+    """Convert boxes […, 4] to left, top, right, bottom."""
     if format == "xyxy":
         return boxes
     place, size = boxes.split(2, dim=-1)
@@ -26,7 +26,7 @@ def to_xyxy(boxes: Tensor, format: BoxFormat = "cxcywh") -> Tensor:
 
 
 def to_cxcywh(boxes: Tensor, format: BoxFormat = "xyxy") -> Tensor:
-    """[…, 4] as center x, center y, width, height."""
+    """Convert boxes […, 4] to center x, center y, width, height."""
     if format == "cxcywh":
         return boxes
     start, end = to_xyxy(boxes, format).split(2, dim=-1)
@@ -34,19 +34,19 @@ def to_cxcywh(boxes: Tensor, format: BoxFormat = "xyxy") -> Tensor:
 
 
 def to_xywh(boxes: Tensor, format: BoxFormat = "xyxy") -> Tensor:
-    """[…, 4] as left, top, width, height."""
+    """Convert boxes […, 4] to left, top, width, height."""
     start, end = to_xyxy(boxes, format).split(2, dim=-1)
     return torch.cat([start, end - start], dim=-1)
 
 
 def area(corners: Tensor) -> Tensor:
-    """Of a box whose corners are the wrong way round: 0."""
+    """Area of boxes […, 4] in xyxy format; degenerate boxes have area 0."""
     width, height = (corners[..., 2:] - corners[..., :2]).clamp(min=0).unbind(-1)
     return width * height
 
 
 def intersection_and_union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Intersection and union of boxes as corners, of shapes that broadcast: pairs [n, 4], or [n, 1, 4] and [m, 4]."""
+    """Intersection and union of xyxy boxes of broadcastable shapes: pairs [n, 4], or [n, 1, 4] and [m, 4]."""
     start = torch.maximum(a[..., :2], b[..., :2])
     end = torch.minimum(a[..., 2:], b[..., 2:])
     both = area(torch.cat([start, end], dim=-1))
@@ -54,14 +54,15 @@ def intersection_and_union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union; 0 where both are empty."""
+    """Intersection over union; 0 if both boxes are empty."""
     both, union = intersection_and_union(a, b)
     return both / union.clamp(min=TINY)
 
 
 def generalized_iou(a: Tensor, b: Tensor) -> Tensor:
-    """IoU less the share of the smallest box around both that neither covers (Rezatofighi et al. 2019): in -1…1, and
-    with a slope where two boxes do not touch."""
+    """Generalized IoU (Rezatofighi et al. 2019), from -1 to 1: IoU minus the fraction of the smallest enclosing box
+    that neither box covers. It has a gradient for disjoint boxes too.
+    """
     both, union = intersection_and_union(a, b)
     start = torch.minimum(a[..., :2], b[..., :2])
     end = torch.maximum(a[..., 2:], b[..., 2:])
@@ -70,13 +71,14 @@ def generalized_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def is_degenerate(corners: Tensor) -> Tensor:
-    """Which boxes are none: without width or height, or not made of numbers."""
+    """Whether boxes have no width or height, or hold NaN or infinity."""
     return ~((corners[..., 2:] > corners[..., :2]).all(dim=-1) & corners.isfinite().all(dim=-1))
 
 
 def not_suppressed(corners: Tensor, labels: Tensor, threshold: float) -> Tensor:
-    """Class-wise non-maximum suppression of boxes [n, 4], the surest first: a mask [n] of those that stay. A box goes
-    if its IoU with a surer one of its class that stays is above the threshold."""
+    """Class-wise non-maximum suppression of boxes [n, 4] by descending score; return the mask [n] of kept boxes. A box
+    is dropped if its IoU with a kept box of its class and higher score is above the threshold.
+    """
     near = ((iou(corners[:, None], corners) > threshold) & (labels[:, None] == labels)).cpu().numpy()
     keep = np.ones(len(near), dtype=bool)
     for i in range(len(near)):
@@ -86,6 +88,6 @@ def not_suppressed(corners: Tensor, labels: Tensor, threshold: float) -> Tensor:
 
 
 def clip(corners: Tensor, height: float, width: float) -> Tensor:
-    """What of each box lies within an image."""
+    """Clip boxes to an image."""
     limit = corners.new_tensor([width, height, width, height])
     return corners.clamp(min=0).minimum(limit)

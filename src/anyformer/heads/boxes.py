@@ -1,4 +1,4 @@
-"""A class and a box from each query (DETR)."""
+"""A class and a box per query (DETR)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from anyformer.inputs.anchors import BOXES
 
 
 class BoxHead(Head):
-    """`n_labels` classes and "no object"; boxes as center x, center y, width, height in 0…1.
+    """Predicts `n_labels` classes and "no object", and boxes as center x, center y, width, height, relative to the
+    image.
 
-    With `labels`, a list of {"class_labels", "boxes"}, it gives the set loss, of every layer with `auxiliary_loss`.
-    `placed`: the queries are boxes already, which the decoder moves. `groups`: in training each image has so many
-    rows of queries, of which the first is the one to show.
+    With `labels`, a list of {"class_labels", "boxes"}, it returns the set loss, of every layer with `auxiliary_loss`.
+    `placed`: the queries are anchor boxes that the decoder refines. `groups`: number of query groups per image in
+    training, of which the first is returned.
     """
 
     names = ("labels",)
@@ -52,7 +53,7 @@ class BoxHead(Head):
         last = self._place(x) if self.boxes is not None else run.tokens[self.stage].memo[BOXES][-1].sigmoid()
         fields: dict[str, Any] = {"logits": self.classes(x), "pred_boxes": last, "last_hidden_state": x}
         if self.every_layer:
-            after = run.layers[self.stage][1:]  # the first is what came in
+            after = run.layers[self.stage][1:]  # the first is the input
             fields["intermediate_hidden_states"] = torch.stack([layer.pad().x for layer in after])
         labels = run.batch.get("labels")
         losses = {} if labels is None else self._losses(run, fields, labels)
@@ -60,7 +61,7 @@ class BoxHead(Head):
 
     @property
     def _rows(self) -> int:
-        """Of queries, for one image."""
+        """Number of query rows per image."""
         return self.groups if self.training else 1
 
     def _losses(self, run: ForwardContext, fields: dict[str, Any], labels: Any) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class BoxHead(Head):
             earlier, places = self.classes(before), self._places(run, before)
             logits, boxes = torch.cat([earlier, logits]), torch.cat([places, boxes])
             pairs = zip(earlier[:, :: self._rows], places[:, :: self._rows], strict=True)
-            more["auxiliary_outputs"] = [{"logits": said, "pred_boxes": place} for said, place in pairs]
+            more["auxiliary_outputs"] = [{"logits": scores, "pred_boxes": place} for scores, place in pairs]
         targets = DetectionTargets.of(labels, self.n_labels, logits.device, rows=logits.shape[1] // self._rows)
         parts = set_loss(logits, boxes, targets, self.loss, self._rows)
         return {"loss": weighted_sum(parts, self.loss).sum(), "loss_dict": named_losses(parts), **more}
@@ -84,7 +85,7 @@ class BoxHead(Head):
         return torch.stack(moved[1:-1]).sigmoid()
 
     def postprocess(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
-        """Boxes as left, top, right, bottom."""
+        """Return boxes as left, top, right, bottom."""
         corners = to_xyxy(fields["pred_boxes"])
         return {"boxes": corners if sizes is None else corners * sizes.flip(1).repeat(1, 2)[:, None]}
 

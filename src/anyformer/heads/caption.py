@@ -1,4 +1,4 @@
-"""Words about an image from a writer that looks at it, with a loss on where it looks (Xu et al. 2015)."""
+"""Caption head of a decoder that attends to an image, with a loss on its attention (Xu et al. 2015)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import IGNORED
 from anyformer.heads.language import LanguageConfig, LanguageHead
 
-FORGETS = 0.9  # of the moving average that rewards are measured against
+FORGETS = 0.9  # decay of the moving average that is the reward's baseline
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLossConfig(Settings):
-    """`coverage`: over a caption every place should be looked at once in all ("doubly stochastic", equation 14).
-    `reward`, `entropy`: where places are drawn, those before likely captions become likelier, and the choice stays
-    open (equation 12)."""
+    """`coverage` weights the doubly stochastic loss: attention to each position should sum to one over a caption
+    (equation 14). `reward` and `entropy` are for hard attention: REINFORCE on the caption's log-likelihood, and the
+    entropy of the choice (equation 12).
+    """
 
     coverage: float = 1.0
     reward: float = 0.0
@@ -30,12 +31,12 @@ class AttentionLossConfig(Settings):
 
 
 class CaptionHead(LanguageHead):
-    """As the language head; with labels and a writer that notes where it looked, `attention_loss` too."""
+    """A language head; with labels and a decoder that records its attention it adds `attention_loss`."""
 
     def __init__(self, config: LanguageConfig, look: AttentionLossConfig) -> None:
         super().__init__(config)
         self.look = look
-        self.register_buffer("usual", torch.zeros(()))  # the mean log-probability of a word so far
+        self.register_buffer("usual", torch.zeros(()))  # moving average of the log-probability per token
 
     def reset(self, std: float) -> None:
         super().reset(std)
@@ -50,7 +51,7 @@ class CaptionHead(LanguageHead):
         return {**fields, "loss": fields["loss"] + extra, "attention_loss": extra}
 
     def attention_loss(self, note: AttentionSummary, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean over captions, each divided by its words, so that it can be added to the mean over words."""
+        """Mean over captions, each divided by its number of tokens, so that it can be added to the mean over tokens."""
         counts = (labels != IGNORED).sum(dim=1).clamp(min=1)
         each = self.look.coverage * (1 - note.coverage).square().mean(dim=1)
         if self.look.reward:
@@ -59,13 +60,13 @@ class CaptionHead(LanguageHead):
         return each.mean()
 
     def _advantage(self, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        """How much likelier each caption was, a word, than captions usually are [B]; no gradient goes through it."""
+        """Log-likelihood per token of each caption minus the moving average [B], without gradient."""
         flat = F.cross_entropy(
             logits.detach().float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
         )
-        said = -flat.view(labels.shape).sum(dim=1) / counts
-        usual = self.get_buffer("usual")
-        advantage = said - usual
+        log_likelihood = -flat.view(labels.shape).sum(dim=1) / counts
+        baseline = self.get_buffer("usual")
+        advantage = log_likelihood - baseline
         if self.training:
-            usual.mul_(FORGETS).add_((1 - FORGETS) * said.mean())
+            baseline.mul_(FORGETS).add_((1 - FORGETS) * log_likelihood.mean())
         return advantage

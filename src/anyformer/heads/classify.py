@@ -1,4 +1,4 @@
-"""One answer for a whole sequence: a class, a number, several labels at once, or the best of several choices."""
+"""Heads for whole sequences: classification, regression, multi-label and multiple choice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PoolerConfig(Settings):
 
 
 class Pooler(Linear):
-    """The first token, through a dense layer and an activation (BERT's and ViT's pooler)."""
+    """First token through a dense layer and an activation (BERT's and ViT's pooler)."""
 
     def __init__(self, config: PoolerConfig) -> None:
         super().__init__(config.d_model, config.d_out if config.d_out is not None else config.d_model)
@@ -41,7 +41,7 @@ class Pooler(Linear):
 
 
 def first_token(tokens: Tokens) -> Tensor:
-    """[B, d]: the first real token of each row; zeros for a row that has none."""
+    """First real token of each row [B, d]; zeros for a row without any."""
     if tokens.packing is not None:
         if not len(tokens.x):
             return tokens.x.new_zeros(tokens.packing.batch, tokens.x.shape[1])
@@ -55,7 +55,7 @@ def first_token(tokens: Tokens) -> Tensor:
 
 
 def mean_token(tokens: Tokens) -> Tensor:
-    """[B, d]: the mean of each row's real tokens; zeros for a row that has none."""
+    """Mean of each row's real tokens [B, d]; zeros for a row without any."""
     mask = tokens.packing.mask if tokens.packing is not None else tokens.mask
     if mask is None:
         return tokens.x.mean(dim=1)
@@ -63,7 +63,7 @@ def mean_token(tokens: Tokens) -> Tensor:
 
 
 class AttentionPool(nn.Module):
-    """[B, d]: the tokens, each weighed by how well it meets one learned query (SeqPool of Hassani et al. 2021)."""
+    """Attention pooling with one learned query (SeqPool of Hassani et al. 2021): [B, d]."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class AttentionPool(nn.Module):
         query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
         mask = NO_MASK if tokens.mask is None else Padding(tokens.mask)
         weights = self.taps.record("weights", attention_weights(query, keys, mask, scale=1.0))
-        return (weights @ keys).flatten(1)  # one query as wide as a token: nothing for a fused kernel
+        return (weights @ keys).flatten(1)  # one query: too small for a fused kernel
 
 
 PoolingMethod = Literal["first", "mean", "attention"]
@@ -90,12 +90,12 @@ class ClassificationConfig(Settings):
     d_model: int
     n_labels: int
     stage: str
-    pooling: PoolingMethod = "first"  # which tokens speak for the whole: the first, or all of them
-    skip: int = 0  # tokens at the front that are not among "all of them"
+    pooling: PoolingMethod = "first"  # pool the first token, or all tokens
+    skip: int = 0  # leading tokens left out of the mean
     pool: PoolerConfig | None = None
-    input_dropout: float = 0.0  # before the pool
+    input_dropout: float = 0.0  # before pooling
     dropout: float = 0.0
-    problem: Problem | None = None  # None: from the number of labels and the type of the labels given
+    problem: Problem | None = None  # None: from the number of labels and the dtype of the labels
     field: str = "logits"
     label_name: str = "labels"
 
@@ -117,7 +117,7 @@ class ClassificationHead(Head):
         return class_answer(run, logits, self.config.problem, self.config.field, self.config.label_name)
 
     def summary(self, run: ForwardContext) -> Tensor:
-        """One vector for the whole, [B, d]."""
+        """Return one vector per row, [B, d]."""
         x = F.dropout(self._gathered(run.tokens[self.stage]), self.config.input_dropout, self.training)
         x = x if self.pool is None else self.pool(x)
         return F.dropout(x, self.config.dropout, self.training)
@@ -133,7 +133,7 @@ class ClassificationHead(Head):
 
 
 def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -> Tensor:
-    """Squared error, cross entropy or binary cross entropy, as the problem is (the ecosystem's problem_type)."""
+    """Squared error, cross entropy or binary cross entropy, by transformers' problem_type."""
     n = logits.shape[-1]
     if problem is None:
         whole = not labels.is_floating_point()
@@ -152,13 +152,13 @@ def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -
 def class_answer(
     run: ForwardContext, logits: Tensor, problem: Problem | None, field: str = "logits", label_name: str = "labels"
 ) -> dict[str, Any]:
-    """The logits, and where there are labels the loss."""
+    """Return the logits and, with labels, the loss."""
     labels = run.tensor(label_name)
     return {**({} if labels is None else {"loss": class_loss(logits, labels, problem)}), field: logits}
 
 
 class DistillationHead(Head):
-    """Two classifiers side by side, of the class token and of the one behind it, which a teacher taught (DeiT)."""
+    """Two classifiers, of the class token and of the distillation token (DeiT)."""
 
     names = ("labels",)
     n_first = 2
@@ -179,7 +179,7 @@ class DistillationHead(Head):
 
 
 class MultipleChoiceHead(ClassificationHead):
-    """Scores each of several continuations; the batch came as [B, choices, T] and was flattened by the model."""
+    """Scores each of several choices; the model flattens the batch [B, choices, T]."""
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         assert self.classes is not None

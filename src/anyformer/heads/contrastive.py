@@ -1,4 +1,4 @@
-"""Texts and images as vectors of one space, and how well each text fits each image (CLIP)."""
+"""Text and image embeddings in a shared space, and their similarity (CLIP)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, Output
 from anyformer.heads.base import Head
 
-OLD_END = 2  # configs of the first published models say this, and mean the largest id of the vocabulary
+OLD_END = 2  # in the first published configs this end id stands for the largest id of the vocabulary
 
 
 class ProjectionHead(Head):
-    """`pooler_output`: the vector at a text's end token, or an image's first one, normalized; with `d_shared`, what
-    it becomes in the shared space, under the name `embeds`."""
+    """`pooler_output`: the normalized vector at a text's end token, or an image's first token; with `d_shared` also its
+    projection to the shared space, as `embeds`.
+    """
 
     def __init__(
         self,
@@ -38,15 +39,15 @@ class ProjectionHead(Head):
         self.project = Linear(d_model, d_shared, bias=False) if d_shared is not None else None
 
     def pool(self, run: ForwardContext, x: Tensor) -> Tensor:
-        """[B, T, d] -> [B, d]"""
+        """[B, T, d] -> [B, d]."""
         if not x.shape[1]:
-            raise InputError("Texts of no tokens at all cannot be summed up; a tokenizer that adds an end makes one.")
+            raise InputError("input_ids has no tokens at all; use a tokenizer that adds an end token.")
         if self.end is None:
             first = x[:, 0]
             return first if self.norm is None else self.norm(first)
         ids = run.tensor("input_ids")
         if ids is None:
-            raise InputError("A text is summed up at its end token, so it must come as input_ids.")
+            raise InputError("The text is pooled at its end token, so pass input_ids.")
         score = ids if self.end == OLD_END else (ids == self.end).int()
         mask = run.tensor("attention_mask")
         score = score if mask is None else score * mask
@@ -61,8 +62,9 @@ class ProjectionHead(Head):
 
 
 class ContrastiveHead(Head):
-    """Cosines of all texts with all images, times a learned factor; with return_loss, how badly each text tells its
-    own image among those of the batch, and each image its text (Radford et al. 2021, figure 3)."""
+    """Cosine similarities of all texts and images, times a learned scale; with return_loss, the contrastive loss of the
+    batch (Radford et al. 2021, figure 3).
+    """
 
     names = ("return_loss",)
 
@@ -75,9 +77,9 @@ class ContrastiveHead(Head):
         nn.init.constant_(self.scale, self.start)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        texts, pictures = Output(self.text(run)), Output(self.image(run))
-        texts["pooler_output"], pictures["pooler_output"] = texts.pop("text_embeds"), pictures.pop("image_embeds")
-        text_embeds, image_embeds = (F.normalize(side["pooler_output"], dim=-1) for side in (texts, pictures))
+        texts, images = Output(self.text(run)), Output(self.image(run))
+        texts["pooler_output"], images["pooler_output"] = texts.pop("text_embeds"), images.pop("image_embeds")
+        text_embeds, image_embeds = (F.normalize(side["pooler_output"], dim=-1) for side in (texts, images))
         logits = text_embeds @ image_embeds.T * self.scale.exp()
         fields = {
             "logits_per_image": logits.T,
@@ -85,18 +87,18 @@ class ContrastiveHead(Head):
             "text_embeds": text_embeds,
             "image_embeds": image_embeds,
             "text_model_output": texts,
-            "vision_model_output": pictures,
+            "vision_model_output": images,
         }
         return {"loss": contrastive_loss(logits), **fields} if run.batch.get("return_loss") else fields
 
 
 def contrastive_loss(logits: Tensor) -> Tensor:
-    """The mean cross entropy of rows and of columns, the n-th text being the n-th image's."""
+    """Mean cross entropy of rows and columns; the n-th text belongs to the n-th image."""
     if logits.shape[0] != logits.shape[1]:
-        raise InputError(f"There are {logits.shape[0]} texts and {logits.shape[1]} images; the loss needs pairs.")
+        raise InputError(f"There are {logits.shape[0]} texts and {logits.shape[1]} images; return_loss needs pairs.")
     own = torch.arange(len(logits), device=logits.device)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
-LOG_SCALE = math.log(1 / 0.07)  # of the factor at the start
+LOG_SCALE = math.log(1 / 0.07)  # initial value

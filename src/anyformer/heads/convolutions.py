@@ -1,4 +1,4 @@
-"""Convolutions that heads read an image's grid of tokens with."""
+"""Convolutions of heads that read an image's token grid."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from anyformer.tokens import Tokens
 
-SPREAD = 0.02  # of fresh filters
+SPREAD = 0.02  # standard deviation at initialization
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution that keeps the size of the grid; small numbers at first."""
+    """A convolution that keeps the grid size, with small initial weights."""
 
     def __init__(self, d_in: int, d_out: int, kernel: int, bias: bool = True, spread: float = SPREAD) -> None:
         super().__init__(d_in, d_out, kernel, padding=kernel // 2, bias=bias)
@@ -24,7 +24,7 @@ class SameConv2d(nn.Conv2d):
 
 
 class Upsample2x(nn.ConvTranspose2d):
-    """A transposed convolution that makes the grid twice as large."""
+    """A transposed convolution that doubles the grid size."""
 
     def __init__(self, d_in: int, d_out: int, kernel: int = 2, bias: bool = True) -> None:
         super().__init__(d_in, d_out, kernel, stride=2, padding=(kernel - 2) // 2, bias=bias)
@@ -36,7 +36,7 @@ class Upsample2x(nn.ConvTranspose2d):
 
 
 class ConvNormReLU(nn.Module):
-    """Convolution, batch norm, ReLU; `widen` makes the grid twice as large."""
+    """Convolution, batch norm, ReLU; `widen` doubles the grid size."""
 
     def __init__(self, d_in: int, d_out: int, kernel: int, widen: bool = False) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ConvNormReLU(nn.Module):
 
 
 def as_image_grid(tokens: Tokens) -> Tensor:
-    """[B, 1 + cells or cells, d] -> [B, d, rows, columns]; a class token in front is left out."""
+    """Reshape [B, 1 + cells or cells, d] to [B, d, rows, columns], without the class token."""
     assert tokens.grid is not None
     rows, columns = tokens.grid
     x = tokens.pad().x[:, -rows * columns :]

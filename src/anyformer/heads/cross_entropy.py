@@ -1,5 +1,6 @@
-"""Cross entropy over a large vocabulary, a few rows at a time: no float32 copy of all logits is ever made, neither for
-the loss nor for its gradient."""
+"""Chunked cross entropy over a large vocabulary: no float32 copy of all logits is made, neither for the loss nor for
+the gradient.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ from torch import Tensor
 from anyformer.core.linear import HALVES, HAS_TRITON
 from anyformer.heads.base import IGNORED
 
-ALL_AT_ONCE = 2**24  # logits that may as well be handled together: 64 MB as float32
-PIECE = 2**22  # logits handled at a time otherwise: as many as a CPU's caches like
-GPU_PIECE = 2**27  # half a gigabyte as float32: few launches, and little beside the logits themselves
+ALL_AT_ONCE = 2**24  # up to this many logits are handled in one chunk: 64 MB in float32
+PIECE = 2**22  # logits per chunk on CPU, which fit its cache
+GPU_PIECE = 2**27  # logits per chunk on GPU, 512 MB in float32: few kernel launches
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The sum over the labels [N] that count (-100 does not) of the cross entropy of logits [N, words]; `smoothing` of
-    a label's weight goes to all words alike (Vaswani et al. 2017, §5.4)."""
+    """Sum of the cross entropy of logits [N, vocab_size] over the labels [N] that are not -100, with label smoothing
+    (Vaswani et al. 2017, §5.4).
+    """
     if _has_kernel(logits):
         from anyformer.core.gpu_training import summed_entropy
 
         return summed_entropy(logits, labels.contiguous(), smoothing)
-    if torch.compiler.is_compiling() or logits.numel() <= ALL_AT_ONCE:  # which fuses what would be a copy
+    if torch.compiler.is_compiling() or logits.numel() <= ALL_AT_ONCE:  # the compiler fuses the copy away
         wide = logits.float() if logits.dtype in HALVES else logits
         return F.cross_entropy(wide, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
     total: Tensor = _Piecewise.apply(logits, labels, smoothing)
@@ -47,8 +49,8 @@ class _Piecewise(torch.autograd.Function):
         total = torch.zeros((), dtype=_wide(logits), device=logits.device)
         for piece, wanted in _pieces(logits, labels):
             norm = piece.logsumexp(dim=1)
-            said = piece.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
-            each = norm - (1 - smoothing) * said - (smoothing * piece.mean(dim=1) if smoothing else 0.0)
+            target_logits = piece.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
+            each = norm - (1 - smoothing) * target_logits - (smoothing * piece.mean(dim=1) if smoothing else 0.0)
             total += each.masked_fill(wanted == IGNORED, 0.0).sum()
             norms.append(norm)
         ctx.save_for_backward(logits, labels, torch.cat(norms))
@@ -62,12 +64,12 @@ class _Piecewise(torch.autograd.Function):
         start = 0
         for piece, wanted in _pieces(logits, labels):
             end = start + len(piece)
-            chances = (piece - norms[start:end, None]).exp_()
+            probs = (piece - norms[start:end, None]).exp_()
             if ctx.smoothing:
-                chances -= ctx.smoothing / logits.shape[1]
-            right = torch.full_like(chances[:, :1], ctx.smoothing - 1)
-            chances.scatter_add_(1, wanted.clamp(min=0)[:, None], right)
-            gradient[start:end] = chances * (above[0] * (wanted != IGNORED))[:, None]
+                probs -= ctx.smoothing / logits.shape[1]
+            right = torch.full_like(probs[:, :1], ctx.smoothing - 1)
+            probs.scatter_add_(1, wanted.clamp(min=0)[:, None], right)
+            gradient[start:end] = probs * (above[0] * (wanted != IGNORED))[:, None]
             start = end
         return gradient, None, None
 

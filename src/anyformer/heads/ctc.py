@@ -1,4 +1,4 @@
-"""What a line says, read column by column: a second opinion that teaches where letters stand (Graves et al. 2006)."""
+"""CTC head over the columns of a text line, as an auxiliary loss (Graves et al. 2006)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from anyformer.heads.base import IGNORED, Head
 
 
 class CTCHead(Head):
-    """`ctc_loss`, `weight` times the mean a letter: the chance of the text over all ways to spread it over the columns,
-    the padding id standing for "nothing new"."""
+    """`ctc_loss`: `weight` times the CTC loss per letter; the padding id is the blank."""
 
     names = ("labels",)
 
@@ -33,13 +32,13 @@ class CTCHead(Head):
 
     def loss(self, run: ForwardContext, labels: Tensor) -> Tensor:
         tokens = run.tokens[self.stage].pad()
-        chances = F.log_softmax(self.letters(tokens.x).float(), dim=-1).transpose(0, 1)  # [T, B, V]
+        logprobs = F.log_softmax(self.letters(tokens.x).float(), dim=-1).transpose(0, 1)  # [T, B, V]
         mask = tokens.mask
-        columns = torch.full((chances.shape[1],), chances.shape[0], device=labels.device)
+        columns = torch.full((logprobs.shape[1],), logprobs.shape[0], device=labels.device)
         columns = columns if mask is None else mask.sum(dim=1)
-        spoken = (labels != IGNORED) & (labels != self.end)
-        sizes = spoken.sum(dim=1)
-        order = torch.argsort((~spoken).long(), dim=1, stable=True)
+        is_letter = (labels != IGNORED) & (labels != self.end)
+        sizes = is_letter.sum(dim=1)
+        order = torch.argsort((~is_letter).long(), dim=1, stable=True)
         targets = labels.gather(1, order).clamp(min=0)
-        each = F.ctc_loss(chances, targets, columns, sizes, self.blank, reduction="none", zero_infinity=True)
+        each = F.ctc_loss(logprobs, targets, columns, sizes, self.blank, reduction="none", zero_infinity=True)
         return each.sum() / sizes.sum().clamp(min=1)

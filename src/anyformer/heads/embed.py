@@ -1,4 +1,4 @@
-"""The tokens themselves, and a vector for the whole."""
+"""Embedding heads: token vectors and a pooled vector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anyformer.tokens import Tokens
 
 
 class EmbeddingHead(Head):
-    """`last_hidden_state` and, with a pooler, `pooler_output`."""
+    """Returns `last_hidden_state` and, with a pooler, `pooler_output`."""
 
     def __init__(self, stage: str, pool: PoolerConfig | None = None) -> None:
         super().__init__(stage)
@@ -31,7 +31,7 @@ class EmbeddingHead(Head):
 
 
 def max_token(tokens: Tokens) -> Tensor:
-    """[B, d]: the largest value of each feature among a row's real tokens; zeros if it has none."""
+    """Maximum of each feature over a row's real tokens [B, d]; zeros if it has none."""
     padded = tokens.pad()
     if padded.mask is None:
         return padded.x.amax(dim=1)
@@ -43,7 +43,7 @@ POOLS: dict[str, Callable[[Tokens], Tensor]] = {"cls": first_token, "max": max_t
 
 
 class SentenceEmbeddingHead(Head):
-    """`sentence_embedding`: the pooled tokens, several poolings side by side, of length 1 where `normalize`."""
+    """`sentence_embedding`: one or several poolings of the tokens, concatenated; unit length if `normalize`."""
 
     of_task = True
 
@@ -57,7 +57,7 @@ class SentenceEmbeddingHead(Head):
 
 
 class MeanClassificationHead(Head):
-    """A class for the whole, read from the mean of its tokens by one matrix without a bias (ImageGPT)."""
+    """Classifier on the mean of the tokens, without a bias (ImageGPT)."""
 
     names = ("labels",)
 

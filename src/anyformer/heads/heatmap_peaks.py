@@ -1,6 +1,6 @@
-"""The place of a heat map's peak, finer than its cells: DARK (Zhang et al. 2020) as unbiased processing uses it.
+"""Subpixel peaks of heat maps: DARK (Zhang et al. 2020), as in unbiased data processing.
 
-The map is smoothed, its logarithm taken for a parabola around the highest cell, and the parabola's top is the place.
+The map is smoothed, and a parabola is fitted to its logarithm around the highest cell; its maximum is the position.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-KERNEL = 11  # cells across that are smoothed over
-WIDTH = 0.8  # the standard deviation of the smoothing
-LOWEST, HIGHEST = 0.001, 50.0  # bounds of a map before the logarithm
+KERNEL = 11  # size of the smoothing kernel, in cells
+WIDTH = 0.8  # standard deviation of the kernel
+LOWEST, HIGHEST = 0.001, 50.0  # the map is clamped to these bounds before the logarithm
 
 
 def find_peaks(maps: Tensor, kernel: int = KERNEL) -> tuple[Tensor, Tensor]:
@@ -32,13 +32,13 @@ def _smooth(maps: Tensor, radius: int) -> Tensor:
         lines = maps.transpose(axis, 3)
         n = lines.shape[3]
         at = torch.arange(-radius, n + radius, device=maps.device) % (2 * n)
-        lines = lines[..., torch.where(at < n, at, 2 * n - 1 - at)]  # mirrored at the edges
+        lines = lines[..., torch.where(at < n, at, 2 * n - 1 - at)]  # reflected at the edges
         maps = F.conv1d(lines.flatten(0, 2).unsqueeze(1), weights).view(*lines.shape[:3], n).transpose(axis, 3)
     return maps
 
 
 def _offset(maps: Tensor, top: Tensor) -> Tensor:
-    """From the top of each map's parabola to its highest cell: the inverse of the curvature times the slope."""
+    """Offset of the highest cell from the parabola's maximum: inverse Hessian times gradient."""
     padded = F.pad(maps, (1, 1, 1, 1), mode="replicate")
     columns = padded.shape[3]
     middle = (top[..., 1] + 1) * columns + top[..., 0] + 1

@@ -1,7 +1,7 @@
-"""Where the keypoints of a body or the landmarks of a face are: by a heat map each, or by a query each.
+"""Keypoint heads for body joints or facial landmarks: one heat map or one query per keypoint.
 
-Both heads take `labels` [B, keypoints, 3]: x and y as shares of the image's width and height, and how much the joint
-counts (0: nobody knows where it is).
+Both heads take `labels` [B, keypoints, 3]: x and y as fractions of the image's width and height, and a weight (0:
+position unknown).
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from anyformer.inputs.anchors import ZeroLinear
 from anyformer.tokens import Tokens
 
 D_CLASSIC = 256  # channels between the transposed convolutions
-FAINT = 1e-3  # of fresh filters for maps: a bell is nothing nearly everywhere, and so must be the first guess
+FAINT = 1e-3  # standard deviation of the last layer at initialization: maps are near zero almost everywhere
 
 
 class PoseHead(Head):
-    """A head that says where each joint is."""
+    """Base class of keypoint heads."""
 
     names: tuple[str, ...] = ("labels",)
 
     def keypoints(self, fields: dict[str, Any]) -> Tensor:
-        """[B, keypoints, 3] of what `forward` gave: x and y as shares of the image, and a score."""
-        raise TypeError("a pose head says where the keypoints are")
+        """Return [B, keypoints, 3] from the output of `forward`: x and y as fractions of the image, and a score."""
+        raise TypeError("a pose head must define keypoints")
 
 
 def check_joints(labels: Tensor, batch: int, joints: int) -> Tensor:
-    """Places and weights apart."""
+    """Check labels and return positions and weights."""
     if tuple(labels.shape) != (batch, joints, 3):
         raise InputError(
-            f"labels has shape {list(labels.shape)}; it must be {[batch, joints, 3]}: x, y and weight of every joint."
+            f"labels has shape {list(labels.shape)}; it must be {[batch, joints, 3]}: x, y and weight of each keypoint."
         )
     return labels
 
@@ -55,17 +55,17 @@ class HeatmapConfig(Settings):
     n_keypoints: int
     stage: str
     decoder: Literal["simple", "classic"] = "simple"
-    scale: int = 4  # how much larger than the grid the simple decoder's maps are; the classic one's are 4 times
-    layer: int  # the number of blocks after which the tokens are read
+    scale: int = 4  # upsampling of the simple decoder; the classic one has 4
+    layer: int  # number of blocks after which the tokens are read
     norm: NormConfig
-    sigma: float = 2.0  # of the bell that a keypoint is in its map, in cells
+    sigma: float = 2.0  # standard deviation of a keypoint's Gaussian, in cells
 
 
 class HeatmapHead(PoseHead):
-    """A map for each joint, high where it is (Xu et al. 2022): `heatmaps` [B, keypoints, rows, columns].
+    """One heat map per keypoint (Xu et al. 2022): `heatmaps` [B, keypoints, rows, columns].
 
-    "simple": bilinear and one 3x3 convolution. "classic": two transposed convolutions. Trained on bells of height 1;
-    the loss is the share of their energy that the maps miss.
+    "simple": bilinear upsampling and one 3x3 convolution. "classic": two transposed convolutions. The targets are
+    Gaussians of height 1; the loss is the squared error relative to their energy.
     """
 
     names = ("labels", "flip_pairs")
@@ -110,8 +110,9 @@ class HeatmapHead(PoseHead):
 
 
 def gaussian_heatmaps(places: Tensor, size: tuple[int, int], spread: float) -> Tensor:
-    """[B, keypoints, 2] -> [B, keypoints, rows, columns]: height 1 at the keypoint. The centers of the first and
-    the last cell stand for 0 and 1 (Huang et al. 2020)."""
+    """Gaussians of height 1 at keypoints [B, keypoints, 2] -> [B, keypoints, rows, columns]. The centers of the first
+    and last cell are 0 and 1 (Huang et al. 2020).
+    """
     rows, columns = size
     x, y = places[..., 0, None] * (columns - 1), places[..., 1, None] * (rows - 1)
     across = (torch.arange(columns, device=places.device) - x).square()
@@ -120,7 +121,7 @@ def gaussian_heatmaps(places: Tensor, size: tuple[int, int], spread: float) -> T
 
 
 def flip_heatmaps_back(maps: Tensor, pairs: Tensor) -> Tensor:
-    """Maps of a mirrored image, for the image itself: turned back, left and right keypoints exchanged."""
+    """Flip the maps of a mirrored image back and exchange left and right keypoints."""
     left, right = pairs.unbind(-1)
     turned = maps.flip(-1)
     exchanged = turned.clone()
@@ -129,11 +130,11 @@ def flip_heatmaps_back(maps: Tensor, pairs: Tensor) -> Tensor:
 
 
 class KeypointHead(PoseHead):
-    """Each token is a keypoint and points at where it is: `keypoints` [B, keypoints, 2] as shares of the image.
+    """Each token predicts one keypoint: `keypoints` [B, keypoints, 2] as fractions of the image.
 
-    A token is compared with every cell of the image; the mean of the cells' middles, weighed by how well they fit
-    (Sun et al. 2018), is the place, but for a step that the token adds to it. So the gradient moves a keypoint over the
-    image from the first step on. The loss is the mean distance along x and along y, of every layer's tokens.
+    The token attends to the image's cells; its keypoint is the mean of the cell centers, weighted by the attention (Sun
+    et al. 2018), plus an offset predicted by the token. The loss is the mean L1 distance, over the tokens of all
+    layers.
     """
 
     def __init__(self, d_model: int, stage: str, sees: str, norm: NormConfig) -> None:
@@ -145,7 +146,7 @@ class KeypointHead(PoseHead):
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         cells = run.tokens[self.sees].pad()
-        layers = [layer.pad().x for layer in run.layers[self.stage][1:]]  # the first is what came in
+        layers = [layer.pad().x for layer in run.layers[self.stage][1:]]  # the first is the input
         labels = run.tensor("labels") if run.state is None else None
         if labels is None:
             return {"keypoints": self.point(layers[-1], cells)}
@@ -156,7 +157,7 @@ class KeypointHead(PoseHead):
         return {"loss": each.sum(), "keypoints": found[-1], "layer_losses": each}
 
     def fit(self, x: Tensor, cells: Tokens) -> Tensor:
-        """[B, keypoints, cells]: how well each cell fits the token that points at it, in single precision at least."""
+        """Similarity of each token and cell, [B, keypoints, cells], in at least single precision."""
         query, key = self.query(self.norm(x)).unsqueeze(1), self.key(cells.x).unsqueeze(1)  # one head
         mask = NO_MASK if cells.mask is None else Padding(cells.mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -164,7 +165,7 @@ class KeypointHead(PoseHead):
             return attention_weights(query.to(wide), key.to(wide), mask, scale=x.shape[-1] ** -0.5).squeeze(1)
 
     def point(self, x: Tensor, cells: Tokens) -> Tensor:
-        """Half precision would not tell pixels apart."""
+        """Predict positions in single precision; half precision is coarser than a pixel."""
         weights, step = self.fit(x, cells), self.step(F.gelu(self.hidden(self.norm(x))))
         with torch.autocast(x.device.type, enabled=False):
             return weights @ cell_centers(cells).to(weights.dtype) + step.to(weights.dtype)
@@ -175,7 +176,7 @@ class KeypointHead(PoseHead):
 
 
 def cell_centers(cells: Tokens) -> Tensor:
-    """[cells, 2]: x and y of each cell's middle, as shares of the image."""
+    """x and y of each cell's center, as fractions of the image: [cells, 2]."""
     assert cells.grid is not None
     rows, columns = cells.grid
     cell = torch.arange(rows * columns, device=cells.x.device)

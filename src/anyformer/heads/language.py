@@ -1,4 +1,4 @@
-"""Words out of vectors: the next token, or the masked one."""
+"""Language modeling head: logits of the next or masked token."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class LanguageConfig(Settings):
     d_model: int
     vocab_size: int
     stage: str
-    d_words: int | None = None  # the width of the word table; None: d_model
-    scale: float = 1.0  # of the vectors before the words
-    shift: bool = False  # the label at t+1 is what the token at t must say
+    d_words: int | None = None  # width of the embedding table; None: d_model
+    scale: float = 1.0  # factor of the hidden states
+    shift: bool = False  # the token at t predicts the label at t+1
     bias: bool = False
-    fixed_bias: bool = False  # a bias that training leaves alone (Marian's final_logits_bias)
-    transform: str | None = None  # BERT: dense, this activation, norm, before the words
+    fixed_bias: bool = False  # a bias that is not trained (Marian's final_logits_bias)
+    transform: str | None = None  # BERT: dense layer, this activation and norm before the output projection
     norm: NormConfig = NormConfig()
     field: str = "logits"
-    keep: bool = False  # takes logits_to_keep
-    prefixed: bool = False  # labels are of the text alone, which has something else in front of it
+    keep: bool = False  # accepts logits_to_keep
+    prefixed: bool = False  # labels cover the text only, which has a prefix
 
 
 class LanguageHead(Head):
-    """`words`, where given, is the input table whose matrix the output shares (Press and Wolf 2017)."""
+    """Projects to the vocabulary; `words` is the input embedding, if its weights are tied (Press and Wolf 2017)."""
 
     def __init__(self, config: LanguageConfig, words: Embedding | None = None) -> None:
         super().__init__(config.stage)
@@ -80,7 +80,7 @@ class LanguageHead(Head):
 
     def loss(self, tokens: Tokens, logits: Tensor, labels: Tensor) -> Tensor:
         targets = self._targets(labels)
-        if self.config.prefixed:  # nothing is said about what stands in front of the text
+        if self.config.prefixed:  # no labels for the prefix
             targets = F.pad(targets, (tokens.x.shape[1] - targets.shape[1], 0), value=IGNORED)
         return token_loss(tokens, logits, targets)
 

@@ -1,7 +1,7 @@
-"""Which query answers for which object: the cheapest assignment, one to one (Carion et al. 2020, §3.1).
+"""Bipartite matching of queries and objects, one to one at minimal cost (Carion et al. 2020, §3.1).
 
-The costs of all decoder layers and images are computed where the model is and brought to the host in one transfer;
-scipy solves them there, and the answers go back in one.
+Costs of all decoder layers and images are computed on the model's device and copied to the host at once; scipy solves
+the assignments there.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 from anyformer.heads.box_ops import generalized_iou, to_xyxy
 
-NOT_A_COLUMN = float("nan")  # marks the costs of objects that only fill up a row
+NOT_A_COLUMN = float("nan")  # cost of padding objects
 FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # Lin et al. 2017
 
 
 @dataclass(frozen=True, eq=False)
 class DetectionTargets:
-    """The objects of each image, filled up to the same number: `classes` [B, N] with -100 where there is none,
-    `boxes` [B, N, 4] as center x, center y, width, height in 0…1."""
+    """The objects of each image, padded to equal number: `classes` [B, N] with -100 for padding, `boxes` [B, N, 4] as
+    center x, center y, width, height, relative to the image.
+    """
 
     classes: Tensor
     boxes: Tensor
@@ -35,12 +36,12 @@ class DetectionTargets:
 
     @classmethod
     def of(cls, labels: Any, n_labels: int, device: torch.device, rows: int) -> DetectionTargets:
-        """From what the ecosystem hands in: a list with {"class_labels": [n], "boxes": [n, 4]} for each image."""
+        """Convert labels in transformers' format: a list with {"class_labels": [n], "boxes": [n, 4]} per image."""
         if isinstance(labels, DetectionTargets):
             return labels
         found = [_row(label, i, n_labels) for i, label in enumerate(_list(labels))]
         if len(found) != rows:
-            raise InputError(f"There are labels of {len(found)} images, and {rows} images.")
+            raise InputError(f"There are labels for {len(found)} images but {rows} images; give one entry per image.")
         return cls._fill(found, device)
 
     @classmethod
@@ -57,7 +58,7 @@ class DetectionTargets:
 def _list(labels: Any) -> list[Any]:
     if isinstance(labels, (list, tuple)) and all(isinstance(label, dict) for label in labels):
         return list(labels)
-    raise InputError('labels must be a list with one {"class_labels": [n], "boxes": [n, 4]} for each image.')
+    raise InputError('labels must be a list with one {"class_labels": [n], "boxes": [n, 4]} per image.')
 
 
 def _row(label: dict[str, Any], i: int, n_labels: int) -> tuple[Tensor, Tensor]:
@@ -70,17 +71,17 @@ def _row(label: dict[str, Any], i: int, n_labels: int) -> tuple[Tensor, Tensor]:
     if not classes.is_cuda and len(classes):
         if int(classes.min()) < 0 or int(classes.max()) >= n_labels:
             worst = int(classes.min()) if int(classes.min()) < 0 else int(classes.max())
-            raise InputError(f"labels[{i}] has the class {worst}; the model has 0 to {n_labels - 1}.")
-        if not bool((boxes[:, 2:] >= 0).all()):  # not a number, too
+            raise InputError(f"labels[{i}] has class {worst}; the model has classes 0 to {n_labels - 1}.")
+        if not bool((boxes[:, 2:] >= 0).all()):  # also catches NaN
             raise InputError(
-                f"labels[{i}] has a box without a width or height of 0 or more: center x, y, width, height."
+                f"labels[{i}] has a box with an invalid width or height; boxes hold center x, center y, width, height."
             )
     return classes, boxes
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchCosts:
-    """What counts when queries and objects are put together, and how much."""
+    """Weights of the matching costs."""
 
     classes: float = 1.0
     box: float = 5.0
@@ -88,14 +89,14 @@ class MatchCosts:
 
     def __post_init__(self) -> None:
         if self.classes == self.box == self.giou == 0:
-            raise InputError("The costs of class, box and overlap are all 0: nothing tells which query fits an object.")
+            raise InputError("class_cost, box_cost and giou_cost are all 0; set at least one above 0.")
 
 
 @torch.no_grad()
 def match_costs(
     logits: Tensor, boxes: Tensor, targets: DetectionTargets, weights: MatchCosts, focal: bool = False
 ) -> Tensor:
-    """[L, B, Q, N] from logits [L, B, Q, C] and boxes [L, B, Q, 4]; no number where a row of targets is filled up."""
+    """Costs [L, B, Q, N] from logits [L, B, Q, C] and boxes [L, B, Q, 4]; NaN for padding objects."""
     wanted = targets.classes.clamp(min=0)[None, :, None].expand(*logits.shape[:3], -1)
     found, real = boxes[..., None, :], targets.boxes[None, :, None]  # [L, B, Q, 1, 4] and [1, B, 1, N, 4]
     cost = weights.classes * class_cost(logits, focal).gather(-1, wanted)
@@ -107,7 +108,7 @@ def match_costs(
 
 
 def class_cost(logits: Tensor, focal: bool) -> Tensor:
-    """The less likely a class, the dearer. For the focal loss: what it would gain (Zhu et al. 2021)."""
+    """Negative class probability; with `focal`, the change of the focal loss (Zhu et al. 2021)."""
     if not focal:
         return -logits.log_softmax(-1).exp()
     p = logits.sigmoid()
@@ -115,21 +116,19 @@ def class_cost(logits: Tensor, focal: bool) -> Tensor:
     return yes - (1 - FOCAL_ALPHA) * p**FOCAL_GAMMA * -(1 - p + 1e-8).log()
 
 
-@torch.library.custom_op("anyformer::assign", mutates_args=())  # to a compiler, a box that it need not look into
+@torch.library.custom_op("anyformer::assign", mutates_args=())  # opaque to the compiler
 def linear_assignment(cost: Tensor) -> Tensor:
-    """[L, B, N]: the query of each object; -1 where it has none, for want of queries or because it is not real."""
+    """Return the query of each object [L, B, N]; -1 for padding, or if there are too few queries."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
-        raise InputError(
-            "The set loss matches queries and objects with scipy: pip install 'anyformer[detect]'."
-        ) from None
+        raise InputError("The set loss needs scipy: pip install 'anyformer[detect]'.") from None
     host = cost.cpu().numpy()
     layers, batch, _, most = host.shape
     found = np.full((layers, batch, most), -1, dtype=np.int64)
     for layer in range(layers):
         for row in range(batch):
-            real = np.flatnonzero(~np.isnan(host[layer, row, 0]))  # those that fill up stand anywhere
+            real = np.flatnonzero(~np.isnan(host[layer, row, 0]))  # padding objects may stand anywhere
             if len(real):
                 queries, objects = linear_sum_assignment(host[layer, row][:, real])
                 found[layer, row, real[objects]] = queries

@@ -1,4 +1,4 @@
-"""Answers from the patches behind a class token: their mean, or a word of a visual vocabulary for each of them."""
+"""Heads on the patches behind a class token: their mean, or a visual token for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyformer.heads.classify import ClassificationConfig, ClassificationHead, f
 
 
 class PatchSummary(nn.Module):
-    """The normalized mean of the patches; without a norm the class token."""
+    """Normalized mean of the patches; without a norm, the class token."""
 
     def __init__(self, d_model: int, norm: NormConfig | None) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class PatchSummary(nn.Module):
 
 
 class PatchEmbeddingHead(Head):
-    """`last_hidden_state` and `pooler_output`."""
+    """Returns `last_hidden_state` and `pooler_output`."""
 
     def __init__(self, d_model: int, norm: NormConfig | None, stage: str) -> None:
         super().__init__(stage)
@@ -41,12 +41,12 @@ class PatchEmbeddingHead(Head):
 
 
 class PatchClassificationHead(ClassificationHead):
-    """A class for the whole image, from the mean of its patches."""
+    """Image classifier on the mean of the patches."""
 
     def __init__(self, config: ClassificationConfig, norm: NormConfig | None) -> None:
         super().__init__(config)
         self.average = PatchSummary(config.d_model, norm)
-        self.n_first = None  # it reads them all
+        self.n_first = None  # reads all tokens
 
     def summary(self, run: ForwardContext) -> Tensor:
         made: Tensor = self.average(run, self.stage)
@@ -54,7 +54,7 @@ class PatchClassificationHead(ClassificationHead):
 
 
 class VisualTokenHead(Head):
-    """The visual word of every patch; labels [covered patches] are those that bool_masked_pos covers, in order."""
+    """Predicts the visual token of each patch; labels [masked patches] follow the order of bool_masked_pos."""
 
     names = ("labels",)
 
@@ -70,6 +70,6 @@ class VisualTokenHead(Head):
             return {"logits": logits}
         if covered is None or int(covered.sum()) != labels.numel():
             n = 0 if covered is None else int(covered.sum())
-            raise InputError(f"labels has {labels.numel()} entries; bool_masked_pos covers {n} patches.")
+            raise InputError(f"labels has {labels.numel()} entries; bool_masked_pos masks {n} patches.")
         check_labels(labels, logits.shape[-1], "labels")
         return {"loss": F.cross_entropy(logits[covered.bool()].float(), labels.flatten()), "logits": logits}

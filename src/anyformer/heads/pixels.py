@@ -1,4 +1,4 @@
-"""Pixels of each patch (MAE)."""
+"""Pixel prediction for each patch (MAE)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from anyformer.inputs.image import patchify, unpatchify
 
 
 class PixelHead(Head):
-    """Predicts the dropped patches; the loss is the squared error there, of pixels or of pixels normalized by patch.
-    There is none if the stage `source` saw all patches."""
+    """Predicts the dropped patches; the loss is their squared error, of pixels or of pixels normalized by patch. There
+    is no loss if the stage `source` saw all patches.
+    """
 
     def __init__(
         self, d_model: int, patch_size: tuple[int, int], n_channels: int, normalize: bool, stage: str, source: str
@@ -29,7 +30,7 @@ class PixelHead(Head):
         pixels = run.tensor("pixel_values")
         assert pixels is not None
         mask = run.extras["mask"]
-        if run.tokens[self.source].pad().x.shape[1] > logits.shape[1]:  # a class token, and every patch
+        if run.tokens[self.source].pad().x.shape[1] > logits.shape[1]:  # a class token and all patches
             return {"logits": logits, **run.extras}
         error = (logits - self.target(pixels.to(logits.dtype))).square().mean(dim=-1)
         return {"loss": (error * mask).sum() / mask.sum(), "logits": logits, **run.extras}
@@ -42,8 +43,9 @@ class PixelHead(Head):
         return (patches - mean) / spread
 
     def reconstruct(self, logits: Tensor, pixels: Tensor, mask: Tensor) -> Tensor:
-        """[B, C, H, W]: what was predicted where patches were dropped, and the image elsewhere. Where pixels are
-        normalized by patch, brightness and contrast of each patch are the image's own: the model never says them."""
+        """Return [B, C, H, W]: predictions for dropped patches, the image elsewhere. If pixels are normalized by patch,
+        mean and standard deviation of each patch are taken from the image.
+        """
         patches = patchify(pixels, self.patch_size, channels_last=True)
         if self.normalize:
             mean, spread = _statistics(patches)

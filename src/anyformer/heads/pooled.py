@@ -1,4 +1,4 @@
-"""One answer for a whole sequence, read off a pool of its tokens instead of the first one alone."""
+"""Classification and embedding heads on pooled tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pooling = Literal["first", "mean", "pair"]
 
 
 def pool(tokens: Tokens, how: Pooling) -> Tensor:
-    """[B, d]: the first token, the mean of all real ones, or that of the first two (a class token and a teacher's)."""
+    """Pool to [B, d]: the first token, or the mean of all real tokens or of the first two (class, distillation)."""
     if how == "pair":
         return tokens.pad().x[:, :2].mean(dim=1)
     return mean_token(tokens) if how == "mean" else first_token(tokens)
@@ -32,14 +32,14 @@ class PooledConfig(Settings):
     n_labels: int
     stage: str
     pooling: Pooling = "mean"
-    d_pool: int | None = None  # a projection of each token before they are pooled
-    norm: NormConfig | None = None  # of what is pooled
+    d_pool: int | None = None  # width of a projection before pooling
+    norm: NormConfig | None = None  # after pooling
     activation: str | None = None  # after the norm
     problem: Problem | None = None
 
 
 class PooledClassificationHead(Head):
-    """`logits` of a pool of tokens, normalized where the family does that."""
+    """Classifier on pooled tokens, normalized if the family does that."""
 
     names = ("labels",)
 
@@ -62,7 +62,7 @@ class PooledClassificationHead(Head):
 
 
 class PooledEmbeddingHead(Head):
-    """`last_hidden_state`, and as `pooler_output` the pool itself."""
+    """Returns `last_hidden_state`, and the pooled tokens as `pooler_output`."""
 
     def __init__(self, stage: str, pooling: Pooling) -> None:
         super().__init__(stage)

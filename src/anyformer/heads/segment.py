@@ -1,7 +1,7 @@
-"""A class for every pixel: from each patch alone, from class queries, or from a pyramid of grids.
+"""Semantic segmentation heads: linear on patches, from class queries, or on a feature pyramid.
 
-`logits` [B, classes, rows, columns] are coarser than the image; `labels` [B, height, width] hold classes, and the
-loss compares at the labels' size. A class that does not count is `ignore`.
+`logits` [B, classes, rows, columns] are coarser than the image; `labels` [B, height, width] hold classes, and the loss
+upsamples logits to their size. The label `ignore` does not count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head, check_labels
 from anyformer.heads.convolutions import ConvNormReLU, SameConv2d, Upsample2x, as_image_grid, resize
 
-IGNORED_CLASS = 255  # of a pixel that belongs to no class
+IGNORED_CLASS = 255  # label of pixels without a class
 
 
 class SegmentationHead(Head):
-    """What these heads have in common: the loss."""
+    """Base class with the loss."""
 
     names = ("labels",)
 
@@ -37,7 +37,7 @@ class SegmentationHead(Head):
     def add_loss(
         self, run: ForwardContext, logits: Tensor, aside: Tensor | None = None, weight: float = 0.0
     ) -> dict[str, Any]:
-        """`aside` are logits of a helper that only training listens to, its loss times `weight`."""
+        """Add the loss; `aside` are logits of an auxiliary head, whose loss is multiplied by `weight`."""
         labels = run.tensor("labels")
         if labels is None:
             return {"logits": logits}
@@ -56,7 +56,7 @@ def pixel_loss(logits: Tensor, labels: Tensor, ignore: int) -> Tensor:
 
 
 class LinearSegmentationHead(SegmentationHead):
-    """Each patch says its class by itself."""
+    """Linear classifier of each patch."""
 
     def __init__(self, d_model: int, n_labels: int, stage: str) -> None:
         super().__init__(stage)
@@ -68,8 +68,9 @@ class LinearSegmentationHead(SegmentationHead):
 
 
 class MaskSegmentationHead(SegmentationHead):
-    """Patches and class queries have been through a decoder together; a patch is of the class whose query it is
-    closest to (Strudel et al. 2021). The stage's last `n_labels` tokens are the queries."""
+    """Patches and class queries pass a decoder together; each patch gets the class of the most similar query (Strudel
+    et al. 2021). The stage's last `n_labels` tokens are the queries.
+    """
 
     def __init__(self, d_model: int, n_labels: int, stage: str) -> None:
         super().__init__(stage)
@@ -90,19 +91,20 @@ class UPerConfig(Settings):
     d_model: int
     n_labels: int
     stage: str
-    layers: tuple[int, ...]  # after how many blocks each of the four grids is read
-    pools: tuple[int, ...] = (1, 2, 3, 6)  # cells a side of the poolings of the coarsest grid
+    layers: tuple[int, ...]  # number of blocks after which each of the four grids is read
+    pools: tuple[int, ...] = (1, 2, 3, 6)  # grid sizes of the pyramid pooling
     ignore: int = IGNORED_CLASS
-    auxiliary: bool = True  # a second, simpler way to the classes, that only training listens to
+    auxiliary: bool = True  # adds an auxiliary head, used only in training
     auxiliary_weight: float = 0.4
     d_auxiliary: int = 256
-    n_auxiliary_convs: int = 1  # its convolutions
-    auxiliary_concat_input: bool = False  # it sees its grid again beside what the convolutions made of it
+    n_auxiliary_convs: int = 1  # number of its convolutions
+    auxiliary_concat_input: bool = False  # concatenates its input grid to the output of its convolutions
 
 
 class UPerHead(SegmentationHead):
-    """UPerNet (Xiao et al. 2018): four grids, made 4x, 2x, 1x and 1/2 as fine as the patches, are added up from the
-    coarsest, which sees the whole image through poolings, to the finest."""
+    """UPerNet (Xiao et al. 2018): four grids, resized to 4x, 2x, 1x and 1/2, are added from the coarsest, which has
+    pyramid pooling, to the finest.
+    """
 
     def __init__(self, config: UPerConfig) -> None:
         super().__init__(config.stage, config.ignore)
@@ -142,7 +144,7 @@ class UPerHead(SegmentationHead):
 
 
 class FeaturePyramid(nn.Module):
-    """Grids of one size as 4x, 2x, 1x and 1/2 as fine."""
+    """Resizes equal grids to 4x, 2x, 1x and 1/2."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -155,7 +157,7 @@ class FeaturePyramid(nn.Module):
 
 
 class FCNHead(nn.Module):
-    """A few convolutions of one grid (Long et al. 2015)."""
+    """A few convolutions on one grid (Long et al. 2015)."""
 
     def __init__(self, config: UPerConfig) -> None:
         super().__init__()

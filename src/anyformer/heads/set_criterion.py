@@ -1,4 +1,4 @@
-"""The loss of a set of predictions: each object's query learns its class and box, every other "nothing there"."""
+"""Set prediction loss: matched queries learn their object's class and box, all others "no object"."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from anyformer.heads.matcher import (
     match_costs,
 )
 
-CLASS, BOX, GIOU, COUNT = "loss_ce", "loss_bbox", "loss_giou", "cardinality_error"  # the ecosystem's names
+CLASS, BOX, GIOU, COUNT = "loss_ce", "loss_bbox", "loss_giou", "cardinality_error"  # names in transformers
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetCriterionConfig(Settings):
-    """Costs put queries and objects together; weights add up the losses of those pairs."""
+    """Matching costs, and weights of the losses of matched pairs."""
 
     class_cost: float = 1.0
     box_cost: float = 5.0
@@ -32,8 +32,8 @@ class SetCriterionConfig(Settings):
     class_weight: float = 1.0
     box_weight: float = 5.0
     giou_weight: float = 2.0
-    no_object_weight: float = 0.1  # of "nothing there", which most queries should say
-    focal: bool = False  # one sigmoid a class and no class "nothing there" (Lin et al. 2017; Zhu et al. 2021)
+    no_object_weight: float = 0.1  # class weight of "no object", which most queries predict
+    focal: bool = False  # sigmoid focal loss per class, without "no object" (Lin et al. 2017; Zhu et al. 2021)
 
     @property
     def costs(self) -> MatchCosts:
@@ -43,22 +43,23 @@ class SetCriterionConfig(Settings):
 def set_loss(
     logits: Tensor, boxes: Tensor, targets: DetectionTargets, config: SetCriterionConfig, groups: int = 1
 ) -> dict[str, Tensor]:
-    """The parts, [L] each, of logits [L, B·groups, Q, C] and boxes [L, B·groups, Q, 4]: each layer, and each group of
-    queries, is matched by itself."""
+    """Return the losses, each [L], of logits [L, B·groups, Q, C] and boxes [L, B·groups, Q, 4]; every layer and group
+    of queries is matched separately.
+    """
     logits, boxes = _group(logits.float(), groups), _group(boxes.float(), groups)
     parts = _set_loss(logits, boxes, targets, config)
     return parts if groups == 1 else {name: part.unflatten(0, (-1, groups)).mean(1) for name, part in parts.items()}
 
 
 def _group(x: Tensor, groups: int) -> Tensor:
-    """[L, B·groups, Q, d] -> [L·groups, B, Q, d]"""
+    """[L, B·groups, Q, d] -> [L·groups, B, Q, d]."""
     return x if groups == 1 else x.unflatten(1, (-1, groups)).transpose(1, 2).flatten(0, 1)
 
 
 def _set_loss(
     logits: Tensor, boxes: Tensor, targets: DetectionTargets, config: SetCriterionConfig
 ) -> dict[str, Tensor]:
-    if targets.classes.shape[1] == 0:  # images of nothing
+    if targets.classes.shape[1] == 0:  # no image has objects
         match = torch.zeros(*logits.shape[:2], 0, dtype=torch.long, device=logits.device)
     else:
         match = linear_assignment(match_costs(logits, boxes, targets, config.costs, config.focal))
@@ -73,25 +74,25 @@ def _set_loss(
 def class_loss(
     logits: Tensor, match: Tensor, targets: DetectionTargets, config: SetCriterionConfig, count: Tensor
 ) -> Tensor:
-    nothing = logits.shape[-1] - (0 if config.focal else 1)
-    wanted = target_classes(logits, match, targets, nothing)
+    no_object = logits.shape[-1] - (0 if config.focal else 1)
+    wanted = target_classes(logits, match, targets, no_object)
     if config.focal:
         return focal_loss(logits, wanted).sum(dim=(1, 2, 3)) / count
-    weight = torch.where(wanted == nothing, config.no_object_weight, 1.0)
+    weight = torch.where(wanted == no_object, config.no_object_weight, 1.0)
     surprise = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view_as(weight) * weight
     return surprise.sum(dim=(1, 2)) / weight.sum(dim=(1, 2))
 
 
-def target_classes(logits: Tensor, match: Tensor, targets: DetectionTargets, nothing: int) -> Tensor:
-    """[L, B, Q]: the class of the object that a query answers for, or `nothing`."""
+def target_classes(logits: Tensor, match: Tensor, targets: DetectionTargets, no_object: int) -> Tensor:
+    """Class of the object matched to each query [L, B, Q], or `no_object`."""
     layers, batch, queries = logits.shape[:3]
-    wanted = torch.full((layers, batch, queries + 1), nothing, device=logits.device)  # one more, for what has no query
+    wanted = torch.full((layers, batch, queries + 1), no_object, device=logits.device)  # and unmatched objects
     classes = targets.classes.expand(layers, -1, -1)
     return wanted.scatter(2, match.where(match >= 0, queries), classes)[..., :queries]
 
 
 def focal_loss(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Cross entropy of each class by itself, little where the answer is sure already (Lin et al. 2017)."""
+    """Sigmoid cross entropy per class, down-weighted for confident predictions (Lin et al. 2017)."""
     yes = (wanted[..., None] == torch.arange(logits.shape[-1], device=logits.device)).to(logits.dtype)
     p = logits.sigmoid()
     missed = p * (1 - yes) + (1 - p) * yes
@@ -100,7 +101,7 @@ def focal_loss(logits: Tensor, wanted: Tensor) -> Tensor:
 
 
 def box_losses(boxes: Tensor, match: Tensor, targets: DetectionTargets, count: Tensor) -> dict[str, Tensor]:
-    """Distance and overlap, summed over the objects that have a query."""
+    """L1 and generalized IoU losses, summed over matched objects."""
     has_query = match >= 0
     found = boxes.gather(2, match.clamp(min=0)[..., None].expand(-1, -1, -1, 4))  # [L, B, N, 4]
     wanted = targets.boxes.to(boxes).expand_as(found)
@@ -111,18 +112,18 @@ def box_losses(boxes: Tensor, match: Tensor, targets: DetectionTargets, count: T
 
 
 def cardinality_error(logits: Tensor, targets: DetectionTargets, focal: bool) -> Tensor:
-    """How many more or fewer objects are said than there are; to look at, not to learn from."""
+    """Error in the number of objects; a metric without gradient."""
     says = (logits > 0).any(-1) if focal else logits.argmax(-1) != logits.shape[-1] - 1
     return (says.sum(-1) - targets.real.sum(-1)).abs().float().mean(dim=1)
 
 
 def weighted_sum(parts: dict[str, Tensor], config: SetCriterionConfig) -> Tensor:
-    """[L]: the loss of each layer."""
+    """Weighted loss of each layer [L]."""
     return config.class_weight * parts[CLASS] + config.box_weight * parts[BOX] + config.giou_weight * parts[GIOU]
 
 
 def named_losses(parts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As the ecosystem spells it: the last layer's by their names, then those of the others, numbered."""
+    """Name the losses as transformers does: those of the last layer by name, those of the others with their number."""
     last = {name: value[-1] for name, value in parts.items()}
     layers = len(parts[CLASS]) - 1
     return {**last, **{f"{name}_{i}": value[i] for i in range(layers) for name, value in parts.items()}}

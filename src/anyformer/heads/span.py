@@ -1,4 +1,4 @@
-"""Where an answer begins and ends."""
+"""Start and end of an extracted answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SpanHead(Head):
         start, end = run.tensor("start_positions"), run.tensor("end_positions")
         if start is None or end is None:
             return fields
-        # Places outside the window (a long text cut in pieces) do not count; the ecosystem marks them past the end.
+        # Positions outside the window do not count; transformers puts them past the end.
         length = logits.shape[1]
         losses = [
             F.cross_entropy(logits[..., i], places.reshape(-1).clamp(0, length), ignore_index=length)
@@ -37,5 +37,5 @@ class SpanHead(Head):
         return {"loss": sum(losses) / 2, **fields}
 
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
-        """The published loss is a softmax over all places of the row, padded ones among them."""
+        """The published loss is a softmax over all positions of a row, including padding."""
         return run.tensor("start_positions") is not None

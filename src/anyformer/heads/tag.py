@@ -1,4 +1,4 @@
-"""A label for every token; and whether a token was replaced."""
+"""Token classification, and detection of replaced tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TokenClassificationHead(Head):
 
 
 class ReplacedTokenHead(Head):
-    """Was this token replaced? One number a token; the loss is over real tokens (ELECTRA's discriminator)."""
+    """Predicts whether each token was replaced; the loss is over real tokens (ELECTRA's discriminator)."""
 
     names = ("labels",)
 
@@ -61,7 +61,7 @@ class ReplacedTokenHead(Head):
         return {**result, "logits": logits}
 
     def score(self, run: ForwardContext) -> Tensor:
-        """[B, T]"""
+        """Logits [B, T]."""
         tokens = run.tokens[self.stage]
         return padded_token_values(tokens, self.answer(self.activation(self.dense(tokens.x)))).squeeze(-1)
 
@@ -75,7 +75,7 @@ class ReplacedTokenHead(Head):
 
 
 class GeneratorDiscriminatorHead(ReplacedTokenHead):
-    """ELECTRA's two losses: the generator's masked words, and `weight` times the discriminator's replaced tokens."""
+    """ELECTRA's loss: masked language modeling of the generator, plus `weight` times the discriminator's."""
 
     def __init__(self, d_model: int, activation: str, stage: str, weight: float) -> None:
         super().__init__(d_model, activation, stage)

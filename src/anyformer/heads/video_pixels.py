@@ -1,4 +1,4 @@
-"""Pixels of the parts of a clip that were hidden (VideoMAE)."""
+"""Pixel prediction for the masked parts of a clip (VideoMAE)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.inputs.video import from_tubelets, tubelets
 
-# Of ImageNet's pixels: clips come normalized by these, and are predicted as they were before.
+# ImageNet statistics: clips are normalized by them, and predicted unnormalized.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class VideoPixelHead(Head):
-    """The loss is the squared error of the hidden tubelets' pixels, normalized by tubelet and channel or not."""
+    """Predicts masked tubelets; the loss is their squared error, optionally normalized by tubelet and channel."""
 
     def __init__(self, d_model: int, tubelet: tuple[int, ...], n_channels: int, normalize: bool, stage: str) -> None:
         super().__init__(stage)
@@ -42,8 +42,9 @@ class VideoPixelHead(Head):
         return ((each - mean) / spread).flatten(2)
 
     def reconstruct(self, logits: Tensor, pixels: Tensor, hidden: Tensor) -> Tensor:
-        """[B, T, C, H, W] from 0 to 1: what was predicted where tubelets were hidden, and the clip elsewhere. Where
-        pixels are normalized, brightness and contrast of each tubelet are the clip's own: the model never says them."""
+        """Return [B, T, C, H, W] from 0 to 1: predictions for masked tubelets, the clip elsewhere. If pixels are
+        normalized, mean and standard deviation of each tubelet are taken from the clip.
+        """
         plain = self.denormalize(pixels)
         patches = self._patches(plain).clone()
         if self.normalize:
@@ -57,7 +58,7 @@ class VideoPixelHead(Head):
         return from_tubelets(patches.unflatten(1, grid), self.tubelet, self.n_channels)
 
     def denormalize(self, pixels: Tensor) -> Tensor:
-        """As they were before they were normalized."""
+        """Undo the ImageNet normalization."""
         if self.n_channels != len(MEAN):
             return pixels
         mean, std = (torch.tensor(values).to(pixels).view(1, 1, -1, 1, 1) for values in (MEAN, STD))
@@ -67,6 +68,6 @@ class VideoPixelHead(Head):
         return tubelets(pixels, self.tubelet, channels_last=True).flatten(1, 3)
 
     def _statistics(self, patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, tokens, pixels, channels], and the mean and spread of each channel."""
+        """Return [B, tokens, pixels, channels], and the mean and standard deviation of each channel."""
         each = patches.unflatten(2, (-1, self.n_channels))
         return each, each.mean(dim=2, keepdim=True), each.var(dim=2, keepdim=True).sqrt() + 1e-6

@@ -1,12 +1,10 @@
-"""Queries that are boxes: each starts somewhere, and every decoder layer moves it (DAB-DETR, Liu et al. 2022).
+"""Anchor queries: boxes that every decoder layer refines (DAB-DETR, Liu et al. 2022).
 
-What a query looks for is told by its place: sines and cosines of the box, which attention adds to it as DETR adds its
-learned vectors. Its content starts as what the encoder saw at the middle of the box (as in two-stage detectors), and
-each layer's correction to the box is learned, so that the loss of a layer is about small steps.
+The positional part of a query is the sine embedding of its box, which attention adds to it. Its content starts as the
+encoder's features at the box's center (as in two-stage detectors), and every layer predicts an offset.
 
-`AnchorQueries` is the input that makes the queries, `BoxRefinement` what stands between the decoder's blocks.
-The boxes after each block, as numbers before the sigmoid, are in the tokens' memo under "boxes"; the
-first are the anchors themselves.
+`AnchorQueries` is the input that makes the queries; `BoxRefinement` runs between the decoder's blocks. The boxes after
+each block, as logits, are in the tokens' memo under "boxes"; the first are the anchors.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from anyformer.inputs.image import LearnedTokens
 from anyformer.tokens import Tokens
 
 BOXES = "boxes"
-START = 0.15  # the width and height of a fresh anchor, as a share of the image's
+START = 0.15  # initial width and height of an anchor, relative to the image
 
 
 def box_sinusoids(places: Tensor, d_model: int) -> Tensor:
-    """[…, n] of numbers in 0…1 -> […, n·d/2], by the rates that DETR gives to the cells of an image."""
+    """Sine embedding of coordinates in 0…1, […, n] -> […, n·d/2], with DETR's frequencies."""
     half = d_model // 2
     exponents = torch.arange(half // 2, device=places.device, dtype=torch.float32) * (2 / half)
     angles = places.float().unsqueeze(-1) * (2 * math.pi) / 10_000**exponents
@@ -39,7 +37,7 @@ def box_sinusoids(places: Tensor, d_model: int) -> Tensor:
 
 
 class AnchorBoxes(nn.Module):
-    """The anchors of all groups, before the sigmoid: fresh, an even grid over the image."""
+    """Learned anchor boxes of all groups, as logits; initialized to an even grid."""
 
     def __init__(self, n: int, groups: int) -> None:
         super().__init__()
@@ -59,12 +57,12 @@ class AnchorBoxes(nn.Module):
 class AnchorQueriesConfig(Settings):
     n: int
     d_model: int
-    source: str  # the stage whose tokens are cells of the image
-    groups: int = 1  # so many sets of anchors while training, each matched by itself (Group DETR, Chen et al. 2023)
+    source: str  # the stage that gives the image's cells
+    groups: int = 1  # query groups in training, each matched separately (Group DETR, Chen et al. 2023)
 
 
 class AnchorQueries(Input):
-    """[B·groups, n, d] in training, [B, n, d] else: of the groups, the first is the model's."""
+    """Queries [B·groups, n, d] in training, [B, n, d] otherwise (the first group)."""
 
     def __init__(self, config: AnchorQueriesConfig) -> None:
         super().__init__()
@@ -82,21 +80,21 @@ class AnchorQueries(Input):
 
 
 def sample_grid(cells: Tokens, points: Tensor) -> Tensor:
-    """[B, n, d]: what a grid of tokens holds at points [n, 2] (x, y in 0…1 of the real part), between its cells."""
+    """Sample a token grid bilinearly at points [n, 2] (x, y in 0…1 of the real part): [B, n, d]."""
     assert cells.grid is not None
     rows, columns = cells.grid
-    picture = cells.x.transpose(1, 2).unflatten(2, (rows, columns))
+    image = cells.x.transpose(1, 2).unflatten(2, (rows, columns))
     at = points.to(cells.x.dtype).expand(cells.x.shape[0], -1, -1)
     if cells.mask is not None:
         real = cells.mask.unflatten(1, (rows, columns))
         across, down = real.any(1).sum(1) / columns, real.any(2).sum(1) / rows
         at = at * torch.stack([across, down], dim=-1)[:, None].to(at.dtype)
-    found = F.grid_sample(picture, at[:, None] * 2 - 1, padding_mode="border", align_corners=False)
+    found = F.grid_sample(image, at[:, None] * 2 - 1, padding_mode="border", align_corners=False)
     return found[:, :, 0].transpose(1, 2)
 
 
 class ZeroLinear(Linear):
-    """Fresh, it moves nothing: the first guess is where things start."""
+    """Zero-initialized linear layer: at first it changes nothing."""
 
     def reset(self, std: float) -> None:
         nn.init.zeros_(self.weight)
@@ -105,7 +103,7 @@ class ZeroLinear(Linear):
 
 
 class BoxRefinement(nn.Module):
-    """Before every block and after the last: move the boxes, and tell attention where they are now."""
+    """Before every block and after the last: update the boxes and their positional queries."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sound: a spectrogram cut into patches that may overlap, or frames that two convolutions join."""
+"""Audio inputs: patches of a spectrogram, or frames after two convolutions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SpectrogramInputConfig(Settings):
     n_frames: int
     n_mels: int
     patch_size: tuple[int, ...]  # mels, frames
-    stride: tuple[int, ...]  # how far patches lie apart; less than their size: they overlap
+    stride: tuple[int, ...]  # distance of patches; if smaller than patch_size, they overlap
     d_model: int
-    n_tokens: int = 2  # learned ones before the patches: the class's, a teacher's
-    combine: Literal["add", "concat"] = "add"  # positions to the patches, or beside them
+    n_tokens: int = 2  # learned tokens before the patches: class and distillation token
+    combine: Literal["add", "concat"] = "add"  # add positions to patches, or concatenate them
     d_position: int | None = None  # None: d_model
     dropout: float = 0.0
 
@@ -38,12 +38,12 @@ class SpectrogramInputConfig(Settings):
 
     def check(self) -> None:
         fits = self.patch_size[0] <= self.n_mels and self.patch_size[1] <= self.n_frames
-        self.require(fits, f"a patch of {self.patch_size} is larger than {self.n_mels} mels x {self.n_frames} frames.")
+        self.require(fits, f"a patch of {self.patch_size} exceeds {self.n_mels} mels x {self.n_frames} frames.")
         self.require(min(self.stride) > 0, f"stride {self.stride} must be above 0.")
 
 
 class SpectrogramInput(Input):
-    """[B, frames, mels] as an image of low notes above, one patch after another along the time."""
+    """[B, frames, mels] as an image with low frequencies at the top; patches run along time first."""
 
     mask_name = "attention_mask"
     names = ("input_values", "attention_mask")
@@ -72,7 +72,7 @@ class SpectrogramInput(Input):
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=config.grid)
 
     def _cut(self, values: Tensor) -> Tensor:
-        """[B, frames, mels] -> [B, patches, mels x frames of one]"""
+        """[B, frames, mels] -> [B, patches, mels·frames of a patch]."""
         (height, width), (down, along) = self.config.patch_size, self.config.stride
         return values.transpose(1, 2).unfold(1, height, down).unfold(2, width, along).flatten(3).flatten(1, 2)
 
@@ -83,7 +83,7 @@ def check_spectrogram(values: Tensor, n_frames: int, n_mels: int) -> None:
 
 
 class LogSpacedSinusoids(LearnedPositions):
-    """Sines, then cosines, whose wavelengths span 2π to 10,000·2π with both ends: a fixed table [n, d_model]."""
+    """Fixed table [n, d_model] of sines, then cosines, with wavelengths from 2π to 10,000·2π inclusive."""
 
     def __init__(self, n: int, d_model: int) -> None:
         super().__init__(n, d_model, fixed="halves")
@@ -98,24 +98,25 @@ class LogSpacedSinusoids(LearnedPositions):
 @dataclass(frozen=True, kw_only=True)
 class MelConvInputConfig(Settings):
     n_mels: int
-    n_tokens: int  # of the encoder: half as many as there are frames
+    n_tokens: int  # of the encoder: half the number of frames
     d_model: int
     dropout: float = 0.0
 
     def check(self) -> None:
-        self.require(self.d_model % 2 == 0, f"d_model {self.d_model} is odd; half of it are sines, half cosines.")
+        self.require(self.d_model % 2 == 0, f"d_model {self.d_model} must be even: half of it are sines, half cosines.")
 
 
 class MelConvInput(Input):
-    """[B, mels, frames] through two convolutions over three neighbors each, the second of which takes every other
-    frame. The caller's attention_mask is not looked at: silence is heard as silence."""
+    """Two convolutions of width 3 over [B, mels, frames], the second with stride 2. attention_mask is ignored: padding
+    is read as silence.
+    """
 
     names = ("input_features", "attention_mask")
 
     def __init__(self, config: MelConvInputConfig) -> None:
         super().__init__()
         self.config = config
-        self.window = 2 * config.n_tokens  # frames, neither more nor less
+        self.window = 2 * config.n_tokens  # fixed number of frames
         self.first = Linear(3 * config.n_mels, config.d_model)
         self.second = Linear(3 * config.d_model, config.d_model)
         self.positions = LogSpacedSinusoids(config.n_tokens, config.d_model)
@@ -125,8 +126,8 @@ class MelConvInput(Input):
         shape = (self.config.n_mels, self.window)
         if frames.dim() != 3 or tuple(frames.shape[1:]) != shape:
             raise InputError(
-                f"input_features has shape {list(frames.shape)}; it must be [batch, {shape[0]}, {shape[1]}]: fill the"
-                " sound with silence, or use generate, which takes any length."
+                f"input_features has shape {list(frames.shape)}; it must be [batch, {shape[0]}, {shape[1]}]: pad the"
+                " audio with silence, or use generate, which accepts any length."
             )
         x = self.first(_neighbours(frames.to(self.first.weight.dtype).transpose(1, 2)), activation="gelu")
         x = self.second(_neighbours(x, 2), activation="gelu") + self.positions.weight
@@ -134,5 +135,5 @@ class MelConvInput(Input):
 
 
 def _neighbours(x: Tensor, step: int = 1) -> Tensor:
-    """[B, T, d] -> [B, T / step, 3d]: each with the one before it and the one after it, silence beyond the ends."""
+    """Concatenate each frame with its neighbors, [B, T, d] -> [B, T / step, 3d]; zeros beyond the ends."""
     return F.pad(x, (0, 0, 1, 1)).unfold(1, 3, step).flatten(2)

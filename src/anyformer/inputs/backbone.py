@@ -1,4 +1,4 @@
-"""A residual network (He et al. 2016) that turns an image into a grid of features, and the inputs built on it."""
+"""ResNet backbone (He et al. 2016) that turns an image into a feature grid, and inputs built on it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ class ResNetConfig(Settings):
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     depths: tuple[int, ...] = (3, 4, 6, 3)
     activation: str = "relu"
-    downsample_in_first_stage: bool = False  # halve the image in the first stage too
-    downsample_in_bottleneck: bool = False  # a bottleneck strides in its first convolution instead of its second
-    stem: Literal["large", "small"] = "large"  # 7x7 with stride 2 and a pool; or 3x3 alone, for images of 32 x 32
-    norm: Literal["frozen", "batch"] = "frozen"  # "batch" learns its scale and follows the statistics of the batches
-    dilation: bool = False  # DC5: the last stage keeps its resolution and spreads its kernels instead
-    n_stages: int | None = None  # read the features after this many; 0: the stem's
+    downsample_in_first_stage: bool = False  # stride 2 in the first stage too
+    downsample_in_bottleneck: bool = False  # a bottleneck's stride is in its first convolution, not its second
+    stem: Literal["large", "small"] = "large"  # 7x7 with stride 2 and pooling; or 3x3, for 32 x 32 images
+    norm: Literal["frozen", "batch"] = "frozen"  # "batch" is trained and uses batch statistics
+    dilation: bool = False  # DC5: the last stage uses dilation instead of a stride
+    n_stages: int | None = None  # number of stages to run; 0: only the stem
 
     def check(self) -> None:
-        self.require(len(self.widths) == len(self.depths), "widths and depths must have one entry a stage each.")
-        self.require(self.activation in ACTIVATIONS, f'activation "{self.activation}" is not known.')
+        self.require(len(self.widths) == len(self.depths), "widths and depths must have one entry per stage each.")
+        known = ", ".join(ACTIVATIONS)
+        self.require(self.activation in ACTIVATIONS, f'activation is "{self.activation}"; it must be one of {known}.')
 
     @property
     def used(self) -> int:
@@ -48,7 +49,7 @@ class ResNetConfig(Settings):
 
     @property
     def reduction(self) -> int:
-        """Pixels along a side of a cell."""
+        """Stride of the feature grid in pixels."""
         strides = [2 if self.downsample_in_first_stage else 1, *[2] * (len(self.depths) - 1)]
         strides[-1] = 1 if self.dilation else strides[-1]
         return int((4 if self.stem == "large" else 1) * math.prod(strides[: self.used]))
@@ -59,8 +60,7 @@ class ResNetConfig(Settings):
 
 
 class FreezableBatchNorm2d(nn.BatchNorm2d):
-    """Each channel normalized over the batch; `frozen`: by the statistics and the scale that it came with, which are
-    then no parameters, and training leaves them alone."""
+    """Batch normalization; `frozen` uses stored statistics and scale, which are buffers and not trained."""
 
     def __init__(self, width: int, frozen: bool) -> None:
         super().__init__(width)
@@ -102,13 +102,13 @@ class ConvNormAct(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self._folded is not None and not (self.norm.training or torch.is_grad_enabled()):
             if not torch.compiler.is_compiling() and not self._folded.holds(*folds(self)):
-                self.fold()  # the weights have moved on
+                self.fold()  # the weights have changed
             if self._folded is not None:
                 return self.activation(self._folded(x, self.filter))
         return self.activation(self.norm(self.filter(x)))
 
     def fold(self) -> None:
-        """Keep a copy of the filter with the norm worked into it, for running without gradients."""
+        """Cache the convolution with the folded norm, for inference without gradients."""
         self._folded = None if self.filter.weight.is_inference() else FoldedConv(self)
 
     def train(self, mode: bool = True) -> Self:
@@ -118,18 +118,18 @@ class ConvNormAct(nn.Module):
         return super().train(mode)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._folded = None  # another device or type
+        self._folded = None  # device or dtype changed
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_folded": None}  # a copy of the module folds its own
+        return {**self.__dict__, "_folded": None}  # a copy of the module folds again
 
 
 PARTS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
 
 
 class FoldedConv(Copy):
-    """γ (W x - μ) / σ + β as one convolution: W γ / σ, and a bias of β - μ γ / σ."""
+    """γ (W x - μ) / σ + β as one convolution: weight W γ / σ, bias β - μ γ / σ."""
 
     @torch.no_grad()
     def __init__(self, layer: ConvNormAct) -> None:
@@ -149,7 +149,7 @@ class FoldedConv(Copy):
 
 
 def folds(layer: ConvNormAct) -> list[Tensor]:
-    """What is worked into one filter."""
+    """Return the tensors that are folded into one convolution."""
     return [layer.filter.weight, *(getattr(layer.norm, name) for name in PARTS)]
 
 
@@ -160,7 +160,7 @@ def fold_batch_norms(model: nn.Module) -> None:
 
 
 class ResidualBlock(nn.Module):
-    """x + f(x) with f of two 3x3 convolutions ("basic") or 1x1, 3x3, 1x1 ("bottleneck")."""
+    """x + f(x), f with two 3x3 convolutions ("basic") or 1x1, 3x3, 1x1 ("bottleneck")."""
 
     def __init__(self, config: ResNetConfig, d_in: int, d_out: int, stride: int, dilations: tuple[int, int]) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNetBackbone(nn.Module):
-    """[B, C, H, W] -> [B, d_out, H / 32, W / 32] (or / 16 with dilate_last, / 8 with a small stem)."""
+    """[B, C, H, W] -> [B, d_out, H / 32, W / 32] (or / 16 with `dilation`, / 8 with a small stem)."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -206,14 +206,14 @@ class ResNetBackbone(nn.Module):
             dilate = config.dilation and index == len(config.depths) - 1
             stride = (2 if config.downsample_in_first_stage else 1) if index == 0 else (1 if dilate else 2)
             later = 2 if dilate else 1
-            # The first block of a dilated stage keeps the dilation of the stage before it.
+            # The first block of a dilated stage uses the previous stage's dilation.
             blocks = [ResidualBlock(config, d_in, width, stride, (1, later))]
             blocks += [ResidualBlock(config, width, width, 1, (later, later)) for _ in range(depth - 1)]
             self.stages.append(nn.Sequential(*blocks))
             d_in = width
 
     def forward(self, pixels: Tensor) -> Tensor:
-        if pixels.is_cuda:  # whose convolutions are faster with the channels of a pixel side by side
+        if pixels.is_cuda:  # convolutions are faster in channels-last layout on GPU
             pixels = pixels.contiguous(memory_format=torch.channels_last)
         x = self.stem(pixels)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1) if self.config.stem == "large" else x
@@ -229,7 +229,7 @@ def check_images(pixels: Tensor, n_channels: int) -> None:
 
 
 class FeatureInput(Input):
-    """Each cell of the feature grid is a token, and nothing else is done to it."""
+    """Each cell of the feature grid becomes a token, unchanged."""
 
     names = ("pixel_values",)
 
@@ -250,7 +250,7 @@ class BackboneInputConfig(Settings):
     resnet: ResNetConfig | None
     d_model: int
     dropout: float = 0.0
-    d_features: int = 0  # without a residual network: how wide another one's features are
+    d_features: int = 0  # without a ResNet: width of the other backbone's features
     n_channels: int = 3
 
     @property
@@ -259,9 +259,9 @@ class BackboneInputConfig(Settings):
 
 
 class BackboneInput(Input):
-    """Each cell of the feature grid is a token; its place is a code that attention adds in every layer.
+    """Each cell of the feature grid becomes a token; its position embedding is added in the attention of every layer.
 
-    `net`, where given, makes the features instead of a residual network: [B, C, H, W] -> [B, d, rows, columns].
+    `net`, if given, computes the features instead of a ResNet: [B, C, H, W] -> [B, d, rows, columns].
     """
 
     names = ("pixel_values", "pixel_mask", "inputs_embeds")
@@ -287,7 +287,7 @@ class BackboneInput(Input):
         if pixel_mask is not None:
             small = F.interpolate(pixel_mask[None].float(), size=grid)[0].to(torch.bool).flatten(1)
             mask = None if bool(small.all()) else small
-        # Features handed in are taken to fill their grid: their places do not depend on the mask.
+        # given features fill their grid: positions do not depend on the mask
         code = self.positions.pos_embed(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
         return Tokens(F.dropout(x, self.config.dropout, self.training), mask, pos_embed=code, grid=grid)
 

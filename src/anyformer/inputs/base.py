@@ -1,4 +1,4 @@
-"""What every input has in common."""
+"""Base class of inputs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from anyformer.tokens import Tokens
 
 
 class Input(nn.Module):
-    """Turns what the caller gives into Tokens. `names` are the keywords it takes, the main one first."""
+    """Turns the caller's batch into Tokens. `names` are its keywords, the main one first."""
 
     names: tuple[str, ...] = ()
-    mask_name: str | None = None  # the keyword that says which tokens are real
-    asides: tuple[str, ...] = ()  # keywords that say more about the ids and go with them into `generate`
-    limit: int | None = None  # the most tokens a row that it has places for; None: any number
-    window: int | None = None  # of sound: the frames that it takes at a time, neither more nor fewer
+    mask_name: str | None = None  # the keyword of the padding mask
+    asides: tuple[str, ...] = ()  # further keywords that `generate` passes with the ids
+    limit: int | None = None  # maximum number of positions; None: any
+    window: int | None = None  # of audio: the fixed number of frames
 
     def forward(self, run: ForwardContext) -> Tokens:
-        raise TypeError("an input says what it makes")
+        raise TypeError("an input must define forward")

@@ -1,4 +1,4 @@
-"""Images as the cells of a residual network's feature grid, projected to a width, with places and a first state."""
+"""Feature grid of a ResNet as projected tokens, with positions and an initial state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from anyformer.tokens import Tokens
 
 
 class FeatureGridInput(Input):
-    """`positions` are added to the cells, for stacks that would not know where they lie. `n_states`: the image's mean
-    gives so many vectors of the cells' width, from which a recurrent writer begins (Vinyals et al. 2015)."""
+    """`positions` are added to the cells, for stacks without positions of their own. `n_states`: the number of vectors
+    predicted from the image's mean, as initial state of a recurrent decoder (Vinyals et al. 2015).
+    """
 
     names = ("pixel_values",)
 

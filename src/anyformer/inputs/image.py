@@ -1,4 +1,4 @@
-"""Images: cut into patches, each a vector; positions added or set beside; most of them dropped for MAE."""
+"""Image inputs: patches with positions, optionally masked or dropped (MAE)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anyformer.tokens import Tokens
 
 
 class LearnedTokens(nn.Module):
-    """Learned vectors that are not looked up: a class token, a mask token, queries."""
+    """Learned vectors without ids: class tokens, mask tokens, queries."""
 
     def __init__(self, n: int, width: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class LearnedTokens(nn.Module):
 
 
 def patchify(pixels: Tensor, patch: tuple[int, int], channels_last: bool = False) -> Tensor:
-    """[B, C, H, W] -> [B, patches, C·h·w]; what is left over at the right and the bottom is cut off."""
+    """[B, C, H, W] -> [B, patches, C·h·w]; a remainder at the right and bottom is cut off."""
     height, width = patch
     rows, columns = pixels.shape[2] // height, pixels.shape[3] // width
     pixels = pixels[:, :, : rows * height, : columns * width]
@@ -42,13 +42,13 @@ def patchify(pixels: Tensor, patch: tuple[int, int], channels_last: bool = False
 
 
 def unpatchify(patches: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
-    """The way back from patches whose channels come last: [B, patches, h·w·C] -> [B, C, H, W]."""
+    """Invert patchify for channels-last patches: [B, patches, h·w·C] -> [B, C, H, W]."""
     cells = patches.view(len(patches), *grid, *patch, -1)  # [B, rows, columns, h, w, C]
     return cells.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
-# How a patch knows its place: a learned vector for each cell; one for its row beside one for its column; sines and
-# cosines of its number, or of its row and column; not at all.
+# Position embeddings of patches: learned per cell; learned per row and per column, concatenated; sinusoids of the
+# index, or of row and column; none.
 ImagePositions = Literal["learned", "learned-2d", "sine", "sine-2d", "none"]
 
 
@@ -58,27 +58,27 @@ class ImageInputConfig(Settings):
     patch_size: tuple[int, ...]  # in pixels, or in cells of the backbone
     n_channels: int = 3
     d_model: int
-    backbone: ResNetConfig | None = None  # patches are cut from its features instead of the image (hybrid ViT)
+    backbone: ResNetConfig | None = None  # patches of its features instead of the image (hybrid ViT)
     class_token: bool = True
-    distill_token: bool = False  # a second one, for what a teacher says (DeiT)
+    distill_token: bool = False  # a second special token, for distillation (DeiT)
     positions: ImagePositions = "learned"
     combine: Literal["add", "concat"] = "add"
-    d_position: int | None = None  # width of the position vectors before a projection of their own (Perceiver)
+    d_position: int | None = None  # width of position vectors before their own projection (Perceiver)
     patch_bias: bool = True
-    norm: NormConfig | None = None  # of the sum of patches and positions
-    masked: bool = True  # takes attention_mask, which says which of its tokens count
-    frames: bool = False  # takes [batch, frames, channels, height, width] too, each frame a row of its own
+    norm: NormConfig | None = None  # after adding positions
+    masked: bool = True  # accepts attention_mask
+    frames: bool = False  # also accepts [batch, frames, channels, height, width], each frame as a row
     dropout: float = 0.0
-    mask_ratio: float | None = None  # the share of patches that are dropped (MAE, which also notes their order)
-    mask_token: bool = False  # patches named by bool_masked_pos give way to a learned vector (BEiT)
-    add_class_position: bool = False  # no class token, but the vector of its position, added to every cell (ViTPose)
-    padding: int = 0  # black pixels around the image, before it is cut (ViTPose)
-    any_size: bool = False  # images of other sizes without being asked (BEiT)
+    mask_ratio: float | None = None  # fraction of patches to drop (MAE)
+    mask_token: bool = False  # replaces patches in bool_masked_pos by a learned vector (BEiT)
+    add_class_position: bool = False  # adds the class token's position to every cell, without a class token (ViTPose)
+    padding: int = 0  # zero padding around the image (ViTPose)
+    any_size: bool = False  # accepts other image sizes without interpolate_pos_encoding (BEiT)
     alias: str | None = None
 
     @property
     def step(self) -> tuple[int, int]:
-        """Pixels from patch to patch."""
+        """Distance of patches in pixels."""
         cell = 1 if self.backbone is None else self.backbone.reduction
         return self.patch_size[0] * cell, self.patch_size[1] * cell
 
@@ -88,7 +88,7 @@ class ImageInputConfig(Settings):
 
     def check(self) -> None:
         rows, columns = self.grid
-        self.require(self.class_token or not self.distill_token, "a distill_token stands behind a class_token.")
+        self.require(self.class_token or not self.distill_token, "distill_token needs class_token.")
         self.require(rows > 0 and columns > 0, f"patch_size {self.patch_size} is larger than the image.")
         ratio = 0.0 if self.mask_ratio is None else self.mask_ratio
         self.require(0 <= ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
@@ -148,7 +148,7 @@ class ImageInput(Input):
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=(rows, columns))
 
     def _place(self, x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
-        """The patches with their places, and the tokens before them with their own."""
+        """Return the patches with positions, and the special tokens with theirs."""
         tokens: list[Tensor] = [one.weight for one in (self.class_token, self.distill_token) if one is not None]
         first = torch.cat(tokens) if tokens else None
         if self.positions is None:
@@ -162,7 +162,7 @@ class ImageInput(Input):
         return x, first if first is None or not len(extra) else first + extra
 
     def _cover(self, run: ForwardContext, x: Tensor) -> Tensor:
-        """The mask token in place of every patch that bool_masked_pos [B, patches] names."""
+        """Replace the patches in bool_masked_pos [B, patches] by the mask token."""
         if self.mask_token is None or (covered := run.tensor("bool_masked_pos")) is None:
             return x
         if covered.shape != x.shape[:2]:
@@ -178,14 +178,15 @@ class ImageInput(Input):
         size = (pixels.shape[2], pixels.shape[3])
         if size != tuple(config.image_size) and not (interpolate or config.any_size):
             raise InputError(
-                f"The images are {size[0]} x {size[1]}, the model was made for {config.image_size[0]} x"
+                f"pixel_values has images of {size[0]} x {size[1]}, but image_size is {config.image_size[0]} x"
                 f" {config.image_size[1]}; resize them, or pass interpolate_pos_encoding=True."
             )
         return size[0] // config.step[0], size[1] // config.step[1]
 
     def _drop(self, run: ForwardContext, tokens: Tokens, ratio: float) -> Tokens:
-        """Keep the patches with the smallest noise (He et al. 2022, appendix A.1); note what was dropped. If nothing is
-        to be, and no noise is given, patches keep their order."""
+        """Keep the patches with the smallest noise (He et al. 2022, appendix A.1) and record what was dropped. With
+        ratio 0 and no noise, patches keep their order.
+        """
         batch, length = tokens.x.shape[:2]
         noise = run.tensor("noise")
         if noise is None and not ratio:
@@ -204,14 +205,14 @@ class ImageInput(Input):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreInputConfig(Settings):
-    source: str  # the stage whose tokens are put back in place
+    source: str  # the stage whose tokens are put back in order
     d_source: int
     d_model: int
     grid: tuple[int, ...]
 
 
 class RestoreInput(Input):
-    """MAE's decoder input: the encoder's tokens where they came from, a mask token everywhere else."""
+    """MAE's decoder input: the encoder's tokens at their positions, mask tokens elsewhere."""
 
     def __init__(self, config: RestoreInputConfig) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""A text in which something else stands: at every place that a certain token keeps free comes a vector of another
-stage, projected to the width of the words (Hao et al. 2022). Images and words may take turns in any order.
+"""Text with embeddings of other stages at placeholder tokens, projected to the text's width (Hao et al. 2022). Images
+and text may alternate in any order.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BIDIRECTIONAL = "both_ways"
 
 
 class MultimodalInput(Input):
-    """`docks`: stage -> (the id that keeps a place for one of its vectors, their width).
+    """`docks`: stage -> (the placeholder id, the width of the stage's vectors).
 
-    Such places see each other both ways, each run of them by itself; `both_ways` [batch, tokens] says which words join
-    in (a question before its answer). All else is causal.
+    Each run of placeholders attends in both directions; `both_ways` [batch, tokens] marks text tokens that do so too (a
+    question before its answer). All other attention is causal.
     """
 
     asides = (BIDIRECTIONAL,)
@@ -64,7 +64,7 @@ class MultimodalInput(Input):
             return torch.zeros_like(ids, dtype=torch.bool)
         if given.shape != ids.shape:
             raise InputError(
-                f"{BIDIRECTIONAL} has shape {list(given.shape)}; it must be {list(ids.shape)}, as input_ids."
+                f"{BIDIRECTIONAL} has shape {list(given.shape)}; it must be {list(ids.shape)}, the shape of input_ids."
             )
         return given.to(torch.bool)
 
@@ -72,7 +72,7 @@ class MultimodalInput(Input):
         made = run.tokens.get(name)
         if made is None or (run.state is not None and run.state.length):
             if not is_capturing(here) and bool(here.any()):
-                raise InputError(f"The text keeps {int(here.sum())} places for the {name}, and none was given.")
+                raise InputError(f"input_ids has {int(here.sum())} placeholder tokens for {name}, but none was given.")
             return vectors
         soft = self.connect[name](made.pad().x)
         if not is_capturing(here) and not (here.is_cuda and run.training):
@@ -83,14 +83,15 @@ class MultimodalInput(Input):
         places, size = here.sum(dim=1), soft.shape[1]
         if int(places.sum()) != soft.shape[0] * size or bool((places % size != 0).any()):
             raise InputError(
-                f"The texts keep {places.tolist()} places for the {name}; {soft.shape[0]} of them were given, which"
-                f" need {size} places each."
+                f"input_ids has {places.tolist()} placeholder tokens for {name}, but {soft.shape[0]} {name} inputs"
+                f" need {size} each."
             )
 
 
 def scatter_rows(vectors: Tensor, here: Tensor, made: Tensor) -> Tensor:
-    """The rows of `made` [n, d], one after another, at the places [B, T] of `vectors` [B, T, d] that are True. As
-    masked_scatter, whose gradient would have to count the places, for which a GPU is waited for."""
+    """Write the rows of `made` [n, d] in order to the True positions [B, T] of `vectors` [B, T, d]. Like
+    masked_scatter, whose gradient would synchronize the GPU.
+    """
     if not len(made):
         return vectors
     number = (here.flatten().cumsum(dim=0) - 1).clamp(0, len(made) - 1)
@@ -98,7 +99,7 @@ def scatter_rows(vectors: Tensor, here: Tensor, made: Tensor) -> Tensor:
 
 
 def run_numbers(marks: Tensor) -> Tensor:
-    """[B, T] of flags -> the number of the run that each is in, -1 outside.  0 1 1 0 1 -> -1 0 0 -1 1"""
+    """[B, T] of flags -> the index of each token's run of True, -1 outside.  0 1 1 0 1 -> -1 0 0 -1 1"""
     before = torch.cat([torch.zeros_like(marks[:, :1]), marks[:, :-1]], dim=1)
     number = (marks & ~before).long().cumsum(dim=1) - 1
     return number.masked_fill(~marks, -1)

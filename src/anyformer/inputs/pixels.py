@@ -1,4 +1,4 @@
-"""The pixels of an image as tokens, one after another: each token holds the value before it."""
+"""Pixels of an image as a token sequence: each token holds the previous value."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anyformer.inputs.text import Embedding, TextInput, TextInputConfig, check_i
 
 
 class PixelInput(TextInput):
-    """`input_ids` are the intensities 0 to n - 1 of one channel after another, behind the token n that every image
-    begins with. Each channel has vectors of its own. A token stands at the place of the value that comes next.
+    """`input_ids` are intensities 0 to n - 1, channel by channel, after the start token n. Each channel has its own
+    embeddings. A token has the position of the value that it predicts.
     """
 
     def __init__(self, n_values: int, d_model: int, cells: RasterPositions, dropout: float = 0.0) -> None:
@@ -29,7 +29,7 @@ class PixelInput(TextInput):
         batch, length = ids.shape
         at = self._places(run, self._real(run, batch, length), length, ids.device)
         at = torch.arange(length, device=ids.device).unsqueeze(0) if at is None else at
-        channel = (at - 1) % self.n_channels  # of the value that the token holds, not of the one it stands for
+        channel = (at - 1) % self.n_channels  # of the value that the token holds, not the one it predicts
         own = torch.where(ids < self.n_values, ids + channel * self.n_values, self.n_values * self.n_channels)
         vectors: Tensor = self.words(own)
         return vectors

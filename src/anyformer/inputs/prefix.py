@@ -1,4 +1,4 @@
-"""A text with something else in front of it: the tokens of another stage, which see each other both ways (GIT)."""
+"""Text with a prefix of another stage's tokens, which attend to each other in both directions (GIT)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from anyformer.tokens import Tokens
 
 
 class PrefixedTextInput(TextInput):
-    """The stage `source` comes first, projected and normalized; the text's positions start after it from nought.
+    """The stage `source` comes first, projected and normalized; the text's positions start at 0 after it.
 
-    `n_frames`: rows of `source` may be so many frames of one film, each marked by a vector of its own.
+    `n_frames`: consecutive rows of `source` may be frames of one video, each with its own embedding added.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PrefixedTextInput(TextInput):
     def forward(self, run: ForwardContext) -> Tokens:
         text = super().forward(run)
         if self.source not in run.tokens or (run.state is not None and run.state.length):
-            return text  # no image, or one that has been read
+            return text  # no image, or the cache holds it
         before = self._before(run, run.tokens[self.source].pad().x, text.x.shape[0])
         if run.state is not None:
             run.state.uncounted = before.shape[1]
@@ -47,15 +47,15 @@ class PrefixedTextInput(TextInput):
         return Tokens.cat([Tokens(before, spans=spans), text])
 
     def _before(self, run: ForwardContext, x: Tensor, batch: int) -> Tensor:
-        """[rows, n, d] -> [batch, frames · n, d]"""
+        """[rows, n, d] -> [batch, frames·n, d]."""
         pixels = run.tensor("pixel_values")
         if pixels is not None and pixels.dim() == 5:
             n = pixels.shape[1]
             if n > len(self.frames):
-                raise InputError(f"pixel_values has {n} frames a row; the model knows {len(self.frames)}.")
+                raise InputError(f"pixel_values has {n} frames per row; the model allows {len(self.frames)}.")
             x = x.unflatten(0, (-1, n))
             marks = torch.stack([frame.get_parameter("weight") for frame in self.frames[:n]])  # [frames, 1, d]
             x = (x + marks).flatten(1, 2)
         if batch % x.shape[0]:
-            raise InputError(f"There are {batch} texts and {x.shape[0]} images; give one a text.")
+            raise InputError(f"There are {batch} texts and {x.shape[0]} images; give one image per text.")
         return self.connect_norm(self.connect(x)).repeat(batch // x.shape[0], 1, 1)

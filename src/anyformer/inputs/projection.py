@@ -1,4 +1,4 @@
-"""Between two stages of different widths."""
+"""Projection between stages of different widths."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anyformer.tokens import Tokens
 
 
 class ProjectedInput(Input):
-    """The tokens of the stage `source`, projected to the width of the stage that will look at them."""
+    """The tokens of the stage `source`, projected to the width of the next stage."""
 
     def __init__(self, source: str, d_source: int, d_model: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Learned queries: tokens that come from nowhere and ask (DETR's slots, Perceiver's latents and outputs)."""
+"""Learned queries (DETR's object queries, Perceiver's latents and outputs)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from anyformer.tokens import Tokens
 class LearnedQueriesConfig(Settings):
     n: int
     d_model: int
-    as_pos_embed: bool = False  # DETR: the tokens start at zero, the learned vectors are their positions
-    source: str  # the stage that tells the batch size
-    prefix: str | None = None  # lets the caller hand in tokens and a mask: "decoder_"
+    as_pos_embed: bool = False  # DETR: tokens start at zero and the learned vectors are their positions
+    source: str  # the stage that gives the batch size
+    prefix: str | None = None  # lets the caller pass tokens and a mask: "decoder_"
 
 
 class LearnedQueries(Input):
@@ -53,12 +53,12 @@ class LearnedQueries(Input):
 class PatchesAndQueriesConfig(Settings):
     n: int
     d_model: int
-    source: str  # the stage whose patches they join
+    source: str  # the stage whose patches the queries follow
     d_source: int
 
 
 class PatchesAndQueries(Input):
-    """An image's patches, and behind them learned queries that will see and be seen by them (Segmenter)."""
+    """An image's patches followed by learned queries, which attend to each other (Segmenter)."""
 
     def __init__(self, config: PatchesAndQueriesConfig) -> None:
         super().__init__()
@@ -78,14 +78,14 @@ class PatchesAndQueries(Input):
 class AutoregressiveQueriesConfig(Settings):
     n: int
     d_model: int
-    source: str  # the stage that tells the batch size
+    source: str  # the stage that gives the batch size
 
 
 class AutoregressiveQueries(Input):
-    """Learned queries asked one after another: each is told the answer of the one before it, a place [x, y].
+    """Learned queries decoded in order: each receives the previous answer, a position [x, y].
 
-    Where they are all asked in one pass (training), the answers are `places` [B, n, 2], or else those of `labels`. With
-    a state that remembers, `places` are the answers so far, and the next query alone is asked.
+    In one pass (training) the answers are `places` [B, n, 2], or those of `labels`. With a cache, `places` are the
+    answers so far and only the next query is decoded.
     """
 
     names = ("places", "labels")
@@ -104,11 +104,11 @@ class AutoregressiveQueries(Input):
         if places is None or tuple(places.shape) != (batch, wanted, 2):
             shape = None if places is None else list(places.shape)
             raise InputError(
-                f"places has shape {shape}; it must be {[batch, wanted, 2]}: where the keypoints before are."
+                f"places has shape {shape}; it must be {[batch, wanted, 2]}: x and y of the keypoints decoded so far."
             )
-        told = self.project(places.to(self.project.weight.dtype))
+        previous = self.project(places.to(self.project.weight.dtype))
         start = self.start.weight.expand(batch, -1, -1)
         if run.state is not None:
-            x = told[:, -1:] if wanted else start
+            x = previous[:, -1:] if wanted else start
             return Tokens(x, pos_embed=self.vectors.weight[wanted : wanted + 1].expand(batch, -1, -1))
-        return Tokens(torch.cat([start, told[:, :-1]], dim=1), pos_embed=self.vectors.weight.expand(batch, -1, -1))
+        return Tokens(torch.cat([start, previous[:, :-1]], dim=1), pos_embed=self.vectors.weight.expand(batch, -1, -1))

@@ -1,4 +1,4 @@
-"""Raw pixels, one token each: the channels, and beside them where the pixel stands, as waves (Perceiver)."""
+"""Raw pixels as tokens: channels concatenated with Fourier features of the position (Perceiver)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from anyformer.tokens import Tokens
 def fourier_features(
     rows: int, columns: int, bands: int, resolution: int, device: torch.device | str | None = None
 ) -> Tensor:
-    """[rows · columns, 2 + 4 · bands]: each pixel's place from -1 to 1, then the sines and the cosines of it at `bands`
-    frequencies, evenly from 1 to the highest that `resolution` pixels can show (Jaegle et al. 2021, §3.2)."""
+    """Position features [rows·columns, 2 + 4·bands]: position from -1 to 1, then sines and cosines at `bands`
+    frequencies, evenly spaced from 1 to the Nyquist frequency of `resolution` pixels (Jaegle et al. 2021, §3.2).
+    """
     axes = [torch.linspace(-1.0, 1.0, n, device=device) for n in (rows, columns)]
     places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)
     rates = torch.linspace(1.0, resolution / 2, bands, device=device)
-    angles = math.pi * (places.unsqueeze(-1) * rates).flatten(1)  # first all of the rows', then all of the columns'
+    angles = math.pi * (places.unsqueeze(-1) * rates).flatten(1)  # first those of rows, then of columns
     return torch.cat([places, angles.sin(), angles.cos()], dim=-1)
 
 
 class RawPixelInput(Input):
-    """pixel_values [B, C, H, W] of any size -> tokens [B, H · W, C + 2 + 4 · bands]; nothing is learned here."""
+    """pixel_values [B, C, H, W] of any size -> tokens [B, H·W, C + 2 + 4·bands]; no parameters."""
 
     def __init__(self, n_channels: int, bands: int, resolution: int, alias: str = "inputs") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A text in which another model has put words at the chosen places (ELECTRA's discriminator reads its generator)."""
+"""Text with some tokens replaced by samples of another model (ELECTRA's generator)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from anyformer.tokens import Tokens
 
 
 class TokenScorer(Protocol):
-    """What scores words: a language head."""
+    """A head that scores tokens: a language head."""
 
     def score(self, x: Tensor) -> Tensor: ...
 
 
 class ReplacedTokensInput(Input):
-    """Where `labels` says which word was chosen (elsewhere they are below 0), a word drawn from the scores that `words`
-    gives the tokens of the stage `source`. No gradient goes through the draw. `noise` [B, T, vocabulary], uniform in
-    0…1, makes it repeatable. `gaps` [B, n] may say where the chosen words are, if rows have equally many: then nothing
-    is looked for. The heads find the scores, the words wanted and what was replaced in the run's extras.
+    """Where `labels` is 0 or more, replaces the token by a sample from the scores of `words` on the stage `source`.
+
+    No gradient goes through sampling. `noise` [B, T, vocabulary], uniform in 0…1, makes it reproducible. `gaps` [B, n]
+    may give the masked positions if rows have equally many, which avoids a host synchronization. Heads find the scores,
+    the original tokens and the replaced positions in the run's extras.
     """
 
     def __init__(self, text: TextInput, words: Any, source: str) -> None:
@@ -53,13 +54,14 @@ class ReplacedTokensInput(Input):
 
 
 def flat_indices(places: Tensor, length: int) -> Tensor:
-    """Places [B, n] in rows of one length as places in all rows laid end to end."""
+    """Convert positions [B, n] in rows to indices in the flattened batch."""
     return (places + length * torch.arange(len(places), device=places.device).unsqueeze(1)).flatten()
 
 
 def gumbel_sample(scores: Tensor, noise: Tensor | None = None) -> Tensor:
-    """A word of each row's distribution: the largest of score + Gumbel noise (Maddison et al. 2014). In half precision
-    chance would come in so few steps that rare words are never drawn, and the first of equals too often."""
+    """Sample a token per row: the argmax of score + Gumbel noise (Maddison et al. 2014), in single precision; in half
+    precision rare tokens would never be sampled.
+    """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     uniform = torch.rand_like(scores) if noise is None else noise.to(scores.dtype)
     tiny = torch.finfo(scores.dtype).tiny

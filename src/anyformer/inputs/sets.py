@@ -1,4 +1,4 @@
-"""Sets and rows of tables: tokens without an order."""
+"""Inputs without order: sets and table rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.tokens import Tokens
 
 
 class SetInput(Input):
-    """`items` [B, n, d_item], each a token; attention_mask says which of them are real. No place has a meaning."""
+    """`items` [B, n, d_item], one token each; attention_mask marks real ones. There are no positions."""
 
     names = ("items", "attention_mask")
     mask_name = "attention_mask"
@@ -33,13 +33,13 @@ class SetInput(Input):
         if items.dim() != 3 or items.shape[2] != self.d_item:
             raise InputError(f"items has shape {list(items.shape)}; it must be [batch, items, {self.d_item}].")
         if not items.shape[1]:
-            raise InputError("items holds empty sets; there is nothing to look at.")
+            raise InputError("items holds empty sets; give at least one item.")
         mask = to_bool_mask(run.tensor("attention_mask"), (items.shape[0], items.shape[1]), "attention_mask")
         return Tokens(self.project(items.to(self.project.weight.dtype)), mask)
 
 
 class ColumnEmbeddings(nn.Module):
-    """A vector for each column [columns, width], drawn evenly as wide as a linear map's."""
+    """A vector for each column [columns, width], initialized uniformly like a linear layer."""
 
     def __init__(self, n: int, width: int) -> None:
         super().__init__()
@@ -53,17 +53,18 @@ class ColumnEmbeddings(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class TableInputConfig(Settings):
     n_numbers: int
-    categories: tuple[int, ...] = ()  # how many values each column of categories has
+    categories: tuple[int, ...] = ()  # number of values of each categorical column
     d_model: int
 
     def check(self) -> None:
-        self.require(self.n_numbers + len(self.categories) > 0, "a table needs a column of numbers or of categories.")
-        self.require(all(n > 0 for n in self.categories), f"categories are {self.categories}; each needs a value.")
+        self.require(self.n_numbers + len(self.categories) > 0, "set n_numbers or categories: a table needs a column.")
+        self.require(all(n > 0 for n in self.categories), f"categories is {self.categories}; each must be above 0.")
 
 
 class TableInput(Input):
-    """A class token, then a token for each column (Gorishniy et al. 2021, §3.3): `numbers` [B, n] and `categories`
-    [B, m], ids that count from 0 in each column. What is missing (NaN, or an id below 0) is not looked at."""
+    """A class token, then one token per column (Gorishniy et al. 2021, §3.3): `numbers` [B, n] and `categories` [B, m],
+    with ids from 0 in each column. Missing values (NaN, or an id below 0) are masked.
+    """
 
     def __init__(self, config: TableInputConfig) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class TableInput(Input):
         return Tokens(torch.cat([first, x], dim=1), None if bool(mask.all()) else mask)
 
     def _numbers(self, run: ForwardContext) -> tuple[Tensor, Tensor] | None:
-        """Each along its column's direction, and whether it is there."""
+        """Return each number's token, and whether it is present."""
         if self.scales is None:
             return None
         _, numbers = run.require_one("numbers")
@@ -101,7 +102,7 @@ class TableInput(Input):
         most = torch.tensor(sizes, device=ids.device)
         if bool((ids >= most).any()):
             raise InputError(
-                f"categories holds an id beyond its column's; they have {', '.join(map(str, sizes))} values."
+                f"categories holds an id above its column's range; columns have {', '.join(map(str, sizes))} values."
             )
         real = ids >= 0
         return self.values(ids.clamp(min=0) + (most.cumsum(0) - most)), real

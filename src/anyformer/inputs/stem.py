@@ -1,6 +1,6 @@
-"""Small ways from pixels to a grid of features, which learn from little data: a few residual convolutions, or patches.
+"""Small image stems for little data: residual convolutions, or patches.
 
-Norms are over groups of channels (Wu and He 2018), so that nothing depends on how many images come together.
+They use group norm (Wu and He 2018), so that the result does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anyformer.config import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class ConvStemConfig(Settings):
-    """Each stage halves the image, then looks around `depths` times. Four stages: a cell is 16 pixels wide."""
+    """Each stage halves the image and has `depths` residual blocks. With four stages a cell is 16 pixels wide."""
 
     n_channels: int = 3
     widths: tuple[int, ...] = (32, 64, 128, 256)
@@ -24,7 +24,7 @@ class ConvStemConfig(Settings):
     groups: int = 8
 
     def check(self) -> None:
-        self.require(len(self.widths) == len(self.depths) > 0, "widths and depths must have one entry a stage each.")
+        self.require(len(self.widths) == len(self.depths) > 0, "widths and depths must have one entry per stage each.")
         odd = [width for width in self.widths if width % self.groups]
         self.require(not odd, f"widths {odd} are not multiples of groups {self.groups}.")
 
@@ -34,7 +34,7 @@ class ConvStemConfig(Settings):
 
 
 class ConvGroupNorm(nn.Module):
-    """3x3, norm over groups."""
+    """3x3 convolution with group norm."""
 
     def __init__(self, d_in: int, d_out: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -71,14 +71,14 @@ class ConvStem(nn.Module):
         self.stages = nn.Sequential(*stages)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        if pixels.is_cuda:  # whose convolutions want the channels of a pixel side by side
+        if pixels.is_cuda:  # convolutions are faster in channels-last layout on GPU
             pixels = pixels.contiguous(memory_format=torch.channels_last)
         features: Tensor = self.stages(pixels)
         return features
 
 
 class PatchEmbed(nn.Module):
-    """[B, C, H, W] -> [B, d, H / size, W / size]: ViT's, for images of any size."""
+    """ViT's patch embedding for images of any size: [B, C, H, W] -> [B, d, H / size, W / size]."""
 
     def __init__(self, n_channels: int, d_model: int, size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Text: token ids become vectors, with positions and, for pairs, types."""
+"""Text input: token ids to embeddings, with positions and, for pairs, token types."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from anyformer.tokens import Tokens, host_copy, is_capturing
 
 
 class Embedding(nn.Module):
-    """A table with one vector an id; the padding id, where there is one, gets no gradient."""
+    """Embedding table; the padding id, if any, gets no gradient."""
 
     def __init__(self, n: int, width: int, padding: int | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n, width))
-        self.padding = padding if padding is not None and -n <= padding < n else None  # past a table that shrank
+        self.padding = padding if padding is not None and -n <= padding < n else None  # outside of a reduced table
 
     def reset(self, std: float) -> None:
         nn.init.normal_(self.weight, std=std)
@@ -40,20 +40,20 @@ class Embedding(nn.Module):
 class TextInputConfig(Settings):
     vocab_size: int
     d_model: int
-    prefix: str = ""  # "decoder_": reads decoder_input_ids and so on
-    n_types: int = 0  # a table of its own for token_type_ids
-    types: Literal["none", "own", "shared"] = "none"  # "shared": GPT-2 looks types up among the words
-    position_ids: bool = True  # whether the caller may say where tokens stand
-    first_position: int = 0  # where counting starts
-    padding_position: int | None = None  # where padded tokens stand; None: at their slots
+    prefix: str = ""  # "decoder_": reads decoder_input_ids etc.
+    n_types: int = 0  # size of a table for token_type_ids
+    types: Literal["none", "own", "shared"] = "none"  # "shared": GPT-2 uses the token embeddings for types
+    position_ids: bool = True  # whether position_ids is accepted
+    first_position: int = 0  # position of the first token
+    padding_position: int | None = None  # position of padding tokens; None: their index
     scale: float = 1.0
-    scale_inputs_embeds: bool = False  # whether vectors given as inputs_embeds are scaled too
+    scale_inputs_embeds: bool = False  # whether inputs_embeds is scaled too
     norm: NormConfig | None = None
     dropout: float = 0.0
     padding: int | None = None
-    alias: str | None = None  # another name for the ids (Perceiver calls everything "inputs")
-    embeds: bool = True  # whether vectors may be given instead of ids
-    d_out: int | None = None  # a projection to the width of the stack, where that is another
+    alias: str | None = None  # another name of the ids (Perceiver: "inputs")
+    embeds: bool = True  # whether inputs_embeds is accepted
+    d_out: int | None = None  # width of a projection, if the stack's width differs
 
 
 class TextInput(Input):
@@ -70,7 +70,7 @@ class TextInput(Input):
         self.read(config.prefix)
 
     def read(self, prefix: str) -> None:
-        """Take the batch's names that begin so: "decoder_" makes an encoder's input a decoder's."""
+        """Set the prefix of the batch's names: "decoder_" makes an encoder's input a decoder's."""
         config = self.config = self.config.replace(prefix=prefix)
         self.mask_name: str = f"{prefix}attention_mask"
         names = [f"{prefix}input_ids", self.mask_name]
@@ -98,7 +98,7 @@ class TextInput(Input):
         past = run.state.length if run.state is not None else 0
         given = run.tensor(self.mask_name)
         if given is not None and past and given.dim() == 2 and given.shape[1] == past + length:
-            given = given[:, past:]  # the ecosystem hands in the mask of the past as well
+            given = given[:, past:]  # transformers' mask includes the past
         return to_bool_mask(given, (batch, length), self.mask_name)
 
     def _vectors(self, run: ForwardContext) -> Tensor:
@@ -114,7 +114,7 @@ class TextInput(Input):
         return vectors if config.scale == 1.0 else vectors * config.scale
 
     def _places(self, run: ForwardContext, mask: Tensor | None, length: int, device: torch.device) -> Tensor | None:
-        """Positions count real tokens only, so that left-padded = right-padded = alone."""
+        """Positions count real tokens only, so that left padding, right padding and no padding agree."""
         given = run.tensor(f"{self.config.prefix}position_ids") if self.config.position_ids else None
         if given is not None:
             return given.view(-1, length) if given.dim() == 1 else given
@@ -130,17 +130,17 @@ class TextInput(Input):
         return places if aside is None else places.masked_fill(~mask, aside)
 
     def _documents(self, run: ForwardContext, places: Tensor | None) -> Tensor | None:
-        """The number of each token's text, counted from 0, if `position_ids` that jump put several texts in a row.
+        """Return each token's text number, from 0, if restarting `position_ids` pack several texts into a row.
 
-        transformers' rule: only without a mask and without a cache, and not for the decoder of an encoder-decoder.
-        None if every row is one text.
+        As in transformers: only without a mask and a cache, and not in the decoder of an encoder-decoder. None if every
+        row is one text.
         """
         asked = self.config.position_ids and not self.config.prefix and run.tensor("position_ids") is not None
         if not asked or places is None or run.tensor(self.mask_name) is not None or run.state is not None:
             return None
         jumps = F.pad(places.diff(dim=1) != 1, (1, 0))
         if not is_capturing(places) and not bool(host_copy((places == 0) | ~jumps).all()):
-            return None  # positions of the caller's choice: a further text in a row begins at 0
+            return None  # the caller's positions: a new text begins at 0
         numbers = jumps.cumsum(dim=1)
         return numbers if is_capturing(places) or bool(host_copy(numbers).any()) else None
 
@@ -158,17 +158,17 @@ class TextInput(Input):
 
 
 def check_ids(ids: Tensor, vocab_size: int, name: str, training: bool) -> None:
-    """One sentence instead of an index error from deep inside, or of a dead GPU.
+    """Raise a clear error for invalid ids, instead of an index error, or a failed assertion on GPU.
 
-    On a GPU this waits for the ids, so training, where the data were checked on the host, does without.
+    On GPU this synchronizes, so training, whose data was checked on the host, skips it.
     """
     if ids.dim() != 2:
         raise InputError(f"{name} has shape {list(ids.shape)}; it must be [batch, tokens].")
     if ids.is_floating_point():
-        raise InputError(f"{name} must hold whole numbers; it holds {ids.dtype}.")
+        raise InputError(f"{name} must hold integers; its dtype is {ids.dtype}.")
     if ids.numel() == 0 or (ids.is_cuda and training) or is_capturing(ids):
         return
-    low, high = torch.stack(ids.aminmax()).tolist()  # one wait for both
+    low, high = torch.stack(ids.aminmax()).tolist()  # one synchronization for both
     if low < 0 or high >= vocab_size:
         worst = low if low < 0 else high
-        raise InputError(f"{name} holds {worst}, but the vocabulary has {vocab_size} entries (0 to {vocab_size - 1}).")
+        raise InputError(f"{name} holds {worst}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).")

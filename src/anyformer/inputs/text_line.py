@@ -1,4 +1,4 @@
-"""Lines of text as a sequence of columns: convolutions that shrink a line to one row, and its width by four."""
+"""Text line images as columns: convolutions reduce a line to one row and its width by four."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from anyformer.tokens import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class TextLineInputConfig(Settings):
-    """`widths`: the channels of each stage, two 3x3 convolutions a stage with a shortcut; every stage halves the
-    height, the first two the width as well."""
+    """`widths`: channels of each stage; a stage is two 3x3 convolutions with a shortcut. Every stage halves the height,
+    the first two also the width.
+    """
 
     height: int = 32
     n_channels: int = 1
@@ -30,15 +31,15 @@ class TextLineInputConfig(Settings):
 
     @property
     def rows(self) -> int:
-        """That are left of the height, and stand in one token."""
+        """Remaining rows, which form one token."""
         return self.height >> len(self.widths)
 
     def check(self) -> None:
-        self.require(self.rows > 0, f"{len(self.widths)} stages halve a height of {self.height} too often.")
+        self.require(self.rows > 0, f"widths has {len(self.widths)} stages, too many to halve height {self.height}.")
 
 
 class TextLineBlock(nn.Module):
-    """x + f(x), with strides; what lies beyond a line's end stays nought, so that its neighbors do not matter."""
+    """x + f(x) with strides; columns beyond a line's end stay zero, so that padding has no effect."""
 
     def __init__(self, d_in: int, d_out: int, stride: tuple[int, int]) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ class TextLineBlock(nn.Module):
         self.first_norm, self.second_norm = ChannelNorm(d_out), ChannelNorm(d_out)
 
     def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """`real` [B, W]: which columns are the line's."""
+        """`real` [B, W] marks the line's columns."""
         real = None if real is None else real[:, :: self.stride[1]]
         y = mask_columns(F.relu(self.first_norm(self.first(x))), real)
         y = self.second_norm(self.second(y))
@@ -57,7 +58,7 @@ class TextLineBlock(nn.Module):
 
 
 class ChannelNorm(nn.LayerNorm):
-    """Layer norm over the channels of every pixel by itself: a line is read the same in any company."""
+    """Layer norm over the channels of each pixel, independent of the batch."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
@@ -68,7 +69,7 @@ def mask_columns(x: Tensor, real: Tensor | None) -> Tensor:
 
 
 class TextLineInput(Input):
-    """pixel_values [B, C, height, W] of lines of any width; pixel_mask [B, height, W] says where they end."""
+    """pixel_values [B, C, height, W] of lines of any width; pixel_mask [B, height, W] marks their real part."""
 
     names = ("pixel_values", "pixel_mask")
 
@@ -89,7 +90,7 @@ class TextLineInput(Input):
         if pixels.dim() != 4 or pixels.shape[1] != config.n_channels or pixels.shape[2] != config.height:
             raise InputError(
                 f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {config.n_channels}, {config.height},"
-                " width]: lines of that height."
+                " width]."
             )
         mask = run.tensor("pixel_mask")
         real = None if mask is None else mask[:, 0].to(torch.bool)

@@ -1,4 +1,4 @@
-"""Clips: cut into tubelets, patches that reach over a few frames; positions in space and time; most dropped or not."""
+"""Video inputs: tubelets (patches over a few frames) with positions in space and time, optionally masked."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from anyformer.tokens import Tokens
 
 
 def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False) -> Tensor:
-    """[B, T, C, H, W] -> [B, t, h, w, C·size]: numbers of a tubelet in the order channel, frame, row, column; or the
-    channel last. What is left over at the right and the bottom is cut off."""
+    """[B, T, C, H, W] -> [B, t, h, w, C·size]: each tubelet in the order channel, frame, row, column, or channels last.
+    A remainder at the right and bottom is cut off.
+    """
     frames, height, width = size
     rows, columns = pixels.shape[3] // height, pixels.shape[4] // width
     pixels = pixels[:, :, :, : rows * height, : columns * width]
@@ -32,13 +33,13 @@ def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False)
 
 
 def from_tubelets(cut: Tensor, size: tuple[int, ...], n_channels: int) -> Tensor:
-    """The clip [B, T, C, H, W] whose tubelets, the channel last, these are: [B, t, h, w, size·C]."""
+    """Invert `tubelets` for channels-last tubelets: [B, t, h, w, size·C] -> [B, T, C, H, W]."""
     apart = cut.unflatten(4, (*size, n_channels))  # [B, t, h, w, frames, height, width, C]
     return apart.permute(0, 1, 4, 7, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(1, 2)
 
 
 def masked_order(mask: Tensor) -> Tensor:
-    """[B, N]: the tokens that are seen, in order, then those that are not."""
+    """Return indices [B, N]: visible tokens in order, then masked ones."""
     return mask.to(torch.uint8).argsort(dim=1, stable=True)
 
 
@@ -50,21 +51,21 @@ class VideoInputConfig(Settings):
     d_model: int
     n_channels: int = 3
     class_token: bool = False
-    positions: Literal["sines", "learned", "learned-space"] = "sines"  # "learned": of a cell and of a frame
+    positions: Literal["sines", "learned", "learned-space"] = "sines"  # "learned": one per cell and one per frame
     dropout: float = 0.0
-    mask_ratio: float | None = None  # the share of cells that are dropped, in all frames alike; None: none are
+    mask_ratio: float | None = None  # fraction of cells masked in all frames; None: no masking
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Tubelets along time, rows and columns."""
+        """Number of tubelets along time, rows and columns."""
         frames, height, width = self.tubelet
         return self.n_frames // frames, self.image_size[0] // height, self.image_size[1] // width
 
     def check(self) -> None:
         fits = all(n > 0 for n in self.grid)
-        self.require(fits, f"a tubelet of {self.tubelet} is larger than {self.n_frames} frames of {self.image_size}.")
+        self.require(fits, f"a tubelet of {self.tubelet} exceeds {self.n_frames} frames of {self.image_size}.")
         whole = self.n_frames % self.tubelet[0] == 0
-        self.require(whole, f"n_frames {self.n_frames} is not a multiple of the {self.tubelet[0]} of a tubelet.")
+        self.require(whole, f"n_frames {self.n_frames} must be a multiple of the tubelet's {self.tubelet[0]} frames.")
 
     @property
     def n_tokens(self) -> int:
@@ -73,9 +74,10 @@ class VideoInputConfig(Settings):
 
 
 class VideoInput(Input):
-    """pixel_values [B, frames, channels, rows, columns]. With sines, frame after frame; with learned positions, cell
-    after cell, each with all of its frames, as attention over time or space wants them ("learned-space": each frame is
-    a row of its own)."""
+    """pixel_values [B, frames, channels, rows, columns]. Token order: with sines frame by frame; with learned positions
+    cell by cell, each with all its frames, as attention over time or space expects ("learned-space": each frame is a
+    row).
+    """
 
     def __init__(self, config: VideoInputConfig) -> None:
         super().__init__()
@@ -123,7 +125,7 @@ class VideoInput(Input):
         return tokens.take(order[:, :kept])
 
     def _mask(self, run: ForwardContext, x: Tensor) -> Tensor:
-        """[B, tokens], True = dropped: the caller's, or tubes through all frames (Tong et al. 2022, §3.3)."""
+        """Mask [B, tokens], True for dropped: the caller's, or tubes over all frames (Tong et al. 2022, §3.3)."""
         batch, (frames, rows, columns) = x.shape[0], self.config.grid
         given = run.tensor("bool_masked_pos")
         if given is None:
@@ -131,9 +133,7 @@ class VideoInput(Input):
             dropped = int((self.config.mask_ratio or 0.0) * cells)
             if not dropped:
                 ratio = self.config.mask_ratio
-                raise InputError(
-                    f"mask_ratio {ratio} masks no token of {cells} cells; raise it, or give bool_masked_pos."
-                )
+                raise InputError(f"mask_ratio {ratio} masks none of {cells} cells; raise it, or pass bool_masked_pos.")
             ranks = torch.rand(batch, cells, device=x.device).argsort(dim=1).argsort(dim=1)
             return (ranks < dropped).repeat(1, frames)
         if tuple(given.shape) != (batch, self.config.n_tokens):
@@ -143,11 +143,11 @@ class VideoInput(Input):
         mask = given.to(torch.bool)
         counts = mask.sum(dim=1)
         if not bool((counts == counts[0]).all()) or int(counts[0]) in (0, mask.shape[1]):
-            raise InputError("bool_masked_pos must mask as many tokens in each row, and neither none nor all.")
+            raise InputError("bool_masked_pos must mask equally many tokens in each row, at least one and not all.")
         return mask
 
     def sines(self, like: Tensor) -> Tensor:
-        """[tokens, d], worked out once."""
+        """Return the cached sinusoids [tokens, d]."""
         key = (like.device, like.dtype)
         if key not in self._sines:
             places = torch.arange(self.config.n_tokens, device=like.device)
@@ -170,8 +170,7 @@ class VideoInput(Input):
 
 
 class MaskedTubesInput(Input):
-    """VideoMAE's decoder input: the encoder's tokens, then a mask token for each that was dropped, all with their
-    places."""
+    """VideoMAE's decoder input: the encoder's tokens, then a mask token for each dropped one, with their positions."""
 
     def __init__(self, source: str, d_source: int, d_model: int, n_tokens: int) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""The field's own metrics, as pure functions on lists; where the field has signatures, with the signature."""
+"""Standard metrics as pure functions on lists, with signatures where the field uses them."""

@@ -1,5 +1,5 @@
-"""How good captions are, each beside several references, as the COCO caption evaluation counts it (Chen et al. 2015):
-BLEU-1 to 4, ROUGE-L and CIDEr-D. Texts are compared in small letters and without punctuation.
+"""Caption metrics against several references, as in the COCO caption evaluation (Chen et al. 2015): BLEU-1 to 4,
+ROUGE-L and CIDEr-D. Texts are compared in lower case and without punctuation.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from anyformer.errors import InputError
 from anyformer.metrics.text_generation import has_sacrebleu, longest_common_subsequence
 
 ORDERS = 4
-SIGMA = 6.0  # of CIDEr-D's penalty for another length (Vedantam et al. 2015, §4)
-BETA = 1.2  # how much more recall counts than precision in ROUGE-L
+SIGMA = 6.0  # of CIDEr-D's length penalty (Vedantam et al. 2015, §4)
+BETA = 1.2  # weight of recall over precision in ROUGE-L
 SIGNATURE = "coco-caption|case:lc|punctuation:no|CIDEr-D n:4 sigma:6|ROUGE-L beta:1.2"
 
 Grams = Counter[tuple[str, ...]]
 
 
 def normalize_words(text: str) -> list[str]:
-    """Small letters, no punctuation but inside words: "A dog 's ball , wet ." -> a dog 's ball wet"""
+    """Return lower-case words without punctuation, except inside words: "A dog 's ball , wet ." -> a dog 's ball wet"""
     return re.findall(r"[^\W_]+(?:[-.'’][^\W_]+)*|'(?:s|re|ve|ll|d|m|t)\b", text.lower())
 
 
 def ngrams(text: Sequence[str]) -> Grams:
-    """Runs of one to four words."""
+    """Count the n-grams of one to four words."""
     return Counter(tuple(text[i : i + n]) for n in range(1, ORDERS + 1) for i in range(len(text) - n + 1))
 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float | str]:
-    """bleu1 … bleu4, rougeL, cider and, with sacrebleu, chrf; all but CIDEr, which has no upper end, from 0 to 100."""
+    """Return bleu1 … bleu4, rougeL, cider and, with sacrebleu, chrf; from 0 to 100, but CIDEr is unbounded."""
     if len(hypotheses) != len(references):
-        raise InputError(f"There are {len(hypotheses)} captions and references for {len(references)}.")
+        raise InputError(f"There are {len(hypotheses)} captions but references for {len(references)}; give both.")
     if not all(references):
-        raise InputError("An image has no caption to compare with.")
+        raise InputError("An image has no reference caption; give at least one per image.")
     ours = [normalize_words(text) for text in hypotheses]
     theirs = [[normalize_words(text) for text in texts] for texts in references]
-    figures: dict[str, float | str] = {
+    scores: dict[str, float | str] = {
         **{f"bleu{n}": 100 * value for n, value in enumerate(bleu(ours, theirs), 1)},
         "rougeL": 100 * sum(map(rouge_l, ours, theirs)) / max(len(ours), 1),
         "cider": cider(ours, theirs),
     }
     if has_sacrebleu() and len({len(texts) for texts in references}) == 1:
-        figures["chrf"] = chrf(hypotheses, references)
-    return {**figures, "signature": SIGNATURE}
+        scores["chrf"] = chrf(hypotheses, references)
+    return {**scores, "signature": SIGNATURE}
 
 
 def bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> list[float]:
-    """BLEU of orders 1 to 4 over all captions, against the reference whose length is nearest."""
+    """BLEU of orders 1 to 4 over all captions, with the reference of closest length."""
     hits, guesses = [0] * ORDERS, [0] * ORDERS
     length = reference = 0
     for text, texts in zip(hypotheses, references, strict=True):
@@ -71,7 +71,7 @@ def bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequ
 
 
 def rouge_l(hypotheses: list[str], references: Sequence[list[str]]) -> float:
-    """The best precision and the best recall of a longest common subsequence, whichever reference gives them."""
+    """ROUGE-L with the best precision and the best recall over the references."""
     shared = [(len(longest_common_subsequence(hypotheses, other)), len(other)) for other in references]
     precision = max(hits / max(len(hypotheses), 1) for hits, _ in shared)
     recall = max(hits / max(n, 1) for hits, n in shared)
@@ -81,19 +81,19 @@ def rouge_l(hypotheses: list[str], references: Sequence[list[str]]) -> float:
 
 
 def cider(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
-    """CIDEr-D: how alike runs of words are, each weighed by how few images' references have it."""
+    """CIDEr-D: cosine similarity of n-gram vectors, weighted by inverse document frequency."""
     if not hypotheses:
         return 0.0
     ours = [ngrams(text) for text in hypotheses]
     theirs = [[ngrams(text) for text in texts] for texts in references]
-    pictures = Counter(gram for refs in theirs for gram in set().union(*refs))
-    usual = math.log(len(hypotheses)) if len(hypotheses) > 1 else 1.0  # of one image alone, all weights would be nought
-    weights = {gram: usual - math.log(n) for gram, n in pictures.items()}
+    document_counts = Counter(gram for refs in theirs for gram in set().union(*refs))
+    log_images = math.log(len(hypotheses)) if len(hypotheses) > 1 else 1.0  # one image: else all zero
+    weights = {gram: log_images - math.log(n) for gram, n in document_counts.items()}
     total = 0.0
     for text, refs, mine, other in zip(hypotheses, references, ours, theirs, strict=True):
-        vector = NgramVector(mine, weights, usual)
+        vector = NgramVector(mine, weights, log_images)
         each = [
-            vector.like(NgramVector(ref, weights, usual), len(text) - len(r))
+            vector.like(NgramVector(ref, weights, log_images), len(text) - len(r))
             for ref, r in zip(other, refs, strict=True)
         ]
         total += 10 * sum(each) / len(each)
@@ -101,7 +101,7 @@ def cider(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Seq
 
 
 class NgramVector:
-    """The runs of a text, weighed, with the length of the vector of each order."""
+    """The TF-IDF vector of a text's n-grams, with its norm per order."""
 
     def __init__(self, counts: Grams, weights: dict[tuple[str, ...], float], rare: float) -> None:
         self.values = {gram: n * weights.get(gram, rare) for gram, n in counts.items()}
@@ -111,7 +111,7 @@ class NgramVector:
         self.norms = [math.sqrt(square) for square in squares]
 
     def like(self, other: NgramVector, longer: int) -> float:
-        """The mean cosine over the orders, repeats clipped, less for another length."""
+        """Mean cosine over the orders, with clipped counts and a length penalty."""
         dots = [0.0] * ORDERS
         for gram, value in self.values.items():
             reference = other.values.get(gram, 0.0)

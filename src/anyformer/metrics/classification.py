@@ -1,4 +1,4 @@
-"""How good classes and numbers are: accuracy, F1, Matthews' correlation, Pearson's and Spearman's."""
+"""Metrics of classification and regression: confusion matrix, F1, Matthews, Pearson and Spearman correlation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def accuracy(predictions: Sequence[Any], targets: Sequence[Any]) -> float:
 
 
 def confusion(predictions: Sequence[Any], targets: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """The classes, sorted, and how often each [wanted, found] pair came."""
+    """Return the sorted classes and the confusion matrix [target, prediction]."""
     _alike(predictions, targets)
     classes = sorted(set(targets) | set(predictions))
     place = {name: i for i, name in enumerate(classes)}
@@ -33,30 +33,30 @@ def f1(
     positive: Any = None,
     average: Literal["macro", "micro"] = "macro",
 ) -> float:
-    """Of one class, `positive`; or the mean over classes (macro), or over all decisions together (micro)."""
+    """F1 of the class `positive`, or the mean over classes (macro), or over all decisions (micro)."""
     classes, table = confusion(predictions, targets)
-    hits, said, there = table.diagonal(), table.sum(axis=0), table.sum(axis=1)
+    hits, predicted, actual = table.diagonal(), table.sum(axis=0), table.sum(axis=1)
     if positive is not None:
         if positive not in classes:
             return 0.0
         i = classes.index(positive)
-        return float(2 * hits[i] / max(said[i] + there[i], 1))
+        return float(2 * hits[i] / max(predicted[i] + actual[i], 1))
     if average == "micro":
-        return float(2 * hits.sum() / (said.sum() + there.sum()))
-    return float(np.mean(2 * hits / np.maximum(said + there, 1)))
+        return float(2 * hits.sum() / (predicted.sum() + actual.sum()))
+    return float(np.mean(2 * hits / np.maximum(predicted + actual, 1)))
 
 
 def matthews_corrcoef(predictions: Sequence[Any], targets: Sequence[Any]) -> float:
-    """Matthews' correlation, for any number of classes (Gorodkin 2004); 0 where one side is always the same."""
+    """Matthews correlation coefficient for any number of classes (Gorodkin 2004); 0 if one side is constant."""
     _, table = confusion(predictions, targets)
-    said, there = table.sum(axis=0).astype(float), table.sum(axis=1).astype(float)
+    predicted, actual = table.sum(axis=0).astype(float), table.sum(axis=1).astype(float)
     n = float(table.sum())
-    spread = (n * n - said @ said) * (n * n - there @ there)
-    return float((np.trace(table) * n - said @ there) / np.sqrt(spread)) if spread > 0 else 0.0
+    spread = (n * n - predicted @ predicted) * (n * n - actual @ actual)
+    return float((np.trace(table) * n - predicted @ actual) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def pearson(predictions: Sequence[float], targets: Sequence[float]) -> float:
-    """The correlation of two lists of numbers; 0 if one side is always the same, NaN if one holds NaN."""
+    """Pearson correlation; 0 if one side is constant, NaN if one holds NaN."""
     _alike(predictions, targets)
     x, y = (np.asarray(side, dtype=np.float64) for side in (predictions, targets))
     if np.isnan(x).any() or np.isnan(y).any():
@@ -67,7 +67,7 @@ def pearson(predictions: Sequence[float], targets: Sequence[float]) -> float:
 
 
 def spearman(predictions: Sequence[float], targets: Sequence[float]) -> float:
-    """The correlation of the ranks; equal numbers share the mean of theirs. NaN if one side holds NaN."""
+    """Spearman rank correlation; equal numbers share their mean rank. NaN if one side holds NaN."""
     _alike(predictions, targets)
     return pearson(list(_ranks(predictions)), list(_ranks(targets)))
 
@@ -81,4 +81,4 @@ def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
 
 def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> None:
     if len(found) != len(wanted) or not len(wanted):
-        raise InputError(f"There are {len(found)} answers for {len(wanted)} rows.")
+        raise InputError(f"There are {len(found)} predictions for {len(wanted)} targets; their numbers must be equal.")

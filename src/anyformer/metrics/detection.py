@@ -1,7 +1,7 @@
-"""COCO's average precision of boxes (Lin et al. 2014): by pycocotools where it is installed, and the same in numpy.
+"""COCO average precision of boxes (Lin et al. 2014): pycocotools if installed, and an equal NumPy implementation.
 
-figures = average_precision(found, truth)       # both: one entry an image
-figures["ap50"], figures["ap"]
+metrics = average_precision(predictions, targets)       # both: one entry per image
+metrics["ap50"], metrics["ap"]
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Whole = NDArray[np.int64]
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
-MOST = 100  # answers an image and class that count
+MOST = 100  # detections that count, per image and class
 AREAS = {"": (0.0, 1e10), "s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}  # in square pixels
-NONE = -1.0  # COCO's figure where there is nothing to measure
+NONE = -1.0  # COCO's value if there is no ground truth
 
 
 @dataclass(frozen=True)
 class PredictedBoxes:
-    """What a detector says of one image: boxes [n, 4] as left, top, right, bottom in pixels."""
+    """Detections in one image: boxes [n, 4] as left, top, right, bottom in pixels."""
 
     labels: Whole
     scores: Floats
@@ -39,7 +39,7 @@ class PredictedBoxes:
 
 @dataclass(frozen=True)
 class GroundTruthBoxes:
-    """What there is. `crowd`: boxes around many things, which may be found any number of times or not at all."""
+    """Ground truth of one image. `crowd`: boxes around groups, which may be detected any number of times."""
 
     labels: Whole
     boxes: Floats
@@ -48,7 +48,7 @@ class GroundTruthBoxes:
 
     @classmethod
     def of(cls, labels: Any, boxes: Any, areas: Any = None, crowd: Any = None) -> GroundTruthBoxes:
-        """Areas that are not said are the boxes'."""
+        """Convert arrays; areas default to those of the boxes."""
         places = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
         sizes = area(places) if areas is None else np.asarray(areas, dtype=np.float64)
         flags = np.zeros(len(places), dtype=bool) if crowd is None else np.asarray(crowd, dtype=bool)
@@ -63,24 +63,24 @@ def area(boxes: Floats) -> Floats:
 def average_precision(
     predictions: Sequence[PredictedBoxes], targets: Sequence[GroundTruthBoxes], sizes: bool = True
 ) -> dict[str, float]:
-    """ap, ap50, ap75 and, with `sizes`, those of small, medium and large things: aps, apm, apl."""
+    """Return ap, ap50, ap75 and, with `sizes`, those of small, medium and large objects: aps, apm, apl."""
     classes = sorted({int(label) for one in targets for label in one.labels})
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in AREAS if sizes else ("",):
         curves = [_curves(predictions, targets, label, AREAS[name]) for label in classes]
         known = [curve for curve in curves if curve is not None]
         table = np.stack(known) if known else None  # [classes, thresholds, recalls]
-        figures[f"ap{name}"] = NONE if table is None else float(table.mean())
+        metrics[f"ap{name}"] = NONE if table is None else float(table.mean())
         if not name:
-            figures["ap50"] = NONE if table is None else float(table[:, 0].mean())
-            figures["ap75"] = NONE if table is None else float(table[:, 5].mean())
-    return figures
+            metrics["ap50"] = NONE if table is None else float(table[:, 0].mean())
+            metrics["ap75"] = NONE if table is None else float(table[:, 5].mean())
+    return metrics
 
 
 def _curves(
     found: Sequence[PredictedBoxes], truth: Sequence[GroundTruthBoxes], label: int, within: tuple[float, float]
 ) -> Floats | None:
-    """Precision at each recall, [thresholds, recalls], of one class; None where there is nothing of it."""
+    """Return one class's precision at each recall, [thresholds, recalls]; None without ground truth."""
     pieces = [_judge(*pair, label, within) for pair in zip(found, truth, strict=True)]
     there = sum(piece.there for piece in pieces)
     if there == 0:
@@ -92,7 +92,7 @@ def _curves(
     right, wrong = np.cumsum(hit & ~left_out, axis=1), np.cumsum(~hit & ~left_out, axis=1)
     recall = right / there
     precision = right / (right + wrong + np.spacing(1))
-    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # the best at this recall or a higher one
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # best at this recall or higher
     curves = np.zeros((len(THRESHOLDS), len(RECALLS)))
     for row, (reached, value) in enumerate(zip(recall, precision, strict=True)):
         at = np.searchsorted(reached, RECALLS, side="left")
@@ -104,13 +104,13 @@ def _curves(
 @dataclass(frozen=True)
 class _Judged:
     scores: Floats
-    hit: Flags  # [thresholds, answers]
-    left_out: Flags  # neither right nor wrong
-    there: int  # things that count
+    hit: Flags  # [thresholds, detections]
+    left_out: Flags  # ignored: neither right nor wrong
+    there: int  # ground truth objects that count
 
 
 def _judge(found: PredictedBoxes, truth: GroundTruthBoxes, label: int, within: tuple[float, float]) -> _Judged:
-    """Each answer, the surest first, takes the thing that it overlaps most among those not yet taken."""
+    """Match detections, by descending score, to the unmatched object of highest IoU."""
     mine = np.flatnonzero(found.labels == label)
     mine = mine[np.argsort(-found.scores[mine], kind="mergesort")][:MOST]
     theirs = np.flatnonzero(truth.labels == label)
@@ -127,8 +127,8 @@ def _judge(found: PredictedBoxes, truth: GroundTruthBoxes, label: int, within: t
         if not some.any():
             continue
         counts = may & ~ignored
-        may = np.where(counts.any(axis=1, keepdims=True), counts, may)  # what counts comes first
-        best = len(theirs) - 1 - np.argmax(np.where(may, shares, -1.0)[:, ::-1], axis=1)  # of equals, the last
+        may = np.where(counts.any(axis=1, keepdims=True), counts, may)  # objects that count come first
+        best = len(theirs) - 1 - np.argmax(np.where(may, shares, -1.0)[:, ::-1], axis=1)  # the last of equals
         hit[:, answer] = some
         left_out[:, answer] = some & ignored[best]
         free[rows[some], best[some]] = False
@@ -141,7 +141,7 @@ def outside(areas: Floats, within: tuple[float, float]) -> Flags:
 
 
 def overlap(a: Floats, b: Floats, crowd: Flags) -> Floats:
-    """[n, m]: intersection over union; over the area of `a` alone where `b` is a crowd."""
+    """IoU [n, m]; for a crowd in `b`, intersection over the area of `a`."""
     start = np.maximum(a[:, None, :2], b[None, :, :2])
     end = np.minimum(a[:, None, 2:], b[None, :, 2:])
     both = (end - start).clip(min=0).prod(axis=-1)
@@ -151,7 +151,7 @@ def overlap(a: Floats, b: Floats, crowd: Flags) -> Floats:
 
 
 def coco_metrics(predictions: Sequence[PredictedBoxes], targets: Sequence[GroundTruthBoxes]) -> dict[str, float | str]:
-    """As above by pycocotools, the field's own program, with its signature; by numpy where it is not installed."""
+    """Return COCO metrics by pycocotools with its signature, or by NumPy if it is not installed."""
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
@@ -160,51 +160,51 @@ def coco_metrics(predictions: Sequence[PredictedBoxes], targets: Sequence[Ground
             **average_precision(predictions, targets),
             "signature": "COCO AP|100 answers|numpy (pycocotools is absent)",
         }
-    with contextlib.redirect_stdout(io.StringIO()):  # it talks
-        gold, said = COCO(), COCO()
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+        gold, detections = COCO(), COCO()
         gold.dataset = _dataset(targets)
-        said.dataset = {**gold.dataset, "annotations": list(_answers(predictions))}
+        detections.dataset = {**gold.dataset, "annotations": list(_answers(predictions))}
         gold.createIndex()
-        said.createIndex()
-        judge = COCOeval(gold, said, "bbox")
+        detections.createIndex()
+        judge = COCOeval(gold, detections, "bbox")
         judge.evaluate()
         judge.accumulate()
         judge.summarize()
     names = ("ap", "ap50", "ap75", "aps", "apm", "apl", "ar1", "ar10", "ar100")
-    figures = {name: float(value) for name, value in zip(names, judge.stats, strict=False)}
-    return {**figures, "signature": f"COCO AP|100 answers|pycocotools {metadata.version('pycocotools')}"}
+    metrics = {name: float(value) for name, value in zip(names, judge.stats, strict=False)}
+    return {**metrics, "signature": f"COCO AP|100 answers|pycocotools {metadata.version('pycocotools')}"}
 
 
 def _dataset(truth: Sequence[GroundTruthBoxes]) -> dict[str, Any]:
     numbers = itertools.count(1)
-    things = [
+    annotations = [
         {
             "id": next(numbers),
-            "image_id": picture,
+            "image_id": image,
             "category_id": int(label),
             "bbox": _sizes(box),
             "area": float(size),
             "iscrowd": int(crowd),
         }
-        for picture, one in enumerate(truth)
+        for image, one in enumerate(truth)
         for label, box, size, crowd in zip(one.labels, one.boxes, one.areas, one.crowd, strict=True)
     ]
     classes = sorted({int(label) for one in truth for label in one.labels})
     return {
-        "images": [{"id": picture} for picture in range(len(truth))],
+        "images": [{"id": image} for image in range(len(truth))],
         "categories": [{"id": label} for label in classes],
-        "annotations": things,
+        "annotations": annotations,
     }
 
 
 def _answers(found: Sequence[PredictedBoxes]) -> Iterable[dict[str, Any]]:
     numbers = itertools.count(1)
-    for picture, one in enumerate(found):
+    for image, one in enumerate(found):
         for label, score, box in zip(one.labels, one.scores, one.boxes, strict=True):
             size = _sizes(box)
             yield {
                 "id": next(numbers),
-                "image_id": picture,
+                "image_id": image,
                 "category_id": int(label),
                 "bbox": size,
                 "score": float(score),

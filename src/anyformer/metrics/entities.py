@@ -1,4 +1,4 @@
-"""Entity F1 as seqeval and conlleval count it: an entity counts where its type and both its ends are right."""
+"""Entity F1 as in seqeval and conlleval: an entity is correct if its type and both ends are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Entity = tuple[str, int, int]  # type, first token, last token
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """["B-PER", "I-PER", "O"] -> [("PER", 0, 1)]. IOB1, IOB2 and BIOES alike; a stray I- or E- begins an entity."""
+    """["B-PER", "I-PER", "O"] -> [("PER", 0, 1)], for IOB1, IOB2 and BIOES. A stray I- or E- begins an entity."""
     found: list[Entity] = []
     before, kind_before = "O", ""
     for i, tag in enumerate(tags):
@@ -25,38 +25,38 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_scores(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 over all sentences together, 0 to 1."""
-    hits, said, there = _count(predictions, references)
-    right, n_said, n_there = hits.total(), said.total(), there.total()
+    """Precision, recall and F1 over all sentences, from 0 to 1."""
+    hits, predicted, actual = _count(predictions, references)
+    right, n_predicted, n_actual = hits.total(), predicted.total(), actual.total()
     return {
-        "precision": right / n_said if n_said else 0.0,
-        "recall": right / n_there if n_there else 0.0,
-        "f1": f_measure(right, n_said, n_there),
+        "precision": right / n_predicted if n_predicted else 0.0,
+        "recall": right / n_actual if n_actual else 0.0,
+        "f1": f_measure(right, n_predicted, n_actual),
     }
 
 
 def f1_by_type(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """F1 of each type of entity by itself."""
-    hits, said, there = _count(predictions, references)
-    return {kind: f_measure(hits[kind], said[kind], there[kind]) for kind in sorted(said | there)}
+    """F1 of each entity type."""
+    hits, predicted, actual = _count(predictions, references)
+    return {kind: f_measure(hits[kind], predicted[kind], actual[kind]) for kind in sorted(predicted | actual)}
 
 
 def _count(
     found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
     if len(found) != len(wanted) or any(len(a) != len(b) for a, b in zip(found, wanted, strict=True)):
-        raise InputError("Every sentence needs as many tags as were wanted.")
-    hits, said, there = Counter[str](), Counter[str](), Counter[str]()
+        raise InputError("Predictions and references must have equal numbers of sentences and of tags in each.")
+    hits, predicted, actual = Counter[str](), Counter[str](), Counter[str]()
     for ours, theirs in zip(found, wanted, strict=True):
         mine, right = set(entities(ours)), set(entities(theirs))
         hits.update(kind for kind, _, _ in mine & right)
-        said.update(kind for kind, _, _ in mine)
-        there.update(kind for kind, _, _ in right)
-    return hits, said, there
+        predicted.update(kind for kind, _, _ in mine)
+        actual.update(kind for kind, _, _ in right)
+    return hits, predicted, actual
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
-    """IOB1, where B- stands only between neighbors of a type, as IOB2, where it opens every entity. Others stay."""
+    """Convert IOB1 tags (B- only between adjacent entities of a type) to IOB2 (B- begins every entity); others stay."""
     if not all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags):
         return list(tags)
     plain = ["O"] * len(tags)

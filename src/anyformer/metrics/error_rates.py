@@ -1,4 +1,4 @@
-"""How well text was read: the share of characters and of words that must be changed."""
+"""Error rates of recognized text: character and word error rate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anyformer.errors import InputError
 
 
 def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
-    """The fewest insertions, deletions and replacements that make b of a (Levenshtein 1966)."""
+    """Levenshtein distance: the fewest insertions, deletions and replacements that turn a into b (Levenshtein 1966)."""
     row = list(range(len(b) + 1))
     for i, one in enumerate(a, 1):
         before, row[0] = row[0], i
@@ -18,19 +18,19 @@ def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
 
 
 def error_rate(hypotheses: Sequence[Sequence[object]], references: Sequence[Sequence[object]]) -> float:
-    """All changes over all that should have been read; above 1 where much more was said."""
+    """Edits divided by reference length, over all texts; above 1 if there are many insertions."""
     if len(hypotheses) != len(references):
-        raise InputError(f"There are {len(hypotheses)} texts and {len(references)} references.")
+        raise InputError(f"There are {len(hypotheses)} texts but {len(references)} references; give one per text.")
     total = sum(len(text) for text in references)
     if not total:
-        raise InputError("The references are empty, so there is nothing that could have been read.")
+        raise InputError("All references are empty, so the error rate is undefined.")
     return sum(map(edit_distance, hypotheses, references)) / total
 
 
 def cer_and_wer(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[str, float | str]:
-    """cer and wer, in percent, and `exact`, the share of texts without any mistake; `lowercase`: case aside."""
+    """Return cer and wer in percent, and `exact`, the fraction of texts without errors; `lowercase` ignores case."""
     ours, theirs = (
         [text.strip().lower() if lowercase else text.strip() for text in side] for side in (hypotheses, references)
     )

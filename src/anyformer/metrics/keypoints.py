@@ -1,4 +1,4 @@
-"""How far keypoints are from where they should be."""
+"""Distance metrics of keypoints."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-ENOUGH = 0.2  # of the reference length: a keypoint that is closer is right
+ENOUGH = 0.2  # fraction of the reference length below which a keypoint is correct
 
 
 def distances(found: Array, right: Array) -> Array:
-    """[n, keypoints] of places [n, keypoints, 2]."""
+    """Distances [n, keypoints] between points [n, keypoints, 2]."""
     apart: Array = np.linalg.norm(found - right, axis=-1)
     return apart
 
 
 def mean_error(apart: Array, counts: Array) -> float:
-    """The mean distance of the keypoints that count."""
+    """Mean distance of the keypoints that count."""
     return float((apart * counts).sum() / max(counts.sum(), 1))
 
 
 def normalized_mean_error(apart: Array, counts: Array, lengths: Array) -> float:
-    """The mean over images of the mean distance divided by a length of the image's own; where that is 0 (or no
-    joint counts) the image is left out."""
+    """Mean over images of the mean distance divided by the image's reference length. Images without a length or without
+    keypoints that count are left out.
+    """
     n = counts.sum(axis=1)
     usable = (lengths > 0) & (n > 0)
     if not usable.any():
@@ -33,6 +34,6 @@ def normalized_mean_error(apart: Array, counts: Array, lengths: Array) -> float:
 
 
 def pck(apart: Array, counts: Array, lengths: Array, enough: float = ENOUGH) -> float:
-    """PCK: the share of keypoints closer than `enough` times their image's reference length (Yang and Ramanan 2013)."""
+    """PCK: fraction of keypoints closer than `enough` times their image's reference length (Yang and Ramanan 2013)."""
     right = (apart <= enough * lengths[:, None]) * counts * (lengths > 0)[:, None]
     return float(right.sum() / max((counts * (lengths > 0)[:, None]).sum(), 1))

@@ -1,4 +1,4 @@
-"""How well classes of pixels agree."""
+"""Metrics of semantic segmentation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 
 def pixel_confusion(found: Any, right: Any, n: int, ignore: int) -> NDArray[np.int64]:
-    """[n, n]: how many pixels of each true class were said to be of each; those that are `ignore` are left out."""
+    """Confusion matrix of pixels [true class, predicted class]; pixels with label `ignore` are left out."""
     counts = np.asarray(right) != ignore
     pairs = np.asarray(right)[counts].astype(np.int64) * n + np.asarray(found)[counts]
     return np.bincount(pairs, minlength=n * n).reshape(n, n)
 
 
 def segmentation_metrics(counts: NDArray[np.int64]) -> dict[str, float]:
-    """`mean_iou` over the classes that occur, said or true; `pixel_accuracy`; `mean_accuracy` over the true classes."""
-    hits, true, said = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
-    union = true + said - hits
+    """Return `mean_iou` over predicted or true classes, `pixel_accuracy`, and `mean_accuracy` over the true classes."""
+    hits, true, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    union = true + predicted - hits
     present, real = union > 0, true > 0
     return {
         "mean_iou": float((hits[present] / union[present]).mean()) if present.any() else float("nan"),

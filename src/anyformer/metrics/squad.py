@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, with SQuAD's official normalization (Rajpurkar et al. 2016)."""
+"""Exact match and F1 of answers with SQuAD's official normalization (Rajpurkar et al. 2016)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and spare spaces.  "The  Cat!" -> "cat" """
+    """Lower case, without punctuation, articles and extra spaces.  "The  Cat!" -> "cat" """
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
 def answer_f1(prediction: str, reference: str) -> float:
-    """The words that both share. An empty answer is right only where nothing was wanted (SQuAD 2)."""
+    """F1 of shared words. An empty answer is correct only if the reference is empty (SQuAD 2)."""
     ours, theirs = normalize_answer(prediction).split(), normalize_answer(reference).split()
     if not ours or not theirs:
         return float(ours == theirs)
@@ -28,9 +28,11 @@ def answer_f1(prediction: str, reference: str) -> float:
 
 
 def squad(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """{"exact": …, "f1": …}, 0 to 100. `wanted` are the answers that people gave: the nearest counts; none: ""."""
+    """Return {"exact": …, "f1": …}, 0 to 100, by the best of each question's `references`; no answer: ""."""
     if len(predictions) != len(references) or not predictions:
-        raise InputError(f"There are {len(predictions)} answers for {len(references)} questions.")
+        raise InputError(
+            f"There are {len(predictions)} predictions for {len(references)} questions; give one per question."
+        )
     exact, f1 = 0.0, 0.0
     for answer, given in zip(predictions, references, strict=True):
         right = list(given) or [""]

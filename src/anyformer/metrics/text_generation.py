@@ -1,4 +1,4 @@
-"""How good a written text is: BLEU (sacrebleu's own), ROUGE (as rouge_score counts it)."""
+"""Metrics of generated text: BLEU (by sacrebleu) and ROUGE (as in rouge_score)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ def has_sacrebleu() -> bool:
 def bleu(
     hypotheses: Sequence[str], references: References, *, lowercase: bool = False, tokenize: str = "13a"
 ) -> dict[str, float | str]:
-    """{"bleu": 41.2, "signature": "nrefs:1|case:mixed|…"}. `references`: one a hypothesis, or a list of them.
+    """Return {"bleu": 41.2, "signature": "nrefs:1|case:mixed|…"}. `references` has one per hypothesis, or a list of
+    them.
 
-    tokenize="none" takes texts that are cut into words already.
+    tokenize="none" is for texts that are already tokenized.
     """
     if not has_sacrebleu():
-        raise ConfigError("BLEU is counted by sacrebleu: pip install 'anyformer[metrics]'.")
+        raise ConfigError("BLEU needs sacrebleu: pip install 'anyformer[metrics]'.")
     from sacrebleu.metrics.bleu import BLEU
 
-    # Where texts come tokenized, sacrebleu warns of a final full stop by itself; `force` says that this is meant.
+    # For tokenized texts sacrebleu warns of a final full stop; `force` disables that.
     metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
     score = metric.corpus_score(list(hypotheses), _streams(hypotheses, references)).score
     return {"bleu": float(score), "signature": str(metric.get_signature())}
 
 
 def by_length(sources: Sequence[str], score: Callable[[Sequence[int]], float], parts: int = 5) -> str:
-    """A score of the shortest texts, of the next longer ones, and so on to the longest, in about equal numbers: what
-    a model that squeezes a text into one vector loses shows there. "1-8 words: 41.7, 9-11: 42.4, …"."""
+    """Return a score by source length, from shortest to longest, in groups of about equal size: "1-8 words: 41.7, 9-11:
+    42.4, …". It shows what a model loses that compresses a text into one vector.
+    """
     words = [len(text.split()) for text in sources]
     ordered = sorted(range(len(words)), key=words.__getitem__)
     ends = [words[ordered[max(len(words) * part // parts - 1, 0)]] for part in range(1, parts)]
@@ -50,27 +52,27 @@ def by_length(sources: Sequence[str], score: Callable[[Sequence[int]], float], p
 
 
 def _streams(hypotheses: Sequence[str], references: References) -> list[list[str]]:
-    """sacrebleu wants the first reference of every text, then the second of every text, and so on."""
+    """Transpose the references, as sacrebleu expects: the first of every text, then the second, and so on."""
     if len(hypotheses) != len(references):
-        raise InputError(f"There are {len(hypotheses)} texts and references for {len(references)}.")
+        raise InputError(f"There are {len(hypotheses)} texts but references for {len(references)}; give both.")
     listed = [[one] if isinstance(one, str) else list(one) for one in references]
     if len({len(row) for row in listed}) > 1:
-        raise InputError("Every text needs as many references as the others.")
+        raise InputError("All texts must have the same number of references.")
     return [list(stream) for stream in zip(*listed, strict=True)]
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str], *, stem: bool = False) -> dict[str, float | str]:
-    """Mean F1 of rouge1, rouge2, rougeL and rougeLsum, 0 to 100; `stem` cuts words to their stems (Porter's)."""
+    """Return mean F1 of rouge1, rouge2, rougeL and rougeLsum, 0 to 100; `stem` applies the Porter stemmer."""
     if len(hypotheses) != len(references):
-        raise InputError(f"There are {len(hypotheses)} texts and {len(references)} references.")
+        raise InputError(f"There are {len(hypotheses)} texts but {len(references)} references; give one per text.")
     words = _stemmed if stem else tokens
     sums: defaultdict[str, float] = defaultdict(float)
-    for said, wanted in zip(hypotheses, references, strict=True):
-        ours, theirs = words(said), words(wanted)
+    for predicted, wanted in zip(hypotheses, references, strict=True):
+        ours, theirs = words(predicted), words(wanted)
         sums["rouge1"] += _overlap(_grams(ours, 1), _grams(theirs, 1))
         sums["rouge2"] += _overlap(_grams(ours, 2), _grams(theirs, 2))
         sums["rougeL"] += f_measure(len(longest_common_subsequence(ours, theirs)), len(ours), len(theirs))
-        sums["rougeLsum"] += _by_lines(said, wanted, words)
+        sums["rougeLsum"] += _by_lines(predicted, wanted, words)
     scores: dict[str, float | str] = {
         name: 100 * sums[name] / max(len(hypotheses), 1) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")
     }
@@ -78,7 +80,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str], *, stem: bool = 
 
 
 def tokens(text: str) -> list[str]:
-    """rouge_score's words: lower case, letters and digits of ASCII."""
+    """rouge_score's tokens: lower-case runs of ASCII letters and digits."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -86,7 +88,7 @@ def _stemmed(text: str) -> list[str]:
     try:
         from nltk.stem.porter import PorterStemmer
     except ImportError:
-        raise ConfigError("Stems are cut by nltk: pip install nltk, or count without them (stem=False).") from None
+        raise ConfigError("Stemming needs nltk: pip install nltk, or pass stem=False.") from None
     stem = PorterStemmer().stem
     return [stem(word) if len(word) > 3 else word for word in tokens(text)]
 
@@ -99,13 +101,13 @@ def _overlap(ours: Counter[tuple[str, ...]], theirs: Counter[tuple[str, ...]]) -
     return f_measure((ours & theirs).total(), ours.total(), theirs.total())
 
 
-def f_measure(hits: int, said: int, wanted: int) -> float:
-    """The harmonic mean of hits / said and hits / wanted."""
-    return 2 * hits / (said + wanted) if hits else 0.0
+def f_measure(hits: int, predicted: int, wanted: int) -> float:
+    """Harmonic mean of precision (hits / predicted) and recall (hits / wanted)."""
+    return 2 * hits / (predicted + wanted) if hits else 0.0
 
 
 def longest_common_subsequence(ours: list[str], theirs: list[str]) -> list[int]:
-    """Places in `theirs` of a longest common subsequence with `ours`."""
+    """Indices in `theirs` of a longest common subsequence with `ours`."""
     table = [[0] * (len(ours) + 1)]
     for word in theirs:
         last, row = table[-1], [0]
@@ -124,16 +126,16 @@ def longest_common_subsequence(ours: list[str], theirs: list[str]) -> list[int]:
     return places[::-1]
 
 
-def _by_lines(said: str, wanted: str, words: Callable[[str], list[str]]) -> float:
-    """ROUGE-Lsum: for each line of the reference the union of what its words share with every line that was said."""
-    ours = [words(line) for line in said.split("\n") if line]
+def _by_lines(predicted: str, wanted: str, words: Callable[[str], list[str]]) -> float:
+    """ROUGE-Lsum: for each reference line, the union of its common subsequences with all predicted lines."""
+    ours = [words(line) for line in predicted.split("\n") if line]
     theirs = [words(line) for line in wanted.split("\n") if line]
     left, right = (Counter(word for line in side for word in line) for side in (ours, theirs))
     hits, n_ours, n_theirs = 0, left.total(), right.total()
     for line in theirs:
         for place in sorted({place for other in ours for place in longest_common_subsequence(other, line)}):
             word = line[place]
-            if left[word] > 0 and right[word] > 0:  # no word of either side counts twice
+            if left[word] > 0 and right[word] > 0:  # each word of either side counts once
                 hits += 1
                 left[word] -= 1
                 right[word] -= 1

@@ -19,7 +19,7 @@ Message = Mapping[str, Any]
 
 SECONDS = 5
 MEMORY = 1 << 30
-OUTPUT = 4_000_000  # maximum number of characters per call
+OUTPUT = 4_000_000  # maximum number of characters per conversation
 
 
 def render(template: str, conversations: Sequence[Sequence[Message]], **variables: Any) -> list[str]:

@@ -15,7 +15,7 @@ TITLES = frozenset("mr mrs ms dr prof st jr sr gen col capt lt sgt rev hon vs ap
 NUMBERED = frozenset("no nos fig p pp vol ch sec jan feb mar apr jun jul aug sep sept oct nov dec".split())
 LETTERS = re.compile(r"[A-HJ-Z]|[A-Za-z](\.[A-Za-z])+")  # J. Smith, U.S., e.g.; "I" ends sentences
 CONJUNCTIONS = frozenset("and but or so because although though while when where which who whom whose that if".split())
-SHORTEST = 3  # maximum length difference between parts of a sentence, if possible
+SHORTEST = 3  # the first part has at least 1/SHORTEST of the maximum length, if possible
 
 
 def split_lines_and_sentences(text: str) -> list[list[str]]:

@@ -20,8 +20,8 @@ U = TypeVar("U")
 
 @dataclass
 class Cuts:
-    """Truncated texts by the length they were cut to, and their rows if rows are prepared. A text that is tokenized twice
-    counts once."""
+    """Truncated texts by the length they were cut to, and their rows if rows are prepared. A text that is tokenized
+    twice counts once."""
 
     found: dict[int, set[int]] = field(default_factory=dict)  # length in tokens -> hashes of the texts
     rows: dict[int, set[int]] = field(default_factory=dict)  # length in tokens -> numbers of the rows
@@ -60,7 +60,7 @@ def count_cuts() -> Iterator[Cuts]:
 
 
 def count_rows(function: Callable[[list[T]], U], rows: list[T], numbers: Iterable[int]) -> U:
-    """Call the function on rows with these numbers. If a text is truncated, call it again row by row to count the rows."""
+    """Call the function on rows with these numbers. If a text is truncated, call it again row by row to count rows."""
     if (cuts := _COUNTED.get()) is None:
         return function(rows)
     with count_cuts() as new:

@@ -90,7 +90,10 @@ def test_a_text_is_read_sentence_by_sentence(trained: Any, tmp_path: Path) -> No
     assert str(blank) == "" and other.text == "es regnet" and other.sentences == ()
     rows = listed({"source": "it rains. a dog barks", "target": "es regnet"})
     plain = af.task("translate", tmp_path / "x")
-    assert translate.evaluate(rows) == plain.evaluate(rows) and plain(text).sentences == ()
+    ours, theirs = translate.evaluate(rows), plain.evaluate(rows)
+    for name in ("loss", "perplexity"):  # two copies of one model may differ in the last bit
+        assert ours.pop(name) == pytest.approx(theirs.pop(name), rel=1e-6)
+    assert ours == theirs and plain(text).sentences == ()
     translate.save(tmp_path / "y")
     assert af.task("translate", tmp_path / "y").settings.sentences
 

@@ -272,7 +272,8 @@ def check_no_path(text: str) -> None:
     names = [other.name for other in folder.iterdir() if other.is_file()] if inside and path.suffix else []
     mistyped = bool(get_close_matches(path.name, names, cutoff=0.8))
     if path.is_absolute() or known or mistyped or (inside and folder != Path(".")):
-        hint = nearest(path.name, names)
+        similar = get_close_matches(path.name, names, n=1)
+        hint = f' Did you mean "{similar[0]}"?' if similar else ""
         raise InputError(f"There is no file {text}.{hint} To give it as a text, write it to standard input (INPUT -).")
 
 

@@ -377,14 +377,15 @@ def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)
     def checked(self: Task, *things: Any, **options: Any) -> Any:
         self.check_call(options)
-        if len(things) == 2 and self.asks == 2:
+        pairs = self.asks == 2 and self.beside is None
+        if len(things) == 2 and pairs:
             things = (things,)
         elif len(things) == 2 and self.beside is not None and self.beside not in options:
             options, things = {self.beside: things[1], **options}, things[:1]
         try:
             taken.bind(self, *things, **options)
         except TypeError:
-            what = "pair" if self.asks == 2 else "input"
+            what = "pair" if pairs else "input"
             message = f"{self.name} takes one {what} in a call, or a list of them; give options by name."
             raise InputError(message) from None
         return call(self, *things, **options)

@@ -19,7 +19,7 @@ from anyformer.data.files import data_suffix
 from anyformer.data.images.image_file import SUFFIXES
 from anyformer.data.tables.formats import SUFFIXES as TABLES
 from anyformer.data.video.clips import VIDEOS
-from anyformer.errors import Error, InputError, SkippedError, nearest
+from anyformer.errors import Error, InputError, SkippedError
 from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.base import Task, spell_device
 from anyformer.tasks.generate import TextGenerator

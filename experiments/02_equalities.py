@@ -15,9 +15,9 @@ from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.init import InitConfig, initialize
 from anyformer.core.positions import RelativeGrid
 from anyformer.core.taps import Watch, name_taps, watching
+from anyformer.core.tokens import Tokens
 from anyformer.inputs.image import patchify
 from anyformer.inputs.text import Embedding
-from anyformer.tokens import Tokens
 from frame import Claim, Found, Options, Picture, Table, main, plot
 
 CLAIM = Claim(

@@ -14,12 +14,12 @@ from torch import Generator, Tensor
 
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import BlockConfig
-from anyformer.core.convolution import DilatedConvBlockConfig, TokenMixingConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import Sinusoidal
-from anyformer.core.recurrent import RNNEncoderConfig
 from anyformer.explorer.path_length import path_length
+from anyformer.layers.convolution import DilatedConvBlockConfig, TokenMixingConfig
+from anyformer.layers.recurrent import RNNEncoderConfig
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, Verdict, main, plot, spread
 from learn import Course, learn

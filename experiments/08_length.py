@@ -18,8 +18,8 @@ from torch import Tensor
 
 from anyformer.core.attend import attend
 from anyformer.core.masks import Causal, Mask, Window
-from anyformer.core.statespace import SelectiveStateSpace, SelectiveStateSpaceConfig
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
+from anyformer.layers.state_space import SelectiveStateSpace, SelectiveStateSpaceConfig
 from frame import Claim, Found, Options, Pace, Picture, Table, main, plot
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 import anyformer as af
-from anyformer.inputs.backbone import ResNetConfig
+from anyformer.layers.resnet import ResNetConfig
 from anyformer.model import Model
 from anyformer.tasks import find
 from anyformer.training.report import read_metrics

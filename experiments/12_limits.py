@@ -20,8 +20,8 @@ from anyformer.core.cache import Cache
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import Sinusoidal
-from anyformer.core.recurrent import RNNEncoderConfig
 from anyformer.generation.engine import prefill
+from anyformer.layers.recurrent import RNNEncoderConfig
 from anyformer.model import Model
 from anyformer.tokenizers.few_shot import make_few_shot_prompt
 from frame import Claim, Found, Options, Pace, Picture, Table, main, plot, spread

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
 from tests.batches import BATCHES, SIZES, Batch, build, cast, ids, pair, text
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}

@@ -9,13 +9,19 @@ from anyformer.core import masks, positions
 from anyformer.core import score as scores
 from anyformer.core.attend import attend, attention_weights
 from anyformer.core.taps import look
+from anyformer.core.tokens import Tokens
 from anyformer.errors import ConfigError, DataError, Error, FolderError, InputError, WeightsError
 from anyformer.forward_context import Output
 from anyformer.model import Model
 from anyformer.registry import build, recipes
-from anyformer.tokens import Tokens
 from anyformer.training import train
 from anyformer.version import __version__
+
+try:
+    importlib.import_module("anyformer.fast")
+except ModuleNotFoundError as error:  # without it everything works, slower
+    if error.name != "anyformer.fast":
+        raise
 
 if TYPE_CHECKING:
     import anyformer.plot as plot

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from anyformer.core.cache import Cache
+from anyformer.core.tokens import Tokens, host_copy, is_capturing, remember_host_copy
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens, host_copy, is_capturing, remember_host_copy
 
 # Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
 FIELDS = frozenset(
@@ -107,11 +108,13 @@ def zero_padding(tokens: Tokens) -> Tensor:
         return tokens.x
     if torch.compiler.is_compiling() or not tokens.x.is_inference():
         return tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
-    # What an encoder made is shown again at every step of decoding; layers share a memo, but not their vectors.
-    seen: tuple[Tensor, Tensor] | None = tokens.memo.get("zero_padding")
-    if seen is None or seen[0] is not tokens.x:
-        seen = tokens.memo["zero_padding"] = (tokens.x, tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0))
-    return seen[1]
+    if tokens.x not in _ZEROED:  # an encoder's output is shown again at every decoding step
+        _ZEROED[tokens.x] = tokens.x.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
+    zeroed: Tensor = _ZEROED[tokens.x]
+    return zeroed
+
+
+_ZEROED = WeakIdKeyDictionary()  # vectors -> the same with zeros at the padding
 
 
 def to_bool_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: str) -> Tensor | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -13,36 +12,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import CrossAttendingConfig, PartConfig
+from anyformer.core import rewrites
+from anyformer.core.attention import Attention
 from anyformer.core.cache import Cache
-from anyformer.core.convolution import TokenMixingConfig
-from anyformer.core.copies import check_copies
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.linear import is_quantized, pack_weights, quantize_weights
-from anyformer.core.masks import Causal
+from anyformer.core.linear import is_quantized
 from anyformer.core.stack import Stack
-from anyformer.core.taps import NO_TAPS, Watch, is_watched, name_taps, watching
+from anyformer.core.taps import NO_TAPS, Watch, name_taps, watching
+from anyformer.core.tokens import Tokens, host_copy, is_capturing
+from anyformer.core.wrapper import Wrapper
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.forward_context import ForwardContext, Output, to_bool_mask, zero_padding
 from anyformer.heads.base import IGNORED, Head
-from anyformer.inputs.backbone import fold_batch_norms
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens, host_copy, is_capturing
+from anyformer.layers.convolution import TokenMixing
 
 if TYPE_CHECKING:
     from anyformer.generation.scoring import ContinuationScores
 
-WEIGHTS = ("int8",)  # what matrices can be turned into
 PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
 
 
-class Stage(nn.Module):
-    """Inputs and the stack they go through. `attends` names the stage, `memory` the keyword, of what it looks at.
+class Stage(Wrapper):
+    """Inputs and the stack that transforms them. `attends` names the stage that its cross-attention reads, `memory` the
+    keyword argument that it reads instead.
 
-    `decodes` off: it reads all at once, causal or not (the text side of CLIP). `optional`: it stands aside where its
-    first input is not given (the images of a text).
+    `decodes` off: the stage reads everything at once even if it is causal (the text side of CLIP). `optional`: it is
+    skipped if its first input is not given (the images of a text).
     """
+
+    tap_points = ("input", "output")
 
     def __init__(
         self,
@@ -57,37 +55,33 @@ class Stage(nn.Module):
         super().__init__()
         self.name, self.attends, self.memory, self.optional = name, attends, memory, optional
         self.inputs = inputs
-        self.stack = stack
+        self.stack: Stack | None = None
+        if stack is not None:
+            self.wrap("stack", stack)
         self.taps = NO_TAPS
         self.names: tuple[str, ...] = (
             (*inputs.names, memory, "encoder_attention_mask") if memory is not None else inputs.names
         )
-        parts = _parts(stack)
-        masks = [mask for part in parts if isinstance(part, AttentionConfig) for mask in part.mask.parts]
-        self.has_cache = any(isinstance(mask, Causal) for mask in masks)  # it decodes step by step
-        self.has_cache |= any(
-            part.has_cache for part in parts if not isinstance(part, (AttentionConfig, FeedForwardConfig))
-        )
-        self.has_cache &= decodes
-        crossing = [part for part in parts if isinstance(part, CrossAttendingConfig) and part.d_context is not None]
-        self.shares = all(isinstance(part, AttentionConfig) for part in crossing)  # beams can see one encoder's tokens
-        lengths = [part.length for part in parts if isinstance(part, TokenMixingConfig)]
+        parts = [] if stack is None else [part for part in stack.blocks.modules() if hasattr(part, "has_cache")]
+        self.has_cache = decodes and any(part.has_cache for part in parts)  # it decodes step by step
+        self.shares = all(isinstance(part, Attention) for part in parts if part.crosses)  # beams share encoder tokens
+        lengths = [part.max_length for part in parts if isinstance(part, TokenMixing)]
         lengths += [inputs.limit] if inputs.limit is not None else []
-        self.limit = min(lengths, default=None)  # the most tokens a row that it has places for
+        self.limit = min(lengths, default=None)  # the largest number of tokens in a row
         # Packing must not change what masks and positions mean.
+        masks = [mask for part in parts if isinstance(part, Attention) for mask in part.config.mask.parts]
         biased = stack is not None and stack.has_position_bias
         self.packable = not biased and all(mask.relative for mask in masks)
 
     def is_skipped(self, run: ForwardContext) -> bool:
         return self.optional and run.batch.get(self.inputs.names[0]) is None
 
-    def forward(self, run: ForwardContext, pack: bool = True, first: int | None = None) -> None:
-        """`first`: nobody reads more than so many tokens at the front."""
-        state = run.state if self.has_cache else None
+    def forward(self, run: ForwardContext, pack: bool = True) -> None:
+        cache = run.state if self.has_cache else None
         tokens: Tokens = self.inputs(run)
         memory = self._memory(run)
-        if state is not None:
-            state.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
+        if cache is not None:
+            cache.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
         elif (
             pack
             and self.packable
@@ -101,7 +95,7 @@ class Stage(nn.Module):
         run.layers[self.name] = [tokens]
         self.taps.record("input", tokens.x, tokens.packing)
         if self.stack is not None:
-            tokens, layers = self.stack(tokens, memory, state, first if state is None else None)
+            tokens, layers = self.stack(tokens, memory, cache)
             run.layers[self.name] += layers
         self.taps.record("output", tokens.x, tokens.packing)
         run.tokens[self.name] = tokens
@@ -123,11 +117,6 @@ def _put(out: Output, name: str, value: Any) -> None:
 def given_embeddings(run: ForwardContext, x: Tensor, mask_name: str) -> Tokens:
     """Tokens that the caller has already, with the mask that belongs to them."""
     return Tokens(x, to_bool_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
-
-
-def _parts(stack: Stack | None) -> list[PartConfig]:
-    blocks = stack.config.blocks if stack is not None else ()
-    return [sublayer.part for block in blocks for sublayer in block.sublayers]
 
 
 def _mostly_padding(tokens: Tokens) -> bool:
@@ -188,15 +177,30 @@ class Model(nn.Module):
         self.family, self.config, self.report = family, config, report
         self.decoder_start, self.padding, self.choices = decoder_start, padding, choices
         self.shifts_inputs = shifts_inputs
-        self.stages = nn.ModuleDict({stage.name: stage for stage in stages})
-        self.heads = nn.ModuleDict(heads)
+        self._stage_names, self._head_names = [stage.name for stage in stages], list(heads)
+        for name, module in (*((stage.name, stage) for stage in stages), *heads.items()):
+            self.add_module(name, module)
         self.origin = Origin()
         self.watch = Watch()
-        # Whether the last block may leave out tokens that nobody reads. Its numbers are then rounded otherwise than
-        # while someone looks, so this is for training and for models that only run.
-        self.sparing = False
         self.points: list[str] = name_taps(self, self.watch)
         self.names = self._names(stages, heads, report.cache)  # every keyword that `model(**batch)` takes
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        return cast("dict[str, Stage]", {name: self._modules[name] for name in self._stage_names})
+
+    @property
+    def heads(self) -> dict[str, Head]:
+        return cast("dict[str, Head]", {name: self._modules[name] for name in self._head_names})
+
+    def set_heads(self, heads: Mapping[str, Head]) -> None:
+        """Replace the heads."""
+        for name in self._head_names:
+            delattr(self, name)
+        self._head_names = list(heads)
+        for name, head in heads.items():
+            self.add_module(name, head)
+        self.points = name_taps(self, self.watch)
 
     @property
     def device(self) -> torch.device:
@@ -222,8 +226,7 @@ class Model(nn.Module):
         as_dict = self._output_flag(batch, "return_dict", True)
         run = ForwardContext(batch, state, self.training)
         with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
-            front = {} if want_hidden or state is not None else self._front()
-            self._stages(run, pack=state is None and not self._asks_padding(run), front=front)
+            self._stages(run, pack=state is None and not self._asks_padding(run))
         out = Output()
         for head in self.heads.values():
             fields = head(run)
@@ -242,8 +245,9 @@ class Model(nn.Module):
         return (*Output({**out, field: out[field][:-1]}).to_tuple(), out[field][-1])
 
     def _globs(self, hidden: bool, attentions: bool) -> list[str]:
-        """The taps that answer what the caller asks for."""
-        asked = [*(self.report.features.values() if hidden else ())]
+        """The taps that answer what the caller asks for. Hidden states are read elsewhere; asking for them too makes
+        every block compute all of its tokens."""
+        asked = [*(self.report.features.values() if hidden else ()), *([("*.blocks.*.output",)] if hidden else [])]
         asked += [*(self.report.attentions.values() if attentions else ())]
         return [glob for globs in asked for glob in globs]
 
@@ -308,30 +312,11 @@ class Model(nn.Module):
             return Cache()
         return given
 
-    def _front(self) -> dict[str, int]:
-        """Stages of which only tokens at the front are read, and how many: those of a class, say."""
-        if not self.sparing or is_watched(self):
-            return {}
-        heads = cast("Iterable[Head]", self.heads.values())
-        counts: dict[str, list[int | None]] = {}
-        for head in heads:
-            counts.setdefault(head.stage, []).append(head.n_first)
-        others = {stage.attends for stage in cast("Iterable[Stage]", self.stages.values())} | {
-            *self.report.last.values()
-        }
-        return {
-            name: max(cast("list[int]", some))
-            for name, some in counts.items()
-            if None not in some and name not in others
-        }
-
-    def _stages(
-        self, run: ForwardContext, pack: bool, decode: bool = True, front: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
+    def _stages(self, run: ForwardContext, pack: bool, decode: bool = True) -> None:
         if run.state is None or not run.state.checked:
-            check_copies(self)
+            rewrites.apply("check", self)
         given = run.batch.pop("encoder_outputs", None)
-        for name, stage in cast("Iterable[tuple[str, Stage]]", self.stages.items()):
+        for name, stage in self.stages.items():
             if stage.has_cache and not decode:
                 continue
             if run.state is not None and name in run.state.encoder_tokens:
@@ -341,14 +326,14 @@ class Model(nn.Module):
                     run, given if isinstance(given, Tensor) else given[0], "attention_mask"
                 )
             elif not stage.is_skipped(run):
-                stage(run, pack, front.get(name))
+                stage(run, pack)
             if run.state is not None and not stage.has_cache and name in run.tokens:
                 run.state.encoder_tokens[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: ForwardContext) -> bool:
         """Padded positions are computed only where labels ask for them."""
-        for head in cast("Iterable[Head]", self.heads.values()):
-            name = cast("Stage", self.stages[head.stage]).inputs.mask_name
+        for head in self.heads.values():
+            name = self.stages[head.stage].inputs.mask_name
             mask = run.tensor(name) if name is not None else None
             if mask is not None and head.needs_padding(run, mask.to(torch.bool)):
                 return True
@@ -396,35 +381,31 @@ class Model(nn.Module):
             return detect(self, **options)
 
     def quantize(self, weights: str = "int8") -> Self:
-        """Round the matrices of stacks and heads to 8-bit whole numbers, for good: several times faster on a CPU.
+        """Round the matrices of stacks and heads to 8-bit integers, for good: several times faster on a CPU.
 
-        Tables that are looked up and norms stay as they are. Such a model can neither be trained nor saved.
+        Embedding tables and norms stay as they are. Such a model can neither be trained nor saved.
         """
-        if weights not in WEIGHTS:
-            known = f"{', '.join(WEIGHTS)}.{nearest(weights, WEIGHTS)}"
-            raise ConfigError(f'weights can be {known} "{weights}" is something else.')
-        if self.device.type != "cpu" or self.dtype != torch.float32:
-            kind = str(self.dtype).removeprefix("torch.")
-            raise ConfigError(f"{weights} weights are for float32 models on a CPU; this is {kind} on {self.device}.")
-        for part in (*(cast("Stage", stage).stack for stage in self.stages.values()), self.heads):
-            if part is not None:
-                quantize_weights(part)
+        if "quantize" not in rewrites.RULES:
+            raise ConfigError("Quantization is part of anyformer.fast, which is not installed.")
+        rewrites.apply("quantize", self, weights)
         self.requires_grad_(False)
         return self.eval()
 
     def optimize(self, rows: int = 1024) -> Self:
-        """Lay weights out for running, which takes room for a copy of them; numbers stay, but for rounding. On a CPU
-        matrices are packed for products of about so many rows; batch norms are worked into their convolutions; where a
-        class token alone is read, the last block does no more than that.
+        """Make the model faster for inference, in place; numbers stay, but for rounding. `restore` undoes it.
 
-        On a GPU `model.compile()`, PyTorch's own, also joins what stands between the products; its first call takes a
+        On a CPU, matrices are packed for products of about so many rows, which takes memory for a copy of them. Batch
+        norms are folded into their convolutions. If only a class token is read, the last block computes no other.
+        On a GPU `model.compile()`, PyTorch's own, also fuses what stands between the products; its first call takes a
         minute.
         """
         self.eval()
-        self.sparing = True
-        fold_batch_norms(self)
-        if self.device.type == "cpu":
-            pack_weights(self, rows)
+        rewrites.apply("optimize", self, rows)
+        return self
+
+    def restore(self) -> Self:
+        """Undo `optimize`."""
+        rewrites.apply("restore", self)
         return self
 
     def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:

@@ -1,10 +1,11 @@
-"""What saved settings were called in the past: folders and runs saved then keep loading.
+"""What saved settings and tensors were called in the past: folders and runs saved then keep loading.
 
-The one place for old names. Add a row when a saved setting, family or value is renamed.
+The one place for old names. Add a row when a saved setting, family, value or tensor is renamed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -122,3 +123,24 @@ def upgrade(cls: type, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lookup(values: Mapping[str, str], value: Any) -> Any:
     return values.get(value, value) if isinstance(value, str) else value
+
+
+# Tensors: an old name as a pattern, and today's. The first row is of checkpoints of runs, which had longer names.
+TENSORS: tuple[tuple[str, str], ...] = (
+    (r"^((?:\w+/)?)(?:stages|heads)\.", r"\1"),
+    (r"(\.blocks)\.(\d+)\.self\.positions\.", r".block_positions.\2."),
+    (r"(\.blocks\.\d+\.\w+)\.gain\.", r"\1.layer_scale."),
+    (r"(\.blocks\.\d+\.\w+)\.after\.", r"\1.post_norm."),
+    (r"\.between\.boxes\.", ".step.boxes."),
+    (r"\.between\.code\.", ".place.code."),
+)
+LEVELS = frozenset({"stack", "sublayers", "part"})  # that names of checkpoints had
+
+
+def tensor_name(saved: str) -> str:
+    """Today's name of a tensor."""
+    if re.match(r"(?:\w+/)?(?:stages|heads)\.", saved):
+        saved = ".".join(word for word in saved.split(".") if word not in LEVELS)
+    for pattern, name in TENSORS:
+        saved = re.sub(pattern, name, saved)
+    return saved

@@ -26,8 +26,8 @@ from anyformer.core.masks import (
     StaticCacheMask,
     Window,
 )
-from anyformer.core.raster import Raster
-from anyformer.tokens import Packing
+from anyformer.core.tokens import Packing
+from anyformer.layers.raster import Raster
 
 Rule = Callable[[int, int, int], bool]  # (row of the batch, index of the query, index of the key) -> may attend
 

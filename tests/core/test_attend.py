@@ -18,7 +18,7 @@ from anyformer.core import attend as module
 from anyformer.core.attend import KERNELS, AttentionCall, _open_empty_rows, attend, attention_weights, choose_kernel
 from anyformer.core.masks import NO_MASK, Causal, Dense, Local2D, Mask, PackedMask, Padding, Window
 from anyformer.core.score import AdditiveScore, DotScore, GeneralScore
-from anyformer.tokens import Packing
+from anyformer.core.tokens import Packing
 from tests.core.mask_cases import BATCH, MASKS, PACKED, PackedCase
 
 HEADS, GROUPS, D_QK, D_VALUE = 4, 2, 3, 5  # grouped heads, and values of another width, throughout

@@ -16,8 +16,8 @@ from anyformer.core.masks import NO_MASK, Causal, Mask, Window
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import ALiBi, Positions, RelativeBuckets, RelativeXL, Rotary
 from anyformer.core.score import AdditiveScore
+from anyformer.core.tokens import Tokens
 from anyformer.errors import ConfigError
-from anyformer.tokens import Tokens
 
 WIDTH, HEADS, LENGTH = 12, 3, 7
 RIGHT = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0]]).bool()

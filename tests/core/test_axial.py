@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from anyformer.core.axial import merge_axis, split_axis
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
+from anyformer.layers.wrappers import merge_axis, split_axis
 
 B, CELLS, FRAMES, D = 2, 6, 3, 4
 

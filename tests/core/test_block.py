@@ -13,8 +13,8 @@ from anyformer.core.feedforward import ACTIVATIONS, FeedForward, FeedForwardConf
 from anyformer.core.init import InitConfig, initialize
 from anyformer.core.norms import MaskedBatchNorm1d, NormConfig, apply_norm, make_norm
 from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.tokens import Tokens
 from anyformer.errors import ConfigError
-from anyformer.tokens import Tokens
 
 WIDTH = 6
 SELF = AttentionConfig(d_query=WIDTH, n_heads=2)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.cache import GROW_BY, Cache, SelfAttentionCache
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:

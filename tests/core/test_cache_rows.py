@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.core.cache import PAST, Cache
 from anyformer.core.cache_rows import compact, evict_rows, insert_rows
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
 
 CPU = torch.device("cpu")
 SPAN = 5

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from anyformer.core.cells import CellType, RNNState, make_cell, run_cell, run_cell_static, update_moved_rows
+from anyformer.layers.rnn import CellType, RNNState, make_cell, run_cell, run_cell_static, update_moved_rows
 
 SIZES = torch.tensor([5, 1, 0, 3])  # the longest, the shortest, an empty row
 

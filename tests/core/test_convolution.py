@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.convolution import (
+from anyformer.core.tokens import Tokens
+from anyformer.layers.convolution import (
     DilatedConvBlock,
     DilatedConvBlockConfig,
     DotAttention,
@@ -19,7 +20,6 @@ from anyformer.core.convolution import (
     TokenMixing,
     TokenMixingConfig,
 )
-from anyformer.tokens import Tokens
 from tests.batches import build, ids, padded
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import anyformer as af
 from anyformer.core.linear import Linear
-from anyformer.inputs.backbone import ConvNormAct
+from anyformer.layers.resnet import ConvNormAct
 from tests.batches import ids
 from tests.tiny import tiny_recipes
 

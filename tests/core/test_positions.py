@@ -37,8 +37,8 @@ from anyformer.core.positions import (
     sinusoids_2d,
 )
 from anyformer.core.rope import RopeConfig
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.linear import FusedLinear, Linear, is_quantized
-from anyformer.core.products import Int8Weight
+from anyformer.fast.cpu_gemm import Int8Weight
 
 pytestmark = pytest.mark.skipif(
     "fbgemm" not in torch.backends.quantized.supported_engines, reason="PyTorch without FBGEMM"

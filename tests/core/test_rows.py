@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.rows import RightPadded
-from anyformer.tokens import Tokens, no_host_sync
-from anyformer.training.looks import detect_host_syncs
+from anyformer.core.tokens import Tokens, no_host_sync
+from anyformer.fast.host_sync import detect_host_syncs
+from anyformer.layers.right_padded import RightPadded
 
 MASKS = {
     "right": [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]],

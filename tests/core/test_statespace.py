@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core.cache import Cache
-from anyformer.core.statespace import SelectiveStateSpace, SelectiveStateSpaceConfig, scan
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
+from anyformer.layers.state_space import SelectiveStateSpace, SelectiveStateSpaceConfig, scan
 from tests.batches import build
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.core.attend import BLOCK, KERNELS, AttentionCall, attend, choose_kernel
 from anyformer.core.masks import BlockLocal2D, Causal, Dilated, Mask, Padding, Window
-from anyformer.core.raster import Raster
+from anyformer.layers.raster import Raster
 
 LENGTH = 4 * BLOCK + 77
 REAL = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 300]])

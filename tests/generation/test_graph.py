@@ -10,7 +10,7 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.cache import Cache, SelfAttentionCache
-from anyformer.core.static_cache import StaticCache
+from anyformer.fast.static_cache import StaticCache
 from anyformer.generation import engine, graph
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.embed import POOLS, SentenceEmbeddingHead
-from anyformer.tokens import Tokens
 
 X = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)) - 5  # all below zero
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 import anyformer as af
 from anyformer.checkpoints.key_table import named_tensors
+from anyformer.core.tokens import Tokens
 from anyformer.heads.heatmap_peaks import find_peaks
 from anyformer.heads.keypoints import flip_heatmaps_back, gaussian_heatmaps
-from anyformer.tokens import Tokens
 
 
 def smooth_maps(seed: int = 0, size: tuple[int, int] = (16, 12)) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.inputs.backbone import ConvNormAct
+from anyformer.layers.resnet import ConvNormAct
 
 
 def build(name: str) -> af.Model:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer import registry
-from anyformer.core.recurrent import AttentionStep
 from anyformer.heads.caption import AttentionLossConfig, CaptionHead
 from anyformer.heads.language import LanguageConfig
+from anyformer.layers.recurrent import AttentionStep
 from anyformer.recipes.captioners import CNNTransformerConfig
 
 PIXELS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
 
 
 def test_places_of_text_and_codes() -> None:

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import anyformer as af
+from anyformer.core.tokens import no_host_sync
 from anyformer.data.batch_sampler import BatchConfig
+from anyformer.fast.host_sync import detect_host_syncs
+from anyformer.fast.train_graph import StepCapturer
 from anyformer.tasks.segment_memory import CONTINUES, MemoryStreams, SegmentMemory
-from anyformer.tokens import no_host_sync
 from anyformer.training import trainer as engines
-from anyformer.training.looks import detect_host_syncs
-from anyformer.training.record import StepCapturer
 from anyformer.training.trainer import Trainer, train
 from tests.batches import build
 from tests.training.test_every_task import TEXT

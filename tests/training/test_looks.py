@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.tokens import no_host_sync
+from anyformer.core.tokens import no_host_sync
+from anyformer.fast.host_sync import detect_host_syncs
+from anyformer.fast.train_graph import graph_key
 from anyformer.training import command
 from anyformer.training.distributed import Devices
 from anyformer.training.loader import DataPosition, DeviceBatch
-from anyformer.training.looks import detect_host_syncs
-from anyformer.training.record import graph_key
 from anyformer.training.trainer import Trainer
 from tests.training.test_every_task import CASES, SETTINGS
 

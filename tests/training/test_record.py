@@ -14,14 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import anyformer as af
-from anyformer.tasks import find
-from anyformer.tasks.base import Loss
-from anyformer.tokens import no_host_sync
-from anyformer.training import trainer as engines
-from anyformer.training.callbacks import Progress
-from anyformer.training.distributed import Devices
-from anyformer.training.loader import DataPosition, DeviceBatch
-from anyformer.training.record import (
+from anyformer.core.tokens import no_host_sync
+from anyformer.fast.train_graph import (
     KEPT,
     SMALL,
     WARM,
@@ -33,6 +27,12 @@ from anyformer.training.record import (
     graph_key,
     why_not_captured,
 )
+from anyformer.tasks import find
+from anyformer.tasks.base import Loss
+from anyformer.training import trainer as engines
+from anyformer.training.callbacks import Progress
+from anyformer.training.distributed import Devices
+from anyformer.training.loader import DataPosition, DeviceBatch
 from anyformer.training.settings import TrainSettings
 from anyformer.training.trainer import Trainer, train
 from tests.training.test_every_task import CASES

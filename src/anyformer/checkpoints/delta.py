@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anyformer.checkpoints.files import StoredTensor, check_fit, list_tensors, read_tensors
+from anyformer.checkpoints.files import StoredTensor, check_fit, list_own, read_tensors
 from anyformer.core.init import materialize
-from anyformer.core.taps import short_name
 from anyformer.errors import WeightsError
 from anyformer.model import Model
+from anyformer.upgrades import tensor_name
 
 A, B, STEPS, SCALE, ROWS = ".a", ".b", ".steps", ".scale", ".rows"
 EXACT = 1e-4  # of the largest singular value: below is rounding, and no part of the rank
@@ -33,7 +33,7 @@ def own_tensors(model: Model) -> dict[str, Tensor]:
     seen: set[int] = set()
     for path, tensor in (*model.named_parameters(), *model.named_buffers()):
         if id(tensor) not in seen:
-            names[short_name(path)] = tensor.detach()
+            names[path] = tensor.detach()
             seen.add(id(tensor))
     return names
 
@@ -95,7 +95,7 @@ def apply_change(name: str, held: Mapping[str, Tensor], place: Tensor) -> None:
 
 def apply_delta(model: Model, base: Model, folder: Path, device: str | torch.device, dtype: torch.dtype) -> None:
     """Fill a model on the meta device from its base and the difference in the folder."""
-    stored = list_tensors(folder)
+    stored = list_own(folder)
     before, wanted = own_tensors(base), own_tensors(model)
     needs = {name: parts for name in wanted if (parts := _parts(name, stored))}
     missing = [part for parts in needs.values() for part in parts if part not in stored]
@@ -105,7 +105,7 @@ def apply_delta(model: Model, base: Model, folder: Path, device: str | torch.dev
     places = {name: tensor.shape for name, tensor in wanted.items() if name in stored or name in needs}
     wrong = [text for name, shape in places.items() for text in _misfits(name, needs.get(name, []), stored, shape)]
     check_fit(folder, wrong=wrong)
-    held = {one.name: tensor.clone() for one, tensor in read_tensors(stored.values())}
+    held = {tensor_name(one.name): tensor.clone() for one, tensor in read_tensors(stored.values())}
     materialize(model, device, dtype)
     with torch.no_grad():
         for name, place in own_tensors(model).items():

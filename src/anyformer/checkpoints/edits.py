@@ -9,13 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from anyformer import registry
-from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError
 from anyformer.model import Model
 
 # Attributes that say how a model is run, trained or observed: with others it gives the same numbers.
 FREE = re.compile(
-    r"_.*|training|taps|watch|origin|points|sparing|gradient_checkpointing|(.*_)?(dropout|drop_path|drop)"
+    r"_.*|packed_rows|n_first|training|taps|watch|origin|points|gradient_checkpointing|(.*_)?(dropout|drop_path|drop)"
 )
 
 
@@ -29,27 +28,35 @@ def check_edits(model: Model) -> None:
         was = vars(before)
         for name, value in vars(now).items():
             if not FREE.fullmatch(name) and not _equal(value, was.get(name)):
-                raise _error(f"{path}.{name}".lstrip("."), value, was.get(name))
+                raise _error(f"{path.strip()}.{name}".lstrip("."), value, was.get(name))
 
 
 def _error(path: str, now: Any, before: Any) -> ConfigError:
     return ConfigError(
-        f"{short_name(path) or 'the model'} is {_spell(now)}, set by hand; the model's settings make it"
+        f"{path.strip() or 'the model'} is {_spell(now)}, set by hand; the model's settings make it"
         f" {_spell(before)}, and a folder holds only those. Set it back, or build the model with other settings."
     )
 
 
 def _parts(model: Model) -> dict[str, nn.Module]:
-    return {path: part for path, part in model.named_modules() if not getattr(part, "of_task", False)}
+    """Modules by path and, since a wrapper has the path of what it wraps, by depth of wrapping."""
+    found: dict[str, nn.Module] = {}
+    for path, part in model.named_modules():
+        if not getattr(part, "of_task", False):
+            while path in found:
+                path += " "
+            found[path] = part
+    return found
 
 
 def _kind(part: nn.Module) -> type:
     """A module's class; the one that FSDP makes of it is the same."""
-    return next(kind for kind in type(part).__mro__ if not kind.__module__.startswith("torch.distributed"))
+    plain = part.__dict__.get("_plain", (type(part),))[0]  # before anyformer.fast swapped it
+    return next(kind for kind in plain.__mro__ if not kind.__module__.startswith("torch.distributed"))
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if one is other or isinstance(one, Tensor):
+    if one is other or isinstance(one, (Tensor, nn.Module)):  # modules are compared by themselves
         return True
     if type(one) is not type(other):
         return type(one) in (int, float) and type(other) in (int, float) and bool(one == other)

@@ -19,6 +19,7 @@ from anyformer.config import Settings, count_layers
 from anyformer.errors import FolderError, WeightsError
 from anyformer.jsonfile import check_inside, open_file, read_object
 from anyformer.schema import check_fields
+from anyformer.upgrades import tensor_name
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -83,6 +84,11 @@ def list_tensors(folder: Path) -> dict[str, StoredTensor]:
     else:
         raise FolderError(_no_weights(folder))
     return {stored.name: stored for file in files for stored in _list_file(file)}
+
+
+def list_own(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of a folder of our own format, by their names today."""
+    return {tensor_name(name): stored for name, stored in list_tensors(folder).items()}
 
 
 def _shards(folder: Path) -> list[Path]:

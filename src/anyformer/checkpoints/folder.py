@@ -16,12 +16,11 @@ import torch
 from anyformer import pretrained, registry
 from anyformer.checkpoints.delta import apply_delta, own_tensors
 from anyformer.checkpoints.edits import check_edits
-from anyformer.checkpoints.files import WEIGHT_FILES, check_fit, check_layers, list_tensors, write_tensors
+from anyformer.checkpoints.files import WEIGHT_FILES, check_fit, check_layers, list_own, write_tensors
 from anyformer.checkpoints.hf import fill, load_hf, load_hf_meta, read_companions, save_hf, write_companions
 from anyformer.checkpoints.key_table import Key, named_tensors
 from anyformer.checkpoints.low_precision import dequantize, scales_of
 from anyformer.core.linear import is_quantized
-from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import read_object
 from anyformer.model import Model
@@ -221,15 +220,15 @@ def _outline_own(folder: Path, config: dict[str, Any]) -> Model:
 def _tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a folder stores, with what the model that it is built on does."""
     base = None if config.get("base") is None else pretrained.complete(config["base"])
-    return {**(list_tensors(base) if base is not None and base.is_dir() else {}), **list_tensors(folder)}
+    return {**(list_own(base) if base is not None and base.is_dir() else {}), **list_own(folder)}
 
 
 def fill_own(model: Model, folder: Path, device: str | torch.device, dtype: torch.dtype | None) -> None:
-    stored = list_tensors(folder)
+    stored = list_own(folder)
     scales = scales_of(stored)
     beside = {one.name for one in scales.values()}
-    stored = {name: one for name, one in stored.items() if name not in beside}
-    own = {short_name(path) for path, _ in (*model.named_parameters(), *model.named_buffers())}
+    stored = {name: one for name, one in stored.items() if one.name not in beside}
+    own = {path for path, _ in (*model.named_parameters(), *model.named_buffers())}
     keys = [Key(name, name) for name in named_tensors(model) if name in own]
     check_fit(folder, sorted(own - set(stored)), sorted(set(stored) - own))
     fill(model, keys, stored, folder, device, dtype)

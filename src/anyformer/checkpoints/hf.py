@@ -19,7 +19,6 @@ from anyformer.checkpoints.hf_config import SCHEMA, leave_out, read_config
 from anyformer.checkpoints.key_table import Key, KeyTable, named_tensors
 from anyformer.checkpoints.key_tables import TABLES
 from anyformer.core.init import materialize
-from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import check_inside, read_bytes, read_object
 from anyformer.model import Model
@@ -159,7 +158,7 @@ def fill(
 def _fill_formulas(model: Model, absent: set[str]) -> None:
     """What the file leaves out because a formula gives it: fixed position tables, biases that are zero."""
     for path, module in model.named_modules():
-        if any(short_name(f"{path}.{name}") in absent for name in (*module._parameters, *module._buffers)):
+        if any(f"{path}.{name}" in absent for name in (*module._parameters, *module._buffers)):
             module.reset(0.0)
 
 

@@ -1,7 +1,7 @@
 """What a family's table says about the Hugging Face form of it: fields, tensor names, and what to leave aside.
 
 A table is data and runs both ways. Our names are the brief ones of the model's own parameters:
-"encoder.blocks.0.self.query.weight" is a part of the matrix stages.encoder.stack.blocks.0.sublayers.self.part.qkv.
+"encoder.blocks.0.self.query.weight" is a part of the matrix encoder.blocks.0.self.qkv.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import FusedLinear
-from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError, nearest
 
 
@@ -218,11 +217,11 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is None:
                 continue
-            found[short_name(f"{path}.{name}")] = tensor
+            found[f"{path}.{name}"] = tensor
             if isinstance(module, FusedLinear):
                 parent = path.rpartition(".")[0]
                 for role in module.roles:
-                    found[short_name(f"{parent}.{role}.{name}")] = tensor.detach()[module.slice(role)]
+                    found[f"{parent}.{role}.{name}"] = tensor.detach()[module.slice(role)]
     return found
 
 

@@ -15,7 +15,6 @@ from anyformer.checkpoints.hf import table_for
 from anyformer.checkpoints.key_table import Key
 from anyformer.core.linear import FusedLinear
 from anyformer.core.lora import LoRA, lora_layers
-from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError
 from anyformer.model import Model
 from anyformer.saving import whole_folder
@@ -54,10 +53,7 @@ def _keys(model: Model) -> dict[str, Key]:
     try:
         table, _ = table_for(model)
     except ConfigError:
-        own = [
-            short_name(name).replace("parametrizations.weight.original", "weight")
-            for name, _ in model.named_parameters()
-        ]
+        own = [name.replace("parametrizations.weight.original", "weight") for name, _ in model.named_parameters()]
         return {name: Key(name, name) for name in own}
     return {key.ours: replace(key, theirs=table.rename(settings, key.theirs)) for key in table.keys(settings)}
 
@@ -65,10 +61,10 @@ def _keys(model: Model) -> dict[str, Key]:
 def _by_name(model: Model) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
     """Brief name -> A and B; a fused matrix also by its roles, which share A and have their own rows of B."""
     for path, module, adapter in lora_layers(model):
-        yield short_name(path), (adapter.a, adapter.b)
+        yield path, (adapter.a, adapter.b)
         if isinstance(module, FusedLinear):
             for role in module.roles:
-                yield short_name(f"{path.rpartition('.')[0]}.{role}"), (adapter.a, adapter.b[module.slice(role)])
+                yield f"{path.rpartition('.')[0]}.{role}", (adapter.a, adapter.b[module.slice(role)])
 
 
 def _rows(key: Key, b: Tensor) -> Tensor:
@@ -80,8 +76,8 @@ def _rows(key: Key, b: Tensor) -> Tensor:
 
 def _heads(model: Model) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
-        if name.startswith("heads.") and parameter.requires_grad:
-            yield short_name(name), parameter.detach()
+        if name.partition(".")[0] in model.heads and parameter.requires_grad:
+            yield name, parameter.detach()
 
 
 def _config(adapter: LoRA, modules: list[str], saved: list[str], base: str | None, transposed: bool) -> dict[str, Any]:

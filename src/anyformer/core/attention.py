@@ -1,43 +1,38 @@
-"""Attention as a part of a block: project, position, remember, attend, project. Self and cross alike."""
+"""Multi-head attention, self and cross alike: project, rotate, cache, attend, project."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attend import attend, attention_weights
-from anyformer.core.cache import PAST, Cache
+from anyformer.core.cache import Cache
 from anyformer.core.linear import FusedLinear, Linear
 from anyformer.core.masks import NO_MASK, Causal, DocumentMask, Mask, PackedMask, Padding, PositionMask, together
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import Positions
 from anyformer.core.taps import NO_TAPS
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(Settings):
-    """All widths are free: of the queries' tokens, of the context's, of query/key, of value, of the output."""
+    """All widths are free: of the queries' tokens, of the context's, of query and key, of value, of the output."""
 
     d_query: int
     n_heads: int
     n_kv_heads: int | None = None  # fewer than n_heads: grouped; 1: multi-query
-    d_context: int | None = None  # None: self-attention over tokens of width d_query
-    d_qk: int | None = None  # all heads together
-    d_value: int | None = None
-    d_out: int | None = None
+    d_context: int | None = None  # width of what cross-attention reads; None: self-attention
+    d_qk: int | None = None  # of all heads together; None: d_query
+    d_value: int | None = None  # of all heads together; None: d_qk
+    d_out: int | None = None  # None: d_query
     bias: bool = True
     out_bias: bool = True
     scale: float | None = None  # None: 1 / √d_head
-    qk_norm: NormConfig | None = None  # of each head's queries and keys, before they turn
+    qk_norm: NormConfig | None = None  # of each head's queries and keys, before they are rotated
     dropout: float = 0.0
-    memory_length: int | None = (
-        None  # remember the inputs of this many past tokens, without gradient, instead of their keys
-    )
-    mask: Mask = NO_MASK  # what the family forbids by itself: the future, what lies outside a window
+    mask: Mask = NO_MASK  # what the family forbids: the future, what lies outside a window
 
     def check(self) -> None:
         self.require(self.n_heads > 0, f"n_heads is {self.n_heads}; it must be 1 or more.")
@@ -64,208 +59,188 @@ class AttentionConfig(Settings):
 
     @property
     def span(self) -> int | None:
-        """How many tokens before a query it looks at, where the mask bounds that."""
+        """How many tokens before a query it can attend to, if the mask bounds that."""
         return self.mask.span if self.mask.relative or self.mask.by_position else None
 
 
 class Attention(nn.Module):
-    """Multi-head attention. `positions` may turn or bias; `score` may replace the scaled dot product."""
+    """Multi-head attention. Positions come with the tokens; `score` replaces the scaled dot product."""
 
-    def __init__(
-        self, config: AttentionConfig, positions: Positions | None = None, score: nn.Module | None = None
-    ) -> None:
+    tap_points = ("query", "key", "value", "weights", "output")
+
+    def __init__(self, config: AttentionConfig, score: nn.Module | None = None) -> None:
         super().__init__()
-        self.config = config
-        self.positions = positions
-        self.score = score
-        self.taps = NO_TAPS
-        keys = config.d_head * config.kv_heads
-        values = config.width_value // config.n_heads * config.kv_heads
+        self.config, self.score, self.taps = config, score, NO_TAPS
+        self.crosses = config.d_context is not None
+        self.has_cache = any(isinstance(part, Causal) for part in config.mask.parts)  # it can go on token by token
+        self.scale = config.d_head**-0.5 if config.scale is None else config.scale
+        widths = {
+            "query": config.width_qk,
+            "key": config.d_head * config.kv_heads,
+            "value": config.width_value // config.n_heads * config.kv_heads,
+        }
         if config.d_context is None:
-            self.qkv = FusedLinear(
-                config.d_query, {"query": config.width_qk, "key": keys, "value": values}, config.bias
-            )
+            self.qkv = FusedLinear(config.d_query, widths, config.bias)
         else:
-            self.query = Linear(config.d_query, config.width_qk, config.bias)
-            self.kv = FusedLinear(config.d_context, {"key": keys, "value": values}, config.bias)
+            self.query = Linear(config.d_query, widths.pop("query"), config.bias)
+            self.kv = FusedLinear(config.d_context, widths, config.bias)
+        self.widths = widths
         d_out = config.d_out if config.d_out is not None else config.d_query
         self.out = Linear(config.width_value, d_out, config.out_bias, residual=True)
-        self.query_norm = self.key_norm = None
-        if config.qk_norm is not None:
-            self.query_norm = make_norm(config.qk_norm, config.d_head)
-            self.key_norm = make_norm(config.qk_norm, config.d_head)
+        norm = config.qk_norm
+        self.query_norm = None if norm is None else make_norm(norm, config.d_head)
+        self.key_norm = None if norm is None else make_norm(norm, config.d_head)
 
     def forward(
-        self,
-        tokens: Tokens,
-        context: Tokens | None = None,
-        state: Cache | None = None,
-        norm: nn.Module | None = None,
-        add: Tensor | None = None,
-        first: int | None = None,
+        self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None, source: Tokens | None = None
     ) -> Tensor:
-        """`context` is what is attended to: None for the tokens themselves. `state` remembers between steps; `norm` of
-        the tokens comes first, `add` last. Only the `first` tokens ask, where that is said, and get an answer.
-        """
-        if norm is not None and (
-            context is not None or tokens.pos_embed is not None or self.config.memory_length is not None
-        ):
-            tokens, norm = tokens.replace(norm(tokens.x)), None
-        if first is not None:
-            query, key, value, offset = self._few(tokens, first)
-        elif context is not None:
-            query, key, value, offset = self._cross(tokens, context, state)
-        else:
-            query, key, value, offset = self._self(tokens, state, norm)
-        mask = self.mask_for(tokens, context, state, key.shape[2])
-        beams = max(query.shape[0] // max(key.shape[0], 1), 1)  # that share the keys of one source
-        query = _merge_beams(query, beams)
-        scale = self.scale
-        bias = self.positions.bias(query, key, offset, scale, tokens.grid) if self.positions else None
+        """[B, T, d_out]. Cross-attention reads keys and values from `memory`. Self-attention reads them from the tokens
+        themselves, or from a `source` that ends with them (Transformer-XL) or begins with them (fewer queries than
+        keys)."""
+        if self.crosses:
+            source = memory
+        query, key, value = self.project(tokens, tokens if source is None else source, cache)
+        y = self.out(self.mix(query, key, value, tokens, source, cache))
+        return self.taps.record("output", y, tokens.packing)
+
+    def project(
+        self, tokens: Tokens, source: Tokens, cache: Cache | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Queries of `tokens`, keys and values of `source`, the heads side by side; no keys if they are cached."""
+        if not self.crosses and source is tokens and tokens.pos_embed is None:
+            query, key, value = self.project_fused(self.qkv, tokens.x)
+            return query, key, value
+        asking = tokens.x if tokens.pos_embed is None else tokens.x + tokens.pos_embed
+        keyed = asking if source is tokens else source.x
+        if source is not tokens and source.pos_embed is not None:
+            keyed = source.x + source.pos_embed
+        if not self.crosses:
+            query = self.role(self.qkv, "query", asking)
+            return query, self.role(self.qkv, "key", keyed), self.role(self.qkv, "value", source.x)
+        query = self.query(asking)
+        if cache is not None and cache.cross_attention(self.cache_key).key is not None:
+            return query, None, None
+        if source.pos_embed is None:
+            key, value = self.project_fused(self.kv, source.x)
+            return query, key, value
+        return query, self.role(self.kv, "key", keyed), self.role(self.kv, "value", source.x)
+
+    def project_fused(self, linear: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+        return self.split(linear(x))
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.split_with_sizes(list(self.widths.values()), dim=-1)
+
+    def role(self, linear: nn.Module, name: str, x: Tensor) -> Tensor:
+        """One role of a fused layer, also if a tool has put a layer of its own in its place."""
+        if isinstance(linear, FusedLinear):
+            return linear(x, role=name)
+        return self.split(linear(x))[list(self.widths).index(name)]
+
+    def mix(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        tokens: Tokens,
+        source: Tokens | None,
+        cache: Cache | None,
+    ) -> Tensor:
+        """What the heads gather, side by side [B, T, H·v]: everything between the projections and the output layer."""
+        config, offset = self.config, 0
+        encoding = None if self.crosses else tokens.encoding
+        query = split_heads(query, config.n_heads, tokens.packed)  # [B, H, Q, d]
+        query = query if self.query_norm is None else self.query_norm(query)
+        if key is not None and value is not None:
+            key, value = (split_heads(x, config.kv_heads, tokens.packed) for x in (key, value))  # [B, G, K, d]
+            key = key if self.key_norm is None else self.key_norm(key)
+            if encoding is not None:
+                query, key, value = encoding.rotate(query, key, value)
+        if self.crosses:
+            key, value = self._encoder_keys(key, value, cache)
+        elif cache is not None and source is None:
+            entry = cache.self_attention(self.cache_key, config.span)
+            offset = entry.num_held
+            key, value = entry.append(key, value)
+        elif cache is not None and source is not None:
+            offset = key.shape[2] - query.shape[2]  # the source ends with the tokens
+        mask = self.mask_for(tokens, source, cache, key.shape[2])
+        bias = None if encoding is None else encoding.bias(query, key, offset, self.scale)
         if self.taps.watched:
-            self._record_taps(tokens, context, _split_beams(query, beams), key, value)
-            if self.taps.is_watched("weights"):
-                weights = attention_weights(query, key, mask, scale=scale, bias=bias, offset=offset, score=self.score)
-                self.taps.record("weights", _split_beams(weights, beams))
-        dropout = self.config.dropout if self.training else 0.0
+            self._record_taps(query, key, value, mask, bias, offset, tokens, source)
+        dropout = config.dropout if self.training else 0.0
         heads = attend(
-            query, key, value, mask, scale=scale, bias=bias, dropout=dropout, offset=offset, score=self.score
+            query, key, value, mask, scale=self.scale, bias=bias, dropout=dropout, offset=offset, score=self.score
         )
-        out = self.out(_merge_heads(_split_beams(heads, beams), tokens.packed), add=add)
-        return self.taps.record("output", out, tokens.packing)
+        return join_heads(heads, tokens.packed)
 
-    @property
-    def scale(self) -> float:
-        return self.config.scale if self.config.scale is not None else self.config.d_head**-0.5
+    def _encoder_keys(self, key: Tensor | None, value: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        if cache is not None:
+            entry = cache.cross_attention(self.cache_key)
+            if key is not None and value is not None:
+                entry.key, entry.value = key.contiguous(), value.contiguous()  # read at every step from now on
+            key, value = entry.key, entry.value
+        assert key is not None and value is not None
+        return key, value
 
-    def mask_for(self, tokens: Tokens, context: Tokens | None, state: Cache | None, n_keys: int) -> Mask:
-        """What the family allows, which keys are real, and which tokens see each other whatever else holds."""
-        mask = self._own_mask(tokens, context, state, n_keys)
-        if context is not None or tokens.spans is None:
+    def mask_for(self, tokens: Tokens, source: Tokens | None, cache: Cache | None, n_keys: int) -> Mask:
+        """What the family allows, which keys are real, and which tokens attend to each other in any case."""
+        mask = self._own_mask(tokens, source, cache, n_keys)
+        if source is not None or tokens.spans is None:
             return mask
-        if "together" not in tokens.memo:
-            tokens.memo["together"] = together(tokens.spans, n_keys)
-        return mask | tokens.memo["together"]
+        return mask | together(tokens.spans, n_keys)
 
-    def _own_mask(self, tokens: Tokens, context: Tokens | None, state: Cache | None, n_keys: int) -> Mask:
-        own, keys = self.config.mask, tokens if context is None else context
+    def _own_mask(self, tokens: Tokens, source: Tokens | None, cache: Cache | None, n_keys: int) -> Mask:
+        own, keys = self.config.mask, tokens if source is None else source
         if tokens.packing is not None and keys.packing is not None:
             return own & PackedMask(tokens.packing, keys.packing)
-        if context is None and state is not None:
-            return state.mask(own, tokens.x.shape[1], n_keys, tokens.memo)
+        if not self.crosses and cache is not None:
+            return cache.mask(own, tokens.x.shape[1], n_keys)
         if keys.mask is None:
-            return own if context is not None else self._apart(own, tokens)
+            return own if source is not None else self._within_documents(own, tokens)
         real = Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
         return PositionMask(own, keys.mask.cumsum(dim=1) - 1) & real if own.by_position else own & real
 
     @staticmethod
-    def _apart(own: Mask, tokens: Tokens) -> Mask:
+    def _within_documents(own: Mask, tokens: Tokens) -> Mask:
         """Causal attention does not cross from one text of a row to the next."""
         if tokens.documents is None or not any(isinstance(part, Causal) for part in own.parts):
             return own
         return own & DocumentMask(tokens.documents, tokens.documents)
 
-    def _self(
-        self, tokens: Tokens, state: Cache | None, norm: nn.Module | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, int]:
-        if state is not None and self.config.memory_length is not None:
-            return self._recompute_memory(tokens, state)
-        if tokens.pos_embed is None:
-            query, key, value = self.qkv(tokens.x, norm)
-        else:
-            coded = tokens.x + tokens.pos_embed
-            query, key = self.qkv.project_one("query", coded), self.qkv.project_one("key", coded)
-            value = self.qkv.project_one("value", tokens.x)
-        query, key, value = self._heads(query, key, value, tokens.packed)
-        if self.positions is not None:
-            at = _positions(tokens)
-            query, key = self.positions.rotate(query, key, at, tokens.memo)
-            value = self.positions.rotate_value(value, at, tokens.memo)
-        if state is None:
-            return query, key, value, 0
-        memory = state.self_attention(self.cache_key, self.config.span)
-        offset = memory.num_held
-        key, value = memory.append(key, value)
-        return query, key, value, offset
-
-    def _few(self, tokens: Tokens, first: int) -> tuple[Tensor, Tensor, Tensor, int]:
-        query = self.qkv.project_one("query", tokens.x[:, :first])
-        key, value = self.qkv.project_one("key", tokens.x), self.qkv.project_one("value", tokens.x)
-        return *self._heads(query, key, value, packed=False), 0
-
-    def _recompute_memory(self, tokens: Tokens, state: Cache) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Keys and values of the last segment are made anew from its inputs, through which no gradient goes."""
-        memory = state.recurrent(self.cache_key)
-        past = memory.get(PAST, tokens.x[:, :0])
-        everything = torch.cat([past, tokens.x], dim=1)
-        kept = everything.shape[1] - min(self.config.memory_length or 0, everything.shape[1])
-        memory[PAST] = everything[:, kept:].detach()
-        query = self.qkv.project_one("query", tokens.x)
-        key, value = self.qkv.project_one("key", everything), self.qkv.project_one("value", everything)
-        return *self._heads(query, key, value, packed=False), past.shape[1]
-
-    def _cross(self, tokens: Tokens, context: Tokens, state: Cache | None) -> tuple[Tensor, Tensor, Tensor, int]:
-        query = self.query(tokens.x if tokens.pos_embed is None else tokens.x + tokens.pos_embed)
-        memory = state.cross_attention(self.cache_key) if state is not None else None
-        if memory is not None and memory.key is not None and memory.value is not None:
-            query = self._split(query, self.config.n_heads, tokens.packed)
-            return self.query_norm(query) if self.query_norm else query, memory.key, memory.value, 0
-        if context.pos_embed is None:
-            key, value = self.kv(context.x)
-        else:
-            key, value = (
-                self.kv.project_one("key", context.x + context.pos_embed),
-                self.kv.project_one("value", context.x),
-            )
-        query, key, value = self._heads(query, key, value, tokens.packed)
-        if memory is not None:
-            memory.key, memory.value = key.contiguous(), value.contiguous()  # read at every step from now on
-        return query, key, value, 0
-
-    def _heads(self, query: Tensor, key: Tensor, value: Tensor, packed: bool) -> tuple[Tensor, Tensor, Tensor]:
-        query = self._split(query, self.config.n_heads, packed)
-        key, value = (self._split(x, self.config.kv_heads, packed) for x in (key, value))
-        if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        return query, key, value
-
     @property
     def cache_key(self) -> str:
-        """Under which a state has this part's memory."""
-        return self.taps.path or f"attention {id(self)}"  # outside a model, a part has no name
+        """The name of this layer's entry in a cache."""
+        return self.taps.path or f"attention {id(self)}"
 
-    @staticmethod
-    def _split(x: Tensor, n_heads: int, packed: bool) -> Tensor:
-        """[B, T, H·d] -> [B, H, T, d]; packed [N, H·d] -> [1, H, N, d]"""
-        batch, length = (1, x.shape[0]) if packed else x.shape[:2]
-        return x.view(batch, length, n_heads, x.shape[-1] // n_heads).transpose(1, 2)
-
-    def _record_taps(self, tokens: Tokens, context: Tokens | None, *roles: Tensor) -> None:
-        for point, value in zip(("query", "key", "value"), roles, strict=True):
+    def _record_taps(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        bias: Tensor | None,
+        offset: int,
+        tokens: Tokens,
+        source: Tokens | None,
+    ) -> None:
+        for point, heads in (("query", query), ("key", key), ("value", value)):
+            of = tokens if point == "query" or source is None else source
             if self.taps.is_watched(point):
-                source = tokens if point == "query" or context is None else context
-                if source.packing is not None:
-                    value = source.packing.unpack(value[0].transpose(0, 1)).transpose(1, 2)
-                self.taps.record(point, value)
+                padded = heads if of.packing is None else of.packing.unpack(heads[0].transpose(0, 1)).transpose(1, 2)
+                self.taps.record(point, padded)
+        if self.taps.is_watched("weights"):
+            weights = attention_weights(query, key, mask, scale=self.scale, bias=bias, offset=offset, score=self.score)
+            self.taps.record("weights", weights)
 
 
-def _merge_beams(query: Tensor, beams: int) -> Tensor:
-    """[B·beams, H, Q, d] -> [B, H, beams·Q, d]: to keys that all of them see, beams are just more queries."""
-    return query if beams == 1 else query.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+def split_heads(x: Tensor, n_heads: int, packed: bool) -> Tensor:
+    """[B, T, H·d] -> [B, H, T, d]; packed [N, H·d] -> [1, H, N, d]"""
+    batch, length = (1, x.shape[0]) if packed else x.shape[:2]
+    return x.view(batch, length, n_heads, x.shape[-1] // n_heads).transpose(1, 2)
 
 
-def _split_beams(x: Tensor, beams: int) -> Tensor:
-    """[B, H, beams·Q, d] -> [B·beams, H, Q, d]"""
-    return x if beams == 1 else x.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
-
-
-def _positions(tokens: Tokens) -> Tensor:
-    if tokens.positions is None:
-        return torch.arange(tokens.x.shape[-2], device=tokens.x.device).unsqueeze(0)
-    return tokens.positions.unsqueeze(0) if tokens.packed else tokens.positions
-
-
-def _merge_heads(heads: Tensor, packed: bool) -> Tensor:
+def join_heads(heads: Tensor, packed: bool) -> Tensor:
     """[B, H, T, d] -> [B, T, H·d]; packed back to [N, H·d]"""
     joined = heads.transpose(1, 2).flatten(2)
     return joined.squeeze(0) if packed else joined

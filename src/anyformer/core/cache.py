@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.masks import Causal, Mask, Padding, PositionMask, ShiftedMask
-from anyformer.tokens import Memo, Tokens
+from anyformer.core.tokens import Tokens
 
 GROW_BY = 64  # tokens added to a cache when it is full
 PAST = "past"  # the one tensor of a `RecurrentState` that has a column a token [B, columns, d], as keys do
@@ -160,6 +160,7 @@ class Cache:
         self.numbered = False  # whether some layer's mask goes by the numbers of tokens
         self.encoder_tokens: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
         self.marks: weakref.WeakSet[CacheMark] = weakref.WeakSet()
+        self._places: Tensor | None = None  # [B, length] positions without padding, as of the last `advance`
         self.checked = False  # whether what was made of the weights is known to hold as long as this state is in use
 
     def self_attention(self, path: str, span: int | None = None) -> SelfAttentionCache:
@@ -182,7 +183,7 @@ class Cache:
         """How many real tokens are remembered: one number, or one a row [B, 1]."""
         return self.length if self.real is None else self.real.sum(dim=1, keepdim=True)
 
-    def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
+    def mask(self, own: Mask, n_query: int, n_keys: int) -> Mask:
         """What the last `n_query` tokens may look at among the `n_keys` that a layer holds: what the family allows
         (`own`) and is real. Where slots of the past are padding, distances are counted without them.
         """
@@ -193,13 +194,14 @@ class Cache:
         near = n_keys == n_query and not own.by_position
         if near or all(isinstance(part, Causal) for part in own.parts):
             return own & real
-        if "places" not in memo:
-            memo["places"] = self.real.cumsum(dim=1) - 1
-        return PositionMask(own, memo["places"][:, self.real.shape[1] - n_keys :]) & real
+        if self._places is None:
+            self._places = self.real.cumsum(dim=1) - 1
+        return PositionMask(own, self._places[:, self.real.shape[1] - n_keys :]) & real
 
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
         """Note n more tokens a row; `mask` [B, n] says which are real."""
         self._forget()
+        self._places = None
         if mask is not None or self.real is not None:
             past = self.real
             if past is None:

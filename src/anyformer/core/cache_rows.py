@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.cache import GROW_BY, PAST, Cache, CrossAttentionCache, RecurrentState, SelfAttentionCache
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
 
 SPARE = GROW_BY // 2  # columns that nobody needs, from which on moving the others pays
 

@@ -1,4 +1,4 @@
-"""The position-wise network: widen, bend, narrow; plain or gated."""
+"""The position-wise network: W₂ σ(W₁ x), or gated: W₂ (σ(W_g x) ⊙ W₁ x) (Shazeer 2020)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
+from anyformer.core.cache import Cache
 from anyformer.core.linear import FusedLinear, Linear
 from anyformer.core.taps import NO_TAPS
+from anyformer.core.tokens import Tokens
 from anyformer.errors import nearest
-from anyformer.tokens import Packing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,28 +31,27 @@ class FeedForwardConfig(Settings):
 
 
 class FeedForward(nn.Module):
-    """W₂ σ(W₁ x), or gated: W₂ (σ(W_g x) ⊙ W₁ x) (Shazeer 2020)."""
+    tap_points = ("hidden",)
+    crosses = False
+    has_cache = False
 
     def __init__(self, config: FeedForwardConfig) -> None:
         super().__init__()
-        self.config = config
-        self.taps = NO_TAPS
-        if config.gated:  # "up" names the second half of the matrix, so the whole needs another name
+        self.config, self.taps = config, NO_TAPS
+        if config.gated:
             self.gate_up = FusedLinear(config.d_model, {"gate": config.d_hidden, "up": config.d_hidden}, config.bias)
         else:
             self.up = Linear(config.d_model, config.d_hidden, config.bias)
         self.down = Linear(config.d_hidden, config.d_model, config.bias, residual=True)
         self.activation = ACTIVATIONS[config.activation]
 
-    def forward(
-        self, x: Tensor, packing: Packing | None = None, norm: nn.Module | None = None, add: Tensor | None = None
-    ) -> Tensor:
-        """`packing`, where the tokens are packed, lets a watcher see them padded; `norm` comes first, `add` last."""
-        if self.config.gated:
-            gate, up = self.gate_up(x, norm)
-            hidden = self.activation(gate) * up
-        else:
-            hidden = self.up(x, norm, self.config.activation)
-        hidden = self.taps.record("hidden", hidden, packing)
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
+        hidden = self.taps.record("hidden", self.hidden(tokens.x), tokens.packing)  # [B, T, d_hidden]
         hidden = F.dropout(hidden, self.config.dropout) if self.training else hidden
-        return self.down(hidden, add=add)
+        return self.down(hidden)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        if not self.config.gated:
+            return self.activation(self.up(x))
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.activation(gate) * up

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
+from anyformer.core.wrapper import innermost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ def initialize(model: nn.Module, config: InitConfig) -> None:
     """Draw every parameter of `model` anew; a tied one where it stands first, which is the input table."""
     drawn: dict[int, Tensor] = {}
     for module in model.modules():
+        if innermost(module) is not module:
+            continue  # a wrapper shares the parameters of what it wraps
         own = {id(parameter): parameter.data for parameter in module._parameters.values() if parameter is not None}
         if own and own.keys() <= drawn.keys():
             continue

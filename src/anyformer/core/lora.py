@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from anyformer.core.linear import Linear
-from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError, nearest
 
 
@@ -37,7 +36,7 @@ def add_lora(
 ) -> None:
     """Put adapters on the matrices whose names match, and freeze everything of the model but them and `learn`: the
     head that is new."""
-    matrices = {short_name(path): module for path, module in model.named_modules() if isinstance(module, Linear)}
+    matrices = {path: module for path, module in model.named_modules() if isinstance(module, Linear)}
     for glob in targets:
         if not fnmatch.filter(matrices, glob):
             raise ConfigError(f'train.lora_targets: no matrix is named "{glob}".{nearest(glob, matrices)}')

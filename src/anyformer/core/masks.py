@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core.raster import BlockNeighborhood, Raster
-from anyformer.tokens import Packing
+from anyformer.core.tokens import Packing
+from anyformer.layers.raster import BlockNeighborhood, Raster
 
 
 class Mask:

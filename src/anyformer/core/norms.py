@@ -1,5 +1,4 @@
-"""Normalisations of a token's features: layer, RMS (plain, and with weights that count from 1) and, for the lectures'
-comparison, batch norm."""
+"""Normalization of a token's features: layer norm, RMS norm (plain, and with weights that count from 1), batch norm."""
 
 from __future__ import annotations
 
@@ -11,8 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
-from anyformer.core.linear import HAS_TRITON
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +54,3 @@ def apply_norm(norm: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor
     """Only batch norm must know which tokens are real."""
     result: Tensor = norm(x, mask) if isinstance(norm, MaskedBatchNorm1d) else norm(x)
     return result
-
-
-def add_and_norm(tokens: Tokens, norm: nn.Module) -> tuple[Tokens, Tensor]:
-    """The tokens, and the norm of their vectors; in compiled training the sum that they come from is made along."""
-    if tokens.pending_sum is not None and HAS_TRITON:
-        from anyformer.core.gpu_training import can_sum_norm, sum_norm
-
-        if can_sum_norm(tokens.x, norm):
-            total, normed = sum_norm(*tokens.pending_sum, norm)
-            return tokens.replace(total), normed
-    return tokens, apply_norm(norm, tokens.x, tokens.mask)

@@ -1,28 +1,28 @@
-"""Every way of telling a transformer where a token stands.
+"""Position encodings.
 
-An encoding fills some of four slots. `embed(tokens)`: vectors to add to (or set beside) the tokens at the bottom.
-`code(tokens)`: vectors that attention adds to queries and keys in every layer, never to values (DETR). `rotate`: turns
-queries and keys (rotary). `bias`: a term of the scores, which may depend on the query (XL) or be shared by a whole
-stack (T5). Leave all of them out and attention does not know the order of its tokens at all.
+A position encoding fills some of four slots. `embed(tokens)` returns vectors that are added to the tokens at the input.
+`pos_embed(tokens)` returns vectors that attention adds to queries and keys in every layer, never to values (DETR).
+`rotate` rotates queries and keys (rotary). `bias` returns a term of the scores, which may depend on the query
+(Transformer-XL) or be shared by a whole stack (T5). The last two belong to an `Encoding`, which `prepare` computes once
+a pass: it travels with the tokens through the stack.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.raster import Raster
 from anyformer.core.rope import RopeConfig
+from anyformer.core.tokens import Tokens, is_capturing
 from anyformer.errors import ConfigError, InputError
-from anyformer.tokens import Memo, Tokens, is_capturing
+from anyformer.layers.raster import Raster
 
 SinusoidLayout = Literal["halves", "interleaved", "stretched"]
-Shape = tuple[int, int]  # rows and columns of an image's tokens
 
 
 def sinusoids(
@@ -54,11 +54,23 @@ def _check_width(kind: str, width: int, factor: int) -> None:
         raise ConfigError(f"{kind} need a width that is a multiple of {factor}, and {width} is not; choose another.")
 
 
-class Positions(nn.Module):
-    """Base of all encodings: tells attention nothing. By itself it is the encoding "none"."""
+class Encoding:
+    """What a position encoding computed for one pass. The base class changes nothing."""
 
-    has_bias = False  # does `bias` give something?
-    max_positions: int | None = None  # the most positions that there are; None: any number
+    def rotate(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, H, T, d], at the positions of the pass."""
+        return query, key, value
+
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
+        """A term of the scores that broadcasts to [B, H, Q, K]; the first query is key number `offset`."""
+        return None
+
+
+class Positions(nn.Module):
+    """Base of all position encodings. By itself it is the encoding "none"."""
+
+    has_bias = False  # whether its encodings have a bias
+    max_positions: int | None = None  # the largest number of positions; None: any number
 
     def embed(self, tokens: Tokens) -> Tensor | None:
         return None
@@ -66,20 +78,39 @@ class Positions(nn.Module):
     def pos_embed(self, tokens: Tokens) -> Tensor | None:
         return None
 
-    def rotate(self, query: Tensor, key: Tensor, positions: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
-        """Both [B, H, T, d_head], standing at the positions `at` [B or 1, T].
-
-        `memo` lasts for one pass through a stack: what one layer works out from `at`, the next finds there.
-        """
-        return query, key
-
-    def rotate_value(self, value: Tensor, positions: Tensor, memo: Memo | None = None) -> Tensor:
-        """[B, H, T, d_value]; few encodings touch the values."""
-        return value
-
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor | None:
-        """A term of the scores that broadcasts to [B, H, Q, K]; the first query stands at key `offset`."""
+    def prepare(self, tokens: Tokens) -> Encoding | None:
+        """What attention needs in this pass; None: nothing."""
         return None
+
+    @property
+    def shared_key(self) -> Any:
+        """Equal for encodings that compute the same, so that a stack prepares one of them."""
+        return self
+
+
+class BiasEncoding(Encoding):
+    """The bias of a position encoding, for tokens of one grid."""
+
+    def __init__(self, positions: BiasedPositions, grid: tuple[int, ...] | None) -> None:
+        self.positions, self.grid = positions, grid
+
+    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
+        return self.positions.bias(query, key, offset, scale, self.grid)
+
+
+class BiasedPositions(Positions):
+    """Base of encodings that add a term to the scores."""
+
+    has_bias = True
+
+    def prepare(self, tokens: Tokens) -> Encoding:
+        return BiasEncoding(self, tokens.grid)
+
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
+    ) -> Tensor:
+        """As `Encoding.bias`."""
+        raise NotImplementedError
 
 
 class Sinusoidal(Positions):
@@ -277,6 +308,8 @@ class Rotary(Positions):
     rotation of the length at which it came.
     """
 
+    rotates_values = False
+
     def __init__(
         self,
         d_head: int,
@@ -291,25 +324,24 @@ class Rotary(Positions):
         if self.rope.width(d_head) == d_head:
             _check_width("Rotary positions of a head", d_head, 2)
 
-    def rotate(self, query: Tensor, key: Tensor, positions: Tensor, memo: Memo | None = None) -> tuple[Tensor, Tensor]:
-        cos, sin = self._tables(positions, query.dtype, {} if memo is None else memo)
-        return self._turn(query, cos, sin), self._turn(key, cos, sin)
+    def prepare(self, tokens: Tokens) -> Encoding:
+        return Rotation(self, _at(tokens).unsqueeze(0) if tokens.packed else _at(tokens))
 
-    def _tables(self, at: Tensor, dtype: torch.dtype, memo: Memo) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [B, 1, T, width], worked out once a pass for all layers that turn alike.
+    @property
+    def shared_key(self) -> Any:
+        return type(self), self.rope, self.d_head, self.layout, self.trained
 
-        Single precision is what published models were trained with; half would not tell far positions apart.
+    def tables(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [B, 1, T, width] of the positions `at` [B, T].
+
+        Single precision is what published models were trained with; half precision does not tell far positions apart.
         """
-        name = (self.rope, self.d_head, self.trained, dtype)
-        if name not in memo:
-            precision = torch.float64 if dtype == torch.float64 else torch.float32
-            highest = _highest(at) if self.rope.rope_type == "dynamic" else 0
-            rates = self.rope.rates(self.d_head, self.trained, highest, precision, at.device)
-            angles = (at.to(precision).unsqueeze(-1) * rates).unsqueeze(1)
-            gain = self.rope.amplitude
-            memo[name] = self._both((angles.cos() * gain).to(dtype), (angles.sin() * gain).to(dtype))
-        cos, sin = memo[name]
-        return cos, sin
+        precision = torch.float64 if dtype == torch.float64 else torch.float32
+        highest = _highest(at) if self.rope.rope_type == "dynamic" else 0
+        rates = self.rope.rates(self.d_head, self.trained, highest, precision, at.device)
+        angles = (at.to(precision).unsqueeze(-1) * rates).unsqueeze(1)
+        gain = self.rope.amplitude
+        return self._both((angles.cos() * gain).to(dtype), (angles.sin() * gain).to(dtype))
 
     def _both(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """A pair (a, b) becomes (a cos - b sin, b cos + a sin): each feature times cos, and its partner times ±sin."""
@@ -317,7 +349,8 @@ class Rotary(Positions):
             return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
         return torch.stack([cos, cos], dim=-1).flatten(-2), torch.stack([-sin, sin], dim=-1).flatten(-2)
 
-    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate x [B, H, T, d]."""
         width = cos.shape[-1]
         turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
         if self.layout == "halves":
@@ -328,17 +361,29 @@ class Rotary(Positions):
         return turned if rest is None else torch.cat([turned, rest], dim=-1)
 
 
+class Rotation(Encoding):
+    """The rotation of one pass. Its tables are made in the type of the first queries, for all layers."""
+
+    def __init__(self, rotary: Rotary, at: Tensor) -> None:
+        self.rotary, self.at = rotary, at
+        self._tables: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
+
+    def rotate(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if query.dtype not in self._tables:
+            self._tables[query.dtype] = self.rotary.tables(self.at, query.dtype)
+        tables, rotary = self._tables[query.dtype], self.rotary
+        value = rotary.turn(value, *tables) if rotary.rotates_values else value
+        return rotary.turn(query, *tables), rotary.turn(key, *tables), value
+
+
 class RotaryWithValues(Rotary):
-    """Values are turned too, so that what is averaged carries its place (RoFormer's option)."""
+    """Values are rotated too, so that their mean depends on their positions (RoFormer's option)."""
 
-    def rotate_value(self, value: Tensor, positions: Tensor, memo: Memo | None = None) -> Tensor:
-        return self.rotate(value, value, positions, memo)[0]
+    rotates_values = True
 
 
-class RelativeBuckets(Positions):
+class RelativeBuckets(BiasedPositions):
     """A learned number a head for each bucket of distances, exact when near, logarithmic when far (Raffel 2020)."""
-
-    has_bias = True
 
     def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
         super().__init__()
@@ -362,18 +407,18 @@ class RelativeBuckets(Positions):
         far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (n - exact)
         return start + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
+    ) -> Tensor:
         return self.weight[self.bucket(_distances(query, key, offset))].permute(2, 0, 1).unsqueeze(0)
 
 
-class RelativeGrid(Positions):
+class RelativeGrid(BiasedPositions):
     """A learned number a head for each difference of rows and columns of an image's cells, and three more between the
     token in front of them and the rest (Bao et al. 2022).
 
     An image of another size takes its numbers by bilinear interpolation of the table.
     """
-
-    has_bias = True
 
     def __init__(self, rows: int, columns: int, n_heads: int) -> None:
         super().__init__()
@@ -383,8 +428,10 @@ class RelativeGrid(Positions):
     def reset(self, std: float) -> None:
         nn.init.zeros_(self.weight)
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
-        rows, columns = grid if grid is not None else (self.rows, self.columns)
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
+    ) -> Tensor:
+        rows, columns = grid[:2] if grid is not None else (self.rows, self.columns)
         numbers = self.table(rows, columns)[relative_position_index(rows, columns, query.device)]  # [Q, K, H]
         return numbers.permute(2, 0, 1).unsqueeze(0)
 
@@ -412,13 +459,11 @@ def relative_position_index(rows: int, columns: int, device: torch.device) -> Te
         return index
 
 
-class RelativeXL(Positions):
+class RelativeXL(BiasedPositions):
     """Transformer-XL (Dai et al. 2019, §3.3): content and position each meet a bias of their own.
 
     score = ((q + u)·k + (q + v)·W r) · scale, where r is the sinusoid of the distance; the part beyond q·k is the bias.
     """
-
-    has_bias = True
 
     def __init__(self, n_heads: int, d_head: int, d_model: int) -> None:
         super().__init__()
@@ -431,7 +476,9 @@ class RelativeXL(Positions):
         for parameter in (self.content, self.place, self.weight):
             nn.init.normal_(parameter, std=std)
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
+    ) -> Tensor:
         n_heads, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
         far = torch.arange(offset + n_query - 1, offset - n_key, -1, device=query.device)  # every query - key
         codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
@@ -445,10 +492,8 @@ class RelativeXL(Positions):
         return (by_place + self.content @ keys.transpose(-1, -2)) * scale
 
 
-class ALiBi(Positions):
+class ALiBi(BiasedPositions):
     """A penalty that grows with the distance, at another slope in each head (Press et al. 2022)."""
-
-    has_bias = True
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
@@ -457,7 +502,9 @@ class ALiBi(Positions):
         slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
         self.slopes = slopes
 
-    def bias(self, query: Tensor, key: Tensor, offset: int, scale: float, grid: Shape | None = None) -> Tensor:
+    def bias(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
+    ) -> Tensor:
         slopes = torch.tensor(self.slopes, device=query.device, dtype=query.dtype).view(1, -1, 1, 1)
         return -slopes * _distances(query, key, offset).abs().to(query.dtype)
 

@@ -15,8 +15,8 @@ from contextvars import ContextVar
 
 from torch import Tensor, nn
 
+from anyformer.core.tokens import Packing
 from anyformer.errors import InputError, nearest
-from anyformer.tokens import Packing
 
 
 class Seen(dict[str, Tensor]):
@@ -105,49 +105,16 @@ class Taps:
 
 NO_TAPS = Taps(Watch(), "")
 
-# The points of each kind of part, for listing and for hints.
-TAP_POINTS = {
-    "Attention": ("query", "key", "value", "weights", "output"),
-    "FeedForward": ("hidden",),
-    "SelectiveStateSpace": ("output",),
-    "RNNEncoder": ("output",),
-    "RNNDecoder": ("output",),
-    "AttentionRNNDecoder": ("weights", "output"),
-    "GatedConvolution": ("output",),
-    "DilatedConvBlock": ("output",),
-    "DotAttention": ("weights", "output"),
-    "PositionalCrossInput": ("output",),
-    "TokenMixing": ("output",),
-    "AttentionPool": ("weights",),
-    "ResidualBlock": ("output",),
-    "ResNetBackbone": ("features",),
-    "Block": ("output",),
-    "Stage": ("input", "output"),
-}
-
-
-def short_name(path: str) -> str:
-    """The name of a part or a parameter as people say it, in taps, key tables and files.
-
-    stages.encoder.stack.blocks.0.sublayers.self.part.out.weight -> encoder.blocks.0.self.out.weight
-    """
-    words = path.split(".")
-    return ".".join(word for i, word in enumerate(words) if word not in _SCAFFOLD and (i or word not in _ROOMS))
-
-
-_SCAFFOLD = frozenset({"stack", "sublayers", "part"})
-_ROOMS = frozenset({"stages", "heads"})
-
 
 def name_taps(root: nn.Module, watch: Watch) -> list[str]:
-    """Give every part below `root` its taps. Returns all points."""
-    points = []
+    """Give every part below `root` that has tap points its taps. Returns the names of all points."""
+    names = []
     for path, part in root.named_modules():
-        kind = type(part).__name__
-        if kind in TAP_POINTS:
-            part.taps = Taps(watch, short_name(path))
-            points += [f"{short_name(path)}.{point}" for point in TAP_POINTS[kind]]
-    return points
+        points: tuple[str, ...] = getattr(type(part), "tap_points", ())
+        if points:
+            part.taps = Taps(watch, path)  # type: ignore[assignment]
+            names += [f"{path}.{point}" for point in points]
+    return names
 
 
 @contextmanager

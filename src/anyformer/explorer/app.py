@@ -22,7 +22,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from anyformer.core.recurrent import AttentionRNNDecoder, RNNDecoder, RNNEncoder
 from anyformer.errors import Error, InputError, StoppedError
 from anyformer.explorer.loaded_model import LoadedModel
 from anyformer.explorer.modalities import capabilities
@@ -30,6 +29,7 @@ from anyformer.explorer.model_list import ModelList
 from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.views import VIEWS
+from anyformer.layers.recurrent import AttentionRNNDecoder, RNNDecoder, RNNEncoder
 from anyformer.version import __version__
 
 STATIC = Path(__file__).parent / "static"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core.attention import Attention
-from anyformer.core.taps import short_name
 from anyformer.errors import InputError
 from anyformer.explorer.request import AblatedHead
 from anyformer.model import Model
@@ -18,7 +17,7 @@ from anyformer.model import Model
 
 def attentions(model: Model) -> dict[str, Attention]:
     """Every attention by its name: "decoder.blocks.3.cross"."""
-    return {short_name(path): part for path, part in model.named_modules() if isinstance(part, Attention)}
+    return {path: part for path, part in model.named_modules() if isinstance(part, Attention)}
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from anyformer.explorer.modalities import (
 from anyformer.explorer.request import NEW, ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import Trace, trace, watched
-from anyformer.generation.engine import pack_weights_for_decoding
+from anyformer.generation.engine import optimize_for_decoding
 from anyformer.generation.speech_prompt import decoder_prompts, read_speech_options, window_frames
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.language import LanguageHead
@@ -89,7 +89,7 @@ class LoadedModel:
     def load(cls, path: Path) -> LoadedModel:
         model = load(path, dtype="float32").eval()
         model.requires_grad_(False)
-        pack_weights_for_decoding(model)
+        optimize_for_decoding(model)
         try:
             tokenizer = Tokenizer.load(path)
         except Error:  # a model of images has none

@@ -6,10 +6,9 @@ import math
 
 import torch
 
-from anyformer.core.block import Block
-from anyformer.core.recurrent import RNNEncoder
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
+from anyformer.layers.recurrent import RNNEncoder
 from anyformer.model import Model, Stage
 
 
@@ -59,5 +58,4 @@ def _random(like: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _recurs(block: torch.nn.Module) -> bool:
-    assert isinstance(block, Block)
     return any(isinstance(part, RNNEncoder) for part in block.modules())

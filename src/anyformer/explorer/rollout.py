@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core.attention import Attention
-from anyformer.core.block import Sublayer
 from anyformer.core.feedforward import FeedForward
 from anyformer.core.taps import look
+from anyformer.core.tokens import Tokens
+from anyformer.core.wrapper import innermost
 from anyformer.errors import InputError
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.token_layout import layout, mean_attention
@@ -27,8 +28,8 @@ from anyformer.inputs.multimodal import MultimodalInput
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.projection import ProjectedInput
 from anyformer.inputs.queries import PatchesAndQueries
+from anyformer.layers.wrappers import NoResidual, RecurrentBlock
 from anyformer.model import Stage
-from anyformer.tokens import Tokens
 
 
 def rollout_to_input(trace: Trace, stage: str, row: Tensor, deadline: Deadline) -> tuple[str, Tensor]:
@@ -41,7 +42,7 @@ def rollout_to_input(trace: Trace, stage: str, row: Tensor, deadline: Deadline) 
         for site in reversed(_sites(trace, stage, layer)):
             deadline.check()
             weights = mean_attention(trace, site)
-            kept = 0.5 if trace.sublayer(site).config.residual else 0.0
+            kept = 0.0 if isinstance(trace.sublayer(site), (NoResidual, RecurrentBlock)) else 0.5
             seen = (1 - kept) * row @ weights
             if trace.sublayer(site).crosses:
                 across, row = seen if across is None else across + seen, kept * row
@@ -60,8 +61,8 @@ def rollout_to_input(trace: Trace, stage: str, row: Tensor, deadline: Deadline) 
 
 def _sites(trace: Trace, stage: str, layer: int) -> list[AttentionSite]:
     block = trace.calls[stage][layer].block
-    for sublayer in cast("dict[str, Sublayer]", dict(block.sublayers.items())).values():
-        if not isinstance(sublayer.part, (Attention, FeedForward)):
+    for sublayer in block.sublayers.values():
+        if not isinstance(innermost(sublayer.part), (Attention, FeedForward)):
             raise InputError("Rollout is for layers of attention; this model's tokens also meet in other ways.")
     return [site for site in trace.sites() if (site.stage, site.layer) == (stage, layer)]
 

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.explorer.trace import AttentionSite, Trace
 from anyformer.inputs.audio import MelConvInput
@@ -19,8 +20,8 @@ from anyformer.inputs.queries import PatchesAndQueries
 from anyformer.inputs.sets import SetInput, TableInput
 from anyformer.inputs.text import TextInput
 from anyformer.inputs.video import VideoInput
+from anyformer.layers.wrappers import AttentionOverSpace, AttentionOverTime
 from anyformer.model import Stage
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def layout(trace: Trace, stage: str) -> TokenLayout | None:
 
 def _clip(inputs: VideoInput, tokens: Tokens) -> TokenLayout | None:
     shape, length = inputs.config.grid, tokens.x.shape[1]
-    if tokens.frames is not None:
+    if tokens.grid is not None and len(tokens.grid) == 3:
         return TokenLayout(shape, before=length - math.prod(shape), cells_first=True)
     if tokens.grid is not None:
         return TokenLayout(shape, before=length - math.prod(tokens.grid), apart=True)
@@ -116,12 +117,13 @@ def attention_map(trace: Trace, site: AttentionSite, position: int) -> Tensor:
     where = layout(trace, key_stage(trace, site))
     if where is None:
         raise InputError("What is attended to here are not parts of the input, or most of them were dropped.")
-    grouping = trace.sublayer(site).config.axis
+    part = trace.sublayer(site).part
+    axis = {AttentionOverTime: "time", AttentionOverSpace: "space"}.get(type(part), "all")
     own = None if trace.sublayer(site).crosses else where
-    if grouping == "all" and not where.apart:
+    if axis == "all" and not where.apart:
         return where.over(trace.row_weights(site, position if own is None else own.token(position)))
     every = trace.inside(site.stage, site.layer, f"{site.part}.weights")[site.point]  # [groups, heads, queries, keys]
-    return _along_time(where, every, position) if grouping == "time" else _frame_by_frame(where, every, position)
+    return _along_time(where, every, position) if axis == "time" else _frame_by_frame(where, every, position)
 
 
 def _along_time(where: TokenLayout, every: Tensor, position: int) -> Tensor:
@@ -149,8 +151,9 @@ def _frame_by_frame(where: TokenLayout, every: Tensor, position: int) -> Tensor:
 
 def mean_attention(trace: Trace, site: AttentionSite) -> Tensor:
     """[tokens, keys]: the mean of the heads, of a clip whose attention is along one axis as of all its tokens."""
-    grouping = trace.sublayer(site).config.axis
-    if grouping == "all":
+    part = trace.sublayer(site).part
+    axis = {AttentionOverTime: "time", AttentionOverSpace: "space"}.get(type(part), "all")
+    if axis == "all":
         return trace.mean_weights(site)
     where = layout(trace, site.stage)
     assert where is not None
@@ -158,7 +161,7 @@ def mean_attention(trace: Trace, site: AttentionSite) -> Tensor:
     frames, cells = where.shape[0], where.shape[1] * where.shape[2]
     full = torch.zeros(where.positions, where.positions)
     index = where.before + torch.arange(cells * frames).view(cells, frames)  # tokens, cell after cell
-    if grouping == "time":
+    if axis == "time":
         full[: where.before, : where.before] = torch.eye(where.before)  # which gets nothing there
         full[index[:, :, None], index[:, None, :]] = every
         return full

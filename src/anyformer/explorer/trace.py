@@ -21,13 +21,14 @@ from anyformer.core.attention import Attention
 from anyformer.core.block import Block, Sublayer
 from anyformer.core.masks import Mask
 from anyformer.core.taps import Seen, watching
+from anyformer.core.tokens import Tokens
+from anyformer.core.wrapper import innermost
 from anyformer.errors import InputError
 from anyformer.explorer.head_ablation import ablate_heads
 from anyformer.explorer.request import AblatedHead
 from anyformer.explorer.timeouts import Deadline
 from anyformer.forward_context import ForwardContext, Output
 from anyformer.model import Model, Stage
-from anyformer.tokens import Tokens
 
 ROWS = 128  # queries at a time, whose weights fit into a processor's cache
 
@@ -130,7 +131,7 @@ class Trace:
             hook.remove()
         tokens, context = (None if one is None else one.pad() for one in (*found, None)[:2])
         assert tokens is not None
-        return tokens, context
+        return tokens, context if self.attention(site).crosses else None
 
     def mask(self, site: AttentionSite) -> Mask:
         """Who may look at whom there: the mask that the attention works out from what it is given."""
@@ -174,17 +175,17 @@ class Trace:
 
     def bias(self, site: AttentionSite, query: Tensor, key: Tensor) -> Tensor | None:
         """What is added to the scores [.., heads, queries, keys], where positions are told that way."""
-        attention = self.attention(site)
-        if attention.positions is None:
+        encoding, attention = self.given(site)[0].encoding, self.attention(site)
+        if encoding is None or attention.crosses:
             return None
-        return attention.positions.bias(query, key, 0, attention.scale, self.given(site)[0].grid)
+        return encoding.bias(query, key, 0, attention.scale)
 
     def attention(self, site: AttentionSite) -> Attention:
         """The part itself, where it is the attention whose heads can be taken apart."""
-        sublayer = self.sublayer(site)
-        if not isinstance(sublayer.part, Attention):
+        part = innermost(self.sublayer(site))
+        if not isinstance(part, Attention):
             raise InputError(f"The {site.part} of this layer has no queries, keys and values to take apart.")
-        return sublayer.part
+        return part
 
     def sublayer(self, site: AttentionSite) -> Sublayer:
         return cast("Sublayer", self.calls[site.stage][site.layer].block.sublayers[site.part])
@@ -219,10 +220,10 @@ class _Until(Seen):
 def _parts(block: Block, crossing: bool) -> list[tuple[str, int, bool]]:
     """The sublayers with weights to show: name, heads, and whether they are the usual attention."""
     found = []
-    for name, sublayer in cast("dict[str, Sublayer]", dict(block.sublayers.items())).items():
+    for name, sublayer in block.sublayers.items():
         if sublayer.crosses and not crossing:
             continue
-        part = sublayer.part
+        part = innermost(sublayer.part)
         if isinstance(part, Attention):
             found.append((name, part.config.n_heads, True))
         elif type(part).__name__ in ("AttentionRNNDecoder", "DotAttention"):

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from anyformer.core import rewrites
 from anyformer.core.cache import GROW_BY, Cache
 from anyformer.core.cache_rows import compact, evict_rows, insert_rows
 from anyformer.core.positions import Rotary
 from anyformer.errors import InputError
-from anyformer.generation.engine import decode_step, decoding_stage, pack_weights_for_decoding, prefill
-from anyformer.generation.graph import LEAST, DecodeGraph, can_capture, get_graph
+from anyformer.generation.engine import LEAST, can_capture, decode_step, decoding_stage, optimize_for_decoding, prefill
 from anyformer.generation.logits_processors import Processor, sampling_processors
 from anyformer.generation.options import resolve
 from anyformer.generation.ranking import gumbel, pick
@@ -58,7 +58,7 @@ def generate_many(
         raise InputError(
             "generate_many does not support rope_type dynamic, which depends on the longest row; use generate."
         )
-    pack_weights_for_decoding(model)
+    optimize_for_decoding(model)
     return run(ContinuousBatcher(model, RequestQueue(model, prompts, rows, given)))
 
 
@@ -79,8 +79,8 @@ class ContinuousBatcher:
         self.model, self.queue = model, queue
         self.rows: list[Request | None] = []  # None: free
         self.state = Cache()
-        self.graph: DecodeGraph | None = None  # CUDA graph of the decode step, with its own static cache
-        self.kept: OrderedDict[Any, DecodeGraph] = OrderedDict()  # its own graphs: other calls may decode in between
+        self.graph: Any = None  # CUDA graph of the decode step, with its own static cache
+        self.kept: OrderedDict[Any, Any] = OrderedDict()  # its own graphs: other calls may decode in between
         self.room = 0  # free columns in the graph's cache
         self.scores = torch.empty(0, device=model.device)
         self.generators: list[torch.Generator] = []  # one per row; empty for greedy search
@@ -167,7 +167,8 @@ class ContinuousBatcher:
             self._sync_from_graph()
             compact(self.state, spare=1)
         if self.graph is None and can_capture(self.model, self.state, LEAST):
-            self.graph = get_graph(self.kept, self.model, name, self.state, self.state.length + GROW_BY)
+            graphs = rewrites.apply("decode_graph")
+            self.graph = graphs.get_graph(self.kept, self.model, name, self.state, self.state.length + GROW_BY)
             self.room = self.graph.state.columns - self.state.length
         if self.graph is None:
             self.scores = decode_step(self.model, self.state, tokens[:, None])

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from anyformer.core import rewrites
 from anyformer.core.cache import Cache
-from anyformer.core.copies import check_copies
-from anyformer.core.linear import pack_weights
 from anyformer.errors import InputError
 from anyformer.forward_context import Output
-from anyformer.generation.graph import can_capture, capture_step
 from anyformer.generation.nan_trace import NaNTrace
 from anyformer.generation.observer import Observer, observing, pop_output_flags
 from anyformer.generation.options import GenerationPlan, as_ids, make_plan, resolve, vocab_size
@@ -52,6 +50,7 @@ if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
 PACKED_BYTES = 2**31  # models up to this size keep a second, packed copy of their matrices for speed
+LEAST = 8  # with fewer new tokens, capturing a decode step does not pay off
 PACKED_ROWS = 64  # number of rows that the packed layout is optimized for; it costs little at one row
 
 
@@ -156,21 +155,20 @@ def start_decoding(model: Model, args: tuple[Tensor, ...], options: dict[str, An
         history=processor_history(prompt, mask, vocab_size(model))
     )
     nan_trace = NaNTrace(model, batch, prompt, tolerant=plan.remove_invalid_values)
-    pack_weights_for_decoding(model)
+    optimize_for_decoding(model)
     decoder_prompt = prompt if pair else None
     draft = make_draft(model, assistant, batch, decoder_prompt, plan)
     state, scores = prefill(model, batch if past is None else uncached_inputs(batch, past), decoder_prompt, past)
     return SearchStart(plan, prompt, state, scores, nan_trace, draft)
 
 
-def pack_weights_for_decoding(model: Model) -> None:
-    """Pack the weights on CPU, once per model up to PACKED_BYTES: a decode step is then about twice as fast."""
-    check_copies(model)
-    if model.device.type != "cpu":
-        return
+def optimize_for_decoding(model: Model) -> None:
+    """Swap linear layers for faster ones; on a CPU pack weights, once per model up to PACKED_BYTES: a decode step is
+    then about twice as fast."""
+    rewrites.apply("check", model)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    if size <= PACKED_BYTES:
-        pack_weights(model, PACKED_ROWS)
+    if model.device.type != "cpu" or size <= PACKED_BYTES:
+        rewrites.apply("optimize_products", model, PACKED_ROWS)
 
 
 def uncached_inputs(batch: dict[str, Any], state: Cache) -> dict[str, Any]:
@@ -210,7 +208,7 @@ def prefill(
     if prompt is not None:
         state = model.encode(**{key: value for key, value in batch.items() if key not in (name, mask_name)})
         begin = {name: prompt, **({mask_name: batch[mask_name]} if mask_name in batch else {})}
-    state.checked = True  # by `pack_weights_for_decoding`
+    state.checked = True  # by `optimize_for_decoding`
     mask = begin.get(mask_name)
     if mask is not None and not bool(mask[:, -1].all()):  # left padding: no gap between prompt and new tokens
         order = torch.argsort(mask.long(), dim=1, stable=True)
@@ -248,7 +246,7 @@ def make_draft(
     if assistant is None:
         return PromptLookupDraft(plan.prompt_lookup_num_tokens, plan.max_matching_ngram_size)
     check_assistant(model, assistant)
-    pack_weights_for_decoding(assistant)
+    optimize_for_decoding(assistant)
     state, _ = prefill(assistant, batch, prompt)
     return ModelDraft(CachedReader(partial(decode_tokens, assistant), state), plan.num_assistant_tokens)
 
@@ -299,13 +297,19 @@ def decode_loop(
             state.reorder(rows, memory=not stage.shares)
         nan_trace.add(tokens, rows)
         if graph is None and can_capture(model, state, plan.max_length - plan.prompt_length):
-            graph = capture_step(model, stage.names[0], state, strategy)
+            graph = rewrites.apply("decode_graph").capture_step(model, stage.names[0], state, strategy)
             state = graph.state
             if isinstance(strategy, (Greedy, BeamSearch)) and strategy.plain:
                 graph.run_to_end(model, stage.names[0], strategy, tokens)
                 check_nan(graph.scores, nan_trace, last=True)
                 return
         scores = graph.step(model, stage.names[0], tokens) if graph else decode_step(model, state, tokens[:, None])
+
+
+def can_capture(model: Model, state: Cache, new_tokens: int) -> bool:
+    """Whether the decode step can be captured as a CUDA graph."""
+    graphs = rewrites.apply("decode_graph") if model.device.type == "cuda" else None
+    return graphs is not None and graphs.can_capture(model, state, new_tokens)
 
 
 def check_nan(scores: Tensor, nan_trace: NaNTrace, last: bool = False) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from anyformer.core.linear import HAS_TRITON
+from anyformer.core import rewrites
 from anyformer.generation.logits_processors import NEG_INF
 
 MOST_RANKED = 65_536  # largest vocabulary of the GPU kernel, whose program holds one row
@@ -32,15 +32,15 @@ def gumbel(scores: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
 
 def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest log-probabilities of each row of scores [R, V], and their tokens."""
-    from anyformer.core.gpu import topk_logsumexp
-
-    values, tokens, sums = topk_logsumexp(scores, k)
+    values, tokens, sums = rewrites.apply("topk_logsumexp")(scores, k)
     return values - sums[:, None], tokens
 
 
 def can_rank(scores: Tensor) -> bool:
     """Whether a GPU kernel for `best_logs` is available."""
-    return HAS_TRITON and scores.is_cuda and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64
+    return (
+        scores.is_cuda and rewrites.has_triton() and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64
+    )
 
 
 def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

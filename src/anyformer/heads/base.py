@@ -8,9 +8,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.tokens import Tokens, is_capturing
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
-from anyformer.tokens import Tokens, is_capturing
 
 IGNORED = -100  # label that is ignored by the loss
 

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.heads.box_ops import to_xyxy
 from anyformer.heads.matcher import DetectionTargets
 from anyformer.heads.set_criterion import SetCriterionConfig, named_losses, set_loss, weighted_sum
-from anyformer.inputs.anchors import BOXES
 
 
 class BoxHead(Head):
@@ -50,7 +50,7 @@ class BoxHead(Head):
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         x = run.padded(self.stage)
-        last = self._place(x) if self.boxes is not None else run.tokens[self.stage].memo[BOXES][-1].sigmoid()
+        last = self._place(x) if self.boxes is not None else _boxes(run.tokens[self.stage])
         fields: dict[str, Any] = {"logits": self.classes(x), "pred_boxes": last, "last_hidden_state": x}
         if self.every_layer:
             after = run.layers[self.stage][1:]  # the first is the input
@@ -81,8 +81,7 @@ class BoxHead(Head):
         """Boxes of the layers before the last."""
         if self.boxes is not None:
             return self._place(before)
-        moved: list[Tensor] = run.tokens[self.stage].memo[BOXES]
-        return torch.stack(moved[1:-1]).sigmoid()
+        return torch.stack([_boxes(layer) for layer in run.layers[self.stage][1:-1]])
 
     def postprocess(self, fields: Mapping[str, Tensor], sizes: Tensor | None) -> dict[str, Tensor]:
         """Return boxes as left, top, right, bottom."""
@@ -94,3 +93,9 @@ class BoxHead(Head):
         for layer in self.boxes[:-1]:
             x = F.relu(layer(x))
         return self.boxes[-1](x).sigmoid()
+
+
+def _boxes(tokens: Tokens) -> Tensor:
+    """The boxes that a refining stack has moved its queries to."""
+    assert tokens.positions is not None
+    return tokens.positions.sigmoid()

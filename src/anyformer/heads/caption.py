@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.config import Settings
-from anyformer.core.recurrent import ATTENTION_SUMMARY, AttentionSummary
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import IGNORED
 from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.layers.recurrent import AttentionSummary
 
 FORGETS = 0.9  # decay of the moving average that is the reward's baseline
 
@@ -44,10 +44,10 @@ class CaptionHead(LanguageHead):
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         fields = super().forward(run)
-        note, labels = run.tokens[self.stage].memo.get(ATTENTION_SUMMARY), run.tensor("labels")
-        if labels is None or note is None:
+        summary, labels = run.tokens[self.stage].summary, run.tensor("labels")
+        if labels is None or summary is None:
             return fields
-        extra = self.attention_loss(note, fields[self.config.field], labels)
+        extra = self.attention_loss(AttentionSummary.from_tensor(summary), fields[self.config.field], labels)
         return {**fields, "loss": fields["loss"] + extra, "attention_loss": extra}
 
     def attention_loss(self, note: AttentionSummary, logits: Tensor, labels: Tensor) -> Tensor:

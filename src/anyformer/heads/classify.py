@@ -10,14 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.attend import attention_weights
 from anyformer.core.linear import Linear
 from anyformer.core.masks import NO_MASK, Padding
 from anyformer.core.taps import NO_TAPS
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, zero_padding
 from anyformer.heads.base import Head, check_labels
-from anyformer.tokens import Tokens
 
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
 
@@ -37,7 +38,7 @@ class Pooler(Linear):
         self.activation = config.activation
 
     def forward(self, first: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(first, activation=self.activation)
+        return ACTIVATIONS[self.activation](super().forward(first))
 
 
 def first_token(tokens: Tokens) -> Tensor:

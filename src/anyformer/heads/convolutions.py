@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
 
 SPREAD = 0.02  # standard deviation at initialization
 

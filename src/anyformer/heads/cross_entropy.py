@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core.linear import HALVES, HAS_TRITON
+from anyformer.core import rewrites
 from anyformer.heads.base import IGNORED
 
+HALVES = (torch.float16, torch.bfloat16)
 ALL_AT_ONCE = 2**24  # up to this many logits are handled in one chunk: 64 MB in float32
 PIECE = 2**22  # logits per chunk on CPU, which fit its cache
 GPU_PIECE = 2**27  # logits per chunk on GPU, 512 MB in float32: few kernel launches
@@ -24,9 +25,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0)
     (Vaswani et al. 2017, §5.4).
     """
     if _has_kernel(logits):
-        from anyformer.core.gpu_training import summed_entropy
-
-        return summed_entropy(logits, labels.contiguous(), smoothing)
+        return rewrites.apply("cross_entropy")(logits, labels.contiguous(), smoothing)
     if torch.compiler.is_compiling() or logits.numel() <= ALL_AT_ONCE:  # the compiler fuses the copy away
         wide = logits.float() if logits.dtype in HALVES else logits
         return F.cross_entropy(wide, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
@@ -35,7 +34,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0)
 
 
 def _has_kernel(logits: Tensor) -> bool:
-    if not (HAS_TRITON and logits.is_cuda and logits.dtype in HALVES and logits.stride(1) == 1):
+    if not (logits.is_cuda and logits.dtype in HALVES and logits.stride(1) == 1 and rewrites.has_triton()):
         return False
     if torch.compiler.is_compiling():
         return True

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Pooler, PoolerConfig, Problem, class_answer, first_token, mean_token
-from anyformer.tokens import Tokens
 
 
 class EmbeddingHead(Head):

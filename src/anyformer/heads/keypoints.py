@@ -18,13 +18,13 @@ from anyformer.core.attend import attention_weights
 from anyformer.core.linear import Linear
 from anyformer.core.masks import NO_MASK, Padding
 from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.heads.convolutions import ConvNormReLU, SameConv2d, as_image_grid
 from anyformer.heads.heatmap_peaks import find_peaks
 from anyformer.inputs.anchors import ZeroLinear
-from anyformer.tokens import Tokens
 
 D_CLASSIC = 256  # channels between the transposed convolutions
 FAINT = 1e-3  # standard deviation of the last layer at initialization: maps are near zero almost everywhere

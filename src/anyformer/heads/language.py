@@ -13,10 +13,10 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import IGNORED, Head, labels_at_padding, padded_token_values, token_loss
 from anyformer.inputs.text import Embedding
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class LanguageHead(Head):
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[str(self.config.transform)](self.dense(x)))
         x = x if self.config.scale == 1.0 else x * self.config.scale
-        return self.words(x) if self.bias is None else self.words.product(x, self.bias)
+        return self.words(x, bias=self.bias)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         tokens = run.tokens[self.stage]

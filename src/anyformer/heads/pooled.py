@@ -11,10 +11,10 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem, class_answer, first_token, mean_token
-from anyformer.tokens import Tokens
 
 Pooling = Literal["first", "mean", "pair"]
 

@@ -3,13 +3,12 @@
 The positional part of a query is the sine embedding of its box, which attention adds to it. Its content starts as the
 encoder's features at the box's center (as in two-stage detectors), and every layer predicts an offset.
 
-`AnchorQueries` is the input that makes the queries; `BoxRefinement` runs between the decoder's blocks. The boxes after
-each block, as logits, are in the tokens' memo under "boxes"; the first are the anchors.
+`AnchorQueries` is the input that makes the queries, whose boxes are their positions, as logits. `BoxOffsets` and
+`BoxEmbedding` are the layers of the stack that refines them (`layers.wrappers.RefiningStack`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -19,12 +18,11 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
-from anyformer.tokens import Tokens
 
-BOXES = "boxes"
 START = 0.15  # initial width and height of an anchor, relative to the image
 
 
@@ -76,7 +74,7 @@ class AnchorQueries(Input):
         boxes = self.anchors.weight[:n]
         x = sample_grid(cells, boxes.sigmoid()[:, :2]) + self.vectors.weight[:n]
         at = boxes.expand(len(x), -1, -1).unflatten(1, (-1, self.config.n)).flatten(0, 1)  # [B·groups, n, 4]
-        return Tokens(x.unflatten(1, (-1, self.config.n)).flatten(0, 1), memo={BOXES: [at]})
+        return Tokens(x.unflatten(1, (-1, self.config.n)).flatten(0, 1), positions=at)
 
 
 def sample_grid(cells: Tokens, points: Tensor) -> Tensor:
@@ -102,26 +100,27 @@ class ZeroLinear(Linear):
             nn.init.zeros_(self.bias)
 
 
-class BoxRefinement(nn.Module):
-    """Before every block and after the last: update the boxes and their positional queries."""
+class BoxOffsets(nn.Module):
+    """How far every block moves its queries' boxes."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), ZeroLinear(d_model, 4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.boxes[:-1]:
+            x = F.relu(layer(x))
+        return self.boxes[-1](x)
+
+
+class BoxEmbedding(nn.Module):
+    """Boxes [B, n, 4] as vectors that attention adds to the queries."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.d_model = d_model
-        self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), ZeroLinear(d_model, 4)])
         self.code = nn.ModuleList([Linear(2 * d_model, d_model), Linear(d_model, d_model)])
 
-    def forward(self, tokens: Tokens, layer: int) -> Tokens:
-        boxes: list[Tensor] = tokens.memo[BOXES]
-        if layer > 0:
-            boxes.append(boxes[-1].detach() + self._step(tokens.x).float())
+    def forward(self, boxes: Tensor, dtype: torch.dtype) -> Tensor:
         first, last = self.code
-        at = box_sinusoids(boxes[-1].detach().sigmoid() if layer else boxes[-1].sigmoid(), self.d_model).to(
-            tokens.x.dtype
-        )
-        return dataclasses.replace(tokens, pos_embed=last(F.relu(first(at))))
-
-    def _step(self, x: Tensor) -> Tensor:
-        for layer in self.boxes[:-1]:
-            x = F.relu(layer(x))
-        return self.boxes[-1](x)
+        return last(F.relu(first(box_sinusoids(boxes, self.d_model).to(dtype))))

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.positions import LearnedGrid, LearnedPositions
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +129,11 @@ class MelConvInput(Input):
                 f"input_features has shape {list(frames.shape)}; it must be [batch, {shape[0]}, {shape[1]}]: pad the"
                 " audio with silence, or use generate, which accepts any length."
             )
-        x = self.first(_neighbours(frames.to(self.first.weight.dtype).transpose(1, 2)), activation="gelu")
-        x = self.second(_neighbours(x, 2), activation="gelu") + self.positions.weight
+        x = F.gelu(self.first(_neighbors(frames.to(self.first.weight.dtype).transpose(1, 2))))
+        x = F.gelu(self.second(_neighbors(x, 2))) + self.positions.weight
         return Tokens(F.dropout(x, self.config.dropout, self.training))
 
 
-def _neighbours(x: Tensor, step: int = 1) -> Tensor:
+def _neighbors(x: Tensor, step: int = 1) -> Tensor:
     """Concatenate each frame with its neighbors, [B, T, d] -> [B, T / step, 3d]; zeros beyond the ends."""
     return F.pad(x, (0, 0, 1, 1)).unfold(1, 3, step).flatten(2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
-from anyformer.tokens import Tokens
 
 
 class Input(nn.Module):

@@ -10,10 +10,10 @@ from torch import nn
 
 from anyformer.core.linear import Linear
 from anyformer.core.positions import LearnedGrid
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
-from anyformer.inputs.backbone import FeatureInput, ResNetConfig
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens
+from anyformer.layers.resnet import FeatureInput, ResNetConfig
 
 
 class FeatureGridInput(Input):

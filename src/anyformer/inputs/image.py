@@ -13,11 +13,11 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import InterpolatedRowColumn, LearnedGrid
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
-from anyformer.inputs.backbone import ResNetBackbone, ResNetConfig
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens
+from anyformer.layers.resnet import ResNetBackbone, ResNetConfig
 
 
 class LearnedTokens(nn.Module):

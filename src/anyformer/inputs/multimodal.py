@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens, is_capturing
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
 from anyformer.inputs.text import TextInput, check_ids
-from anyformer.tokens import Tokens, is_capturing
 
 BIDIRECTIONAL = "both_ways"
 

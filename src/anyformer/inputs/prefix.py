@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.image import LearnedTokens
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.tokens import Tokens
 
 
 class PrefixedTextInput(TextInput):

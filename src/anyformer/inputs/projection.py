@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens
 
 
 class ProjectedInput(Input):

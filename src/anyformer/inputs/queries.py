@@ -8,11 +8,11 @@ import torch
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens
 
 
 def fourier_features(

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
 from anyformer.inputs.text import TextInput
-from anyformer.tokens import Tokens
 
 
 class TokenScorer(Protocol):

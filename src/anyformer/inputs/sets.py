@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
 from anyformer.inputs.text import Embedding
-from anyformer.tokens import Tokens
 
 
 class SetInput(Input):

@@ -13,10 +13,10 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
+from anyformer.core.tokens import Tokens, host_copy, is_capturing
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens, host_copy, is_capturing
 
 
 class Embedding(nn.Module):

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Sinusoidal
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

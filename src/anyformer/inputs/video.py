@@ -12,11 +12,11 @@ from torch import Tensor
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.positions import LearnedGrid, LearnedPositions, sinusoids
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
-from anyformer.tokens import Tokens
 
 
 def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False) -> Tensor:
@@ -166,7 +166,7 @@ class VideoInput(Input):
             return Tokens(torch.cat([first.expand(len(x), -1, -1), x], dim=1), grid=(rows, columns))
         x = x.transpose(1, 2) + self.times.weight  # [B, cells, t, d]
         x = F.dropout(x, config.dropout, self.training).flatten(1, 2)
-        return Tokens(torch.cat([first.expand(batch, -1, -1), x], dim=1), grid=(rows, columns), frames=frames)
+        return Tokens(torch.cat([first.expand(batch, -1, -1), x], dim=1), grid=(rows, columns, frames))
 
 
 class MaskedTubesInput(Input):

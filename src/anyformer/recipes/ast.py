@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.norms import make_norm
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
 from anyformer.heads.pooled import PooledClassificationHead, PooledConfig, PooledEmbeddingHead
@@ -47,8 +48,9 @@ class ASTConfig(PreNormConfig):
 
 
 def build(config: ASTConfig) -> Model:
-    block = encoder_block(config, drop_path=config.drop_path, qkv_bias=config.qkv_bias, d_head=config.d_head)
-    stack = Stack(StackConfig.repeat(block, config.n_layers, config.norm), config.d_model)
+    same = {"drop_path": config.drop_path, "qkv_bias": config.qkv_bias, "d_head": config.d_head}
+    blocks = [encoder_block(config, **same) for _ in range(config.n_layers)]
+    stack = Stack(blocks, make_norm(config.norm, config.d_model))
     head: Head = PooledEmbeddingHead("encoder", "pair")
     if config.head == "classify":
         head = PooledClassificationHead(

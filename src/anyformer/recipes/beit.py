@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
+from anyformer.core.norms import make_norm
 from anyformer.core.positions import Positions, RelativeGrid
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, Problem
 from anyformer.heads.patches import PatchClassificationHead, PatchEmbeddingHead, VisualTokenHead
@@ -61,11 +62,9 @@ class BEiTConfig(PreNormConfig):
         return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
 
 
-def _block(config: BEiTConfig, depth: int) -> BlockConfig:
-    block = encoder_block(config, drop_path=config.drop_path * depth / max(config.n_layers - 1, 1))
-    return block.replace(
-        sublayers=tuple(sublayer.replace(layer_scale=config.layer_scale) for sublayer in block.sublayers)
-    )
+def _block(config: BEiTConfig, depth: int) -> Block:
+    rate = config.drop_path * depth / max(config.n_layers - 1, 1)
+    return encoder_block(config, drop_path=rate, layer_scale=config.layer_scale)
 
 
 def _stack(config: BEiTConfig) -> Stack:
@@ -74,9 +73,9 @@ def _stack(config: BEiTConfig) -> Stack:
         places = RelativeGrid(*config.grid, config.n_heads)
     elif config.relative_position_bias == "each":
         places = [RelativeGrid(*config.grid, config.n_heads) for _ in range(config.n_layers)]
-    blocks = tuple(_block(config, depth) for depth in range(config.n_layers))
-    norm = None if config.mean_pooling else config.norm
-    return Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model, places)
+    blocks = [_block(config, depth) for depth in range(config.n_layers)]
+    norm = None if config.mean_pooling else make_norm(config.norm, config.d_model)
+    return Stack(blocks, norm, places)
 
 
 def _head(config: BEiTConfig) -> Head:

@@ -12,14 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anyformer.config import Settings
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.convolution import DilatedConvBlockConfig, PositionalCrossInputConfig
+from anyformer.core.block import Block, Sublayer
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput
+from anyformer.layers.convolution import (
+    DilatedConvBlock,
+    DilatedConvBlockConfig,
+    PositionalCrossInput,
+    PositionalCrossInputConfig,
+)
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import encoder_decoder_model, pair_report, text_input_config
+from anyformer.recipes.common import encoder_decoder_model, pair_report, sublayer, text_input_config
 from anyformer.recipes.small_data_presets import SMALL_PARALLEL_DATA
 from anyformer.registry import Family, register
 
@@ -41,7 +46,7 @@ class ByteNetConfig(Settings):
         return self.n_sets * self.n_blocks
 
 
-def _blocks(config: ByteNetConfig, causal: bool) -> tuple[BlockConfig, ...]:
+def _blocks(config: ByteNetConfig, causal: bool) -> list[Block]:
     blocks = []
     for layer in range(config.n_layers):
         part = DilatedConvBlockConfig(
@@ -51,18 +56,19 @@ def _blocks(config: ByteNetConfig, causal: bool) -> tuple[BlockConfig, ...]:
             dilation=2 ** (layer % config.n_blocks),
             causal=causal,
         )
-        sublayers = [SublayerConfig(name="convolution", part=part, dropout=config.dropout)]
+        sublayers: dict[str, Sublayer] = {}
         if causal and layer == 0:
             align = PositionalCrossInputConfig(d_model=config.d_model, d_context=config.d_model)
-            sublayers.insert(0, SublayerConfig(name="cross", part=align, norm=None))
-        blocks.append(BlockConfig(sublayers=tuple(sublayers)))
-    return tuple(blocks)
+            sublayers["cross"] = Sublayer(PositionalCrossInput(align))
+        sublayers["convolution"] = sublayer(DilatedConvBlock(part), config.d_model, dropout=config.dropout)
+        blocks.append(Block(sublayers))
+    return blocks
 
 
 def _stage(name: str, config: ByteNetConfig) -> Stage:
     decodes = name == "decoder"
     inputs = TextInput(text_input_config(config, decodes, config.vocab_size).replace(dropout=0.0))
-    stack = Stack(StackConfig(blocks=_blocks(config, decodes), final_norm=NormConfig()), config.d_model)
+    stack = Stack(_blocks(config, decodes), make_norm(NormConfig(), config.d_model))
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
 
 

@@ -15,22 +15,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, PartConfig, SublayerConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig
 from anyformer.core.positions import LearnedGrid, LearnedPositions, Positions
-from anyformer.core.recurrent import AttentionRNNDecoderConfig, RNNDecoderConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.caption import AttentionLossConfig, CaptionHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.backbone import ResNetConfig
 from anyformer.inputs.feature_grid import FeatureGridInput
 from anyformer.inputs.text import TextInput
+from anyformer.layers.recurrent import AttentionRNNDecoder, AttentionRNNDecoderConfig, RNNDecoder, RNNDecoderConfig
+from anyformer.layers.resnet import ResNetConfig
+from anyformer.layers.wrappers import RecurrentBlock
 from anyformer.model import Model, OutputSpec, Stage
 from anyformer.recipes.common import check_heads_divide, pair_report, text_input_config, transformer_block
 from anyformer.registry import Family, register
@@ -94,10 +96,8 @@ def _words(config: CaptionerConfig, positions: Positions | None = None) -> TextI
     return TextInput(text_input_config(config, True, config.vocab_size), positions)
 
 
-def _recurrent(config: CaptionerConfig, part: PartConfig, name: str, d_out: int) -> Stage:
-    alone = SublayerConfig(name=name, part=part, norm=None, residual=False)
-    stack = Stack(StackConfig(blocks=(BlockConfig(sublayers=(alone,)),)), d_out)
-    return Stage("decoder", _words(config), stack, attends="encoder")
+def _recurrent(config: CaptionerConfig, part: nn.Module, name: str) -> Stage:
+    return Stage("decoder", _words(config), Stack([RecurrentBlock(name, part)]), attends="encoder")
 
 
 def _language(config: CaptionerConfig, width: int) -> LanguageConfig:
@@ -118,7 +118,7 @@ def build_show_tell(config: ShowTellConfig) -> Model:
         dropout=config.dropout,
     )
     encoder = Stage("encoder", FeatureGridInput(config.backbone, config.d_hidden, n_states=2 * config.n_layers), None)
-    stages = [encoder, _recurrent(config, part, "recurrent", config.d_hidden)]
+    stages = [encoder, _recurrent(config, RNNDecoder(part), "recurrent")]
     head = LanguageHead(_language(config, config.d_hidden))
     return _model("show-tell", config, stages, head, pair_report(0, 1, attentions=()))
 
@@ -145,7 +145,7 @@ def build_show_attend_tell(config: ShowAttendTellConfig) -> Model:
         entropy=config.entropy_weight if config.hard_attention else 0.0,
     )
     head = CaptionHead(_language(config, config.d_model), look)
-    stages = [encoder, _recurrent(config, part, "cross", config.d_model)]
+    stages = [encoder, _recurrent(config, AttentionRNNDecoder(part), "cross")]
     return _model("show-attend-tell", config, stages, head, pair_report(0, 1, attentions=_LOOKS))
 
 
@@ -153,7 +153,7 @@ def _network(config: CNNTransformerConfig) -> FeedForwardConfig:
     return FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
 
 
-def _decoder_block(config: CNNTransformerConfig) -> BlockConfig:
+def _decoder_block(config: CNNTransformerConfig) -> Block:
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.dropout, mask=Causal())
     return transformer_block(attention, _network(config), d_context=config.d_model, dropout=config.dropout)
 
@@ -163,9 +163,10 @@ def build_cnn_transformer(config: CNNTransformerConfig) -> Model:
         config.backbone, config.d_model, LearnedGrid(*config.grid, config.d_model), dropout=config.dropout
     )
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
-    among = transformer_block(attention, _network(config), dropout=config.dropout)
-    encoder = Stack(StackConfig.repeat(among, config.n_layers, NormConfig()), config.d_model)
-    decoder = Stack(StackConfig.repeat(_decoder_block(config), config.n_decoder_layers, NormConfig()), config.d_model)
+    width, network = config.d_model, _network(config)
+    reads = [transformer_block(attention, network, dropout=config.dropout) for _ in range(config.n_layers)]
+    encoder = Stack(reads, nn.LayerNorm(width))
+    decoder = Stack([_decoder_block(config) for _ in range(config.n_decoder_layers)], nn.LayerNorm(width))
     words = _words(config, LearnedPositions(config.max_length, config.d_model))
     stages = [Stage("encoder", cells, encoder), Stage("decoder", words, decoder, attends="encoder")]
     head = LanguageHead(_language(config, config.d_model), words.words)

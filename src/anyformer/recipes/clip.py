@@ -13,8 +13,9 @@ from typing import Literal
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Causal
+from anyformer.core.norms import make_norm
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.contrastive import LOG_SCALE, ContrastiveHead, ProjectionHead
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.text import TextInput, TextInputConfig
@@ -75,8 +76,8 @@ class CLIPConfig(Settings):
 
 
 def tower_stack(config: TowerConfig, causal: bool, final_norm: bool) -> Stack:
-    block = encoder_block(config, mask=Causal() if causal else NO_MASK)
-    return Stack(StackConfig.repeat(block, config.n_layers, config.norm if final_norm else None), config.d_model)
+    blocks = [encoder_block(config, mask=Causal() if causal else NO_MASK) for _ in range(config.n_layers)]
+    return Stack(blocks, make_norm(config.norm, config.d_model) if final_norm else None)
 
 
 def text_stage(config: CLIPTextConfig) -> Stage:

@@ -6,14 +6,16 @@ and what stands around a translator's stacks.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Any
 
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.feedforward import FeedForwardConfig
+from torch import nn
+
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.block import Block, LayerScale, NormOrder, Sublayer
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.image import ImageInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
@@ -46,26 +48,53 @@ def deep_init(config: Any) -> InitConfig:
 _NORM = NormConfig()
 
 
+def sublayer(
+    part: nn.Module,
+    width: int,
+    norm: NormConfig | None = _NORM,
+    *,
+    order: NormOrder = "pre",
+    dropout: float = 0.0,
+    drop_path: float = 0.0,
+    layer_scale: float | None = None,
+) -> Sublayer:
+    """A part of tokens `width` wide with the norms of its order."""
+    made = [None if norm is None else make_norm(norm, width) for _ in range(2 if order == "sandwich" else 1)]
+    return Sublayer(
+        part,
+        made[0],
+        order=order,
+        post_norm=made[1] if order == "sandwich" else None,
+        dropout=dropout,
+        drop_path=drop_path,
+        layer_scale=None if layer_scale is None else LayerScale(width, layer_scale),
+    )
+
+
 def transformer_block(
     attention: AttentionConfig,
     feedforward: FeedForwardConfig,
     *,
     d_context: int | None = None,
-    order: Literal["pre", "post", "sandwich"] = "pre",
+    order: NormOrder = "pre",
     norm: NormConfig = _NORM,
     dropout: float = 0.0,
-) -> BlockConfig:
-    """Self-attention, cross-attention of the same form where `d_context` says how wide its memory is, and a network."""
-    parts: dict[str, AttentionConfig | FeedForwardConfig] = {"self": attention}
+    drop_path: float = 0.0,
+    layer_scale: float | None = None,
+    parallel: bool = False,
+) -> Block:
+    """Self-attention, cross-attention of the same form if `d_context` gives the width of its memory, and a network."""
+    parts: dict[str, nn.Module] = {"self": Attention(attention)}
     if d_context is not None:
-        parts["cross"] = attention.replace(d_context=d_context, mask=NO_MASK)
-    parts["feedforward"] = feedforward
-    return BlockConfig(
-        sublayers=tuple(
-            SublayerConfig(name=name, part=part, order=order, norm=norm, dropout=dropout)
-            for name, part in parts.items()
+        parts["cross"] = Attention(attention.replace(d_context=d_context, mask=NO_MASK))
+    parts["feedforward"] = FeedForward(feedforward)
+    made = {
+        name: sublayer(
+            part, attention.d_query, norm, order=order, dropout=dropout, drop_path=drop_path, layer_scale=layer_scale
         )
-    )
+        for name, part in parts.items()
+    }
+    return Block(made, parallel)
 
 
 def stack_report(

@@ -14,18 +14,19 @@ import dataclasses
 from dataclasses import dataclass
 
 from anyformer.config import Settings
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.convolution import DotAttentionConfig, GatedConvolutionConfig
+from anyformer.core.block import Block, Sublayer
 from anyformer.core.init import InitConfig
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
+from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.text import TextInput
+from anyformer.layers.convolution import DotAttention, DotAttentionConfig, GatedConvolution, GatedConvolutionConfig
+from anyformer.layers.wrappers import ScaledResidual
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import encoder_decoder_model, pair_report, text_input_config
 from anyformer.recipes.small_data_presets import SMALL_PARALLEL_DATA
 from anyformer.registry import Family, register
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +53,20 @@ class EmbeddingAsPositionsInput(TextInput):
         return dataclasses.replace(tokens, pos_embed=tokens.x)
 
 
-def _block(config: ConvS2SConfig, decodes: bool) -> BlockConfig:
-    scale = 0.5**0.5
+def _block(config: ConvS2SConfig, decodes: bool) -> Block:
     conv = GatedConvolutionConfig(d_model=config.d_model, kernel=config.kernel, causal=decodes, dropout=config.dropout)
-    sublayers = [SublayerConfig(name="convolution", part=conv, norm=None, scale=scale)]
+    sublayers: dict[str, Sublayer] = {"convolution": ScaledResidual(GatedConvolution(conv))}
     if decodes:
-        lookup = DotAttentionConfig(d_model=config.d_model, d_context=config.d_model)
-        sublayers.append(SublayerConfig(name="cross", part=lookup, norm=None, scale=scale))
-    return BlockConfig(sublayers=tuple(sublayers))
+        lookup = DotAttention(DotAttentionConfig(d_model=config.d_model, d_context=config.d_model))
+        sublayers["cross"] = ScaledResidual(lookup)
+    return Block(sublayers)
 
 
 def _stage(name: str, config: ConvS2SConfig) -> Stage:
     decodes = name == "decoder"
     words = text_input_config(config, decodes, config.vocab_size)
     inputs = EmbeddingAsPositionsInput(words, LearnedPositions(config.max_length, config.d_model))
-    stack = Stack(StackConfig.repeat(_block(config, decodes), config.n_layers), config.d_model)
+    stack = Stack([_block(config, decodes) for _ in range(config.n_layers)])
     return Stage(name, inputs, stack, attends="encoder" if decodes else None)
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import RasterPositions
-from anyformer.core.raster import Raster
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.layers.raster import Raster
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import deep_init, next_token_head, stack_report
 from anyformer.recipes.gpt2 import GPT2Config, block
@@ -68,8 +68,8 @@ def build(config: DalleConfig) -> Model:
         positions,
     )
     norm = NormConfig(eps=config.norm_eps)
-    blocks = tuple(block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers))
-    stack = Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model)
+    blocks = [block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers)]
+    stack = Stack(blocks, make_norm(norm, config.d_model))
     head = next_token_head(config, inputs)
     report = stack_report("decoder", config.n_layers, normed=True)
     return Model("dalle", config, [Stage("decoder", inputs, stack)], {"language": head}, report)

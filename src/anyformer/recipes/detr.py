@@ -14,19 +14,19 @@ from torch import nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block, NormOrder
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.positions import LearnedRowColumn, Positions, Sinusoidal2D
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.set_criterion import SetCriterionConfig
-from anyformer.inputs.anchors import AnchorQueries, AnchorQueriesConfig, BoxRefinement
-from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
+from anyformer.inputs.anchors import AnchorQueries, AnchorQueriesConfig, BoxEmbedding, BoxOffsets
 from anyformer.inputs.projection import ProjectedInput
 from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
-from anyformer.inputs.stem import ConvStem, ConvStemConfig, PatchEmbed
+from anyformer.layers.conv_stem import ConvStem, ConvStemConfig, PatchEmbed
+from anyformer.layers.resnet import BackboneInput, BackboneInputConfig, ResNetConfig
+from anyformer.layers.wrappers import NormedStack, RefiningStack
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import pair_report, transformer_block
 from anyformer.registry import Family, register
@@ -77,13 +77,13 @@ class DETRConfig(Settings):
         self.require(self.auxiliary_loss or not self.anchors, "anchors are moved by every layer: auxiliary_loss=true.")
 
 
-def _block(config: DETRConfig, n_heads: int, d_hidden: int, cross: bool) -> BlockConfig:
+def _block(config: DETRConfig, n_heads: int, d_hidden: int, cross: bool, order: NormOrder = "post") -> Block:
     attention = AttentionConfig(d_query=config.d_model, n_heads=n_heads, dropout=config.attention_dropout)
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
     )
     memory = config.d_model if cross else None
-    return transformer_block(attention, feedforward, d_context=memory, order="post", dropout=config.dropout)
+    return transformer_block(attention, feedforward, d_context=memory, order=order, dropout=config.dropout)
 
 
 def _pictures(config: DETRConfig) -> list[Stage]:
@@ -100,30 +100,29 @@ def _pictures(config: DETRConfig) -> list[Stage]:
         net = PatchEmbed(config.backbone.n_channels, config.d_model, config.patch_size)
         settings = settings.replace(resnet=None, d_features=config.d_model, n_channels=config.backbone.n_channels)
     images = BackboneInput(settings, places, net)
-    block = _block(config, config.n_heads, config.d_hidden, cross=False)
-    encoder = Stack(StackConfig.repeat(block, config.n_layers), config.d_model)
+    heads, hidden = config.n_heads, config.d_hidden
+    encoder = Stack([_block(config, heads, hidden, cross=False) for _ in range(config.n_layers)])
     if config.patch_size is None:
         return [Stage("encoder", images, encoder)]
-    before = BlockConfig(sublayers=tuple(sublayer.replace(order="pre") for sublayer in block.sublayers))
-    blocks = StackConfig.repeat(before, config.n_patch_layers, NormConfig())
+    blocks = [_block(config, heads, hidden, cross=False, order="pre") for _ in range(config.n_patch_layers)]
     bridge = ProjectedInput("backbone", config.d_model, config.d_model)
-    return [Stage("backbone", images, Stack(blocks, config.d_model)), Stage("encoder", bridge, encoder)]
+    backbone = Stack(blocks, nn.LayerNorm(config.d_model))
+    return [Stage("backbone", images, backbone), Stage("encoder", bridge, encoder)]
 
 
 def _decoder(config: DETRConfig) -> Stage:
-    stack = StackConfig(
-        blocks=(_block(config, config.n_decoder_heads, config.d_decoder_hidden, cross=True),) * config.n_decoder_layers,
-        final_norm=NormConfig(),
-        norm_every_layer=config.auxiliary_loss,
-    )
-    width, n = config.d_model, config.n_queries
+    width, n, norm = config.d_model, config.n_queries, nn.LayerNorm(config.d_model)
+    heads, hidden = config.n_decoder_heads, config.d_decoder_hidden
+    blocks = [_block(config, heads, hidden, cross=True) for _ in range(config.n_decoder_layers)]
     if not config.anchors:
         queries = LearnedQueries(
             LearnedQueriesConfig(n=n, d_model=width, as_pos_embed=True, source="encoder", prefix="decoder_")
         )
-        return Stage("decoder", queries, Stack(stack, width), attends="encoder")
+        stack = NormedStack(blocks, norm) if config.auxiliary_loss else Stack(blocks, norm)
+        return Stage("decoder", queries, stack, attends="encoder")
     anchors = AnchorQueries(AnchorQueriesConfig(n=n, d_model=width, source="encoder", groups=config.groups))
-    decoder = Stage("decoder", anchors, Stack(stack, width, between=BoxRefinement(width)), attends="encoder")
+    refining = RefiningStack(blocks, norm, BoxOffsets(width), BoxEmbedding(width))
+    decoder = Stage("decoder", anchors, refining, attends="encoder")
     decoder.packable = False  # the groups of an image share its cells
     return decoder
 

@@ -24,7 +24,7 @@ from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.heads.tag import GeneratorDiscriminatorHead
@@ -73,7 +73,7 @@ def _share(one: nn.Module, other: nn.Module) -> None:
 
 
 def _stack(config: ELECTRAConfig) -> Stack:
-    return Stack(StackConfig.repeat(encoder.block(config), config.n_layers), config.d_model)
+    return Stack([encoder.block(config) for _ in range(config.n_layers)])
 
 
 def build(config: JointELECTRAConfig) -> Model:
@@ -116,7 +116,7 @@ def copy_generator(model: Model) -> None:
     if not config.alike:
         raise ConfigError("task.from_generator wants a generator of the discriminator's size.")
     one, other = (cast("Any", model.stages[name]) for name in ("generator", "discriminator"))
-    other.stack.load_state_dict(one.stack.state_dict())
+    other.blocks.load_state_dict(one.blocks.state_dict())
     other.inputs.text.load_state_dict(one.inputs.state_dict())
 
 
@@ -124,7 +124,7 @@ def discriminator(model: Model) -> Model:
     """The discriminator as an ELECTRA model by itself: what is fine-tuned after pre-training (§3.1)."""
     single = registry.build_config(registry.family("electra"), model.config.discriminator)  # type: ignore[attr-defined]
     ours = {
-        name.replace("discriminator.inputs.text.", "encoder.inputs.").replace(".discriminator.", ".encoder."): value
+        name.replace("discriminator.inputs.text.", "encoder.inputs.").replace("discriminator.", "encoder."): value
         for name, value in model.state_dict().items()
     }
     single.load_state_dict(ours, strict=False, assign=model.device.type == "meta")

@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import NO_MASK, Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Positions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, MultipleChoiceHead, PoolerConfig, Problem
@@ -84,7 +84,7 @@ def text_input(
     return TextInput(settings, positions)
 
 
-def block(config: TextEncoderConfig, causal: bool = False, cross_attention: bool = False) -> BlockConfig:
+def block(config: TextEncoderConfig, causal: bool = False, cross_attention: bool = False) -> Block:
     width, mask = config.d_model, Causal() if causal else NO_MASK
     attention = AttentionConfig(d_query=width, n_heads=config.n_heads, dropout=config.attention_dropout, mask=mask)
     network = FeedForwardConfig(d_model=width, d_hidden=config.d_hidden, activation=config.activation)
@@ -182,8 +182,8 @@ def model(
     cross_attention: bool = False,
 ) -> Model:
     """One stage, "encoder". `positions` are those that every attention sees (rotary, relative)."""
-    blocks = StackConfig.repeat(block(config, causal, cross_attention), config.n_layers)
-    stack = Stack(blocks, config.d_model, positions)
+    blocks = [block(config, causal, cross_attention) for _ in range(config.n_layers)]
+    stack = Stack(blocks, positions=positions)
     memory = "encoder_hidden_states" if cross_attention else None
     empty = config.head == "base" and family in ("bert", "roberta", "electra")  # whose classes may be decoders
     report = stack_report("encoder", config.n_layers, crosses=True, empty=empty)

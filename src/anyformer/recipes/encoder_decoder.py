@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from anyformer import registry
 from anyformer.config import Settings
@@ -49,10 +49,10 @@ def build_side(given: Mapping[str, Any], name: str) -> tuple[Input, Stack, Model
     family, settings = side(given)
     model = family.build(settings)
     stages = [stage for stage in model.stages.values() if isinstance(stage, Stage)]
-    inputs, stack = stages[0].inputs, stages[0].stack
-    if len(stages) > 1 or stack is None:
+    inputs = stages[0].inputs
+    if len(stages) > 1 or stages[0].stack is None:
         raise ConfigError(f"{family.name} is not one stack, so it cannot be the {name}.")
-    return inputs, stack, model
+    return inputs, cast("Stack", stages[0].release()), model
 
 
 def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
@@ -68,7 +68,7 @@ def _encoder(given: Mapping[str, Any]) -> tuple[Stage, Model]:
 def _decoder(given: Mapping[str, Any], attends: str) -> tuple[Stage, LanguageHead, Model]:
     inputs, stack, model = build_side(given, "decoder")
     heads = [head for head in model.heads.values() if isinstance(head, LanguageHead)]
-    names = {sublayer.name for block in stack.config.blocks for sublayer in block.sublayers}
+    names = {name for block in stack.blocks for name, _ in block.named_children()}
     if not isinstance(inputs, TextInput) or not heads or "cross" not in names:
         raise ConfigError("the decoder must read text, have cross-attention and a language head.")
     inputs.read("decoder_")

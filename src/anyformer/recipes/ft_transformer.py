@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.block import Block
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.classify import Problem
 from anyformer.heads.pooled import PooledClassificationHead, PooledConfig
 from anyformer.inputs.sets import TableInput, TableInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import check_heads_divide, stack_report
+from anyformer.recipes.common import check_heads_divide, stack_report, sublayer
 from anyformer.registry import Family, register
 
 
@@ -44,7 +44,7 @@ class FTTransformerConfig(Settings):
         check_heads_divide(self)
 
 
-def _block(config: FTTransformerConfig, first: bool) -> BlockConfig:
+def _block(config: FTTransformerConfig, first: bool) -> Block:
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
     feedforward = FeedForwardConfig(
         d_model=config.d_model,
@@ -53,18 +53,18 @@ def _block(config: FTTransformerConfig, first: bool) -> BlockConfig:
         gated=True,
         dropout=config.hidden_dropout,
     )
-    norm = None if first else NormConfig()
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="self", part=attention, norm=norm, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, dropout=config.dropout),
-        )
+    norm, width = None if first else NormConfig(), config.d_model
+    return Block(
+        {
+            "self": sublayer(Attention(attention), width, norm, dropout=config.dropout),
+            "feedforward": sublayer(FeedForward(feedforward), width, dropout=config.dropout),
+        }
     )
 
 
 def build(config: FTTransformerConfig) -> Model:
     inputs = TableInputConfig(n_numbers=config.n_numbers, categories=config.categories, d_model=config.d_model)
-    blocks = tuple(_block(config, i == 0) for i in range(config.n_layers))
+    blocks = [_block(config, i == 0) for i in range(config.n_layers)]
     head = PooledConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
@@ -74,7 +74,7 @@ def build(config: FTTransformerConfig) -> Model:
         activation="relu",
         problem=config.problem,
     )
-    stage = Stage("encoder", TableInput(inputs), Stack(StackConfig(blocks=blocks), config.d_model))
+    stage = Stage("encoder", TableInput(inputs), Stack(blocks))
     report = stack_report("encoder", config.n_layers)
     return Model("ft-transformer", config, [stage], {"classify": PooledClassificationHead(head)}, report)
 

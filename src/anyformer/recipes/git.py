@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.text import TextInputConfig
@@ -54,7 +54,7 @@ class GITConfig(Settings):
         return self.vision.image_size
 
 
-def _block(config: GITConfig) -> BlockConfig:
+def _block(config: GITConfig) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
     )
@@ -80,7 +80,7 @@ def build(config: GITConfig) -> Model:
         config.n_frames,
     )
     vision = vision_stage(config.vision, final_norm=True, frames=config.n_frames is not None, optional=True)
-    stack = Stack(StackConfig.repeat(_block(config), config.n_layers), config.d_model)
+    stack = Stack([_block(config) for _ in range(config.n_layers)])
     settings = LanguageConfig(
         d_model=config.d_model,
         vocab_size=config.vocab_size,

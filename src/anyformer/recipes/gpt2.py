@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal, Mask
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import check_heads_divide, deep_init, next_token_head, stack_report, transformer_block
@@ -50,7 +50,7 @@ class GPT2Config(Settings):
         check_heads_divide(self)
 
 
-def block(config: GPT2Config, layer: int, order: Order, mask: Mask, norm: NormConfig) -> BlockConfig:
+def block(config: GPT2Config, layer: int, order: Order, mask: Mask, norm: NormConfig) -> Block:
     scale = (config.d_model // config.n_heads) ** -0.5 if config.scale_by_width else 1.0
     scale = scale / (layer + 1) if config.scale_by_depth else scale
     attention = AttentionConfig(
@@ -76,8 +76,8 @@ def build(
         LearnedPositions(config.max_length, config.d_model),
     )
     norm = NormConfig(eps=config.norm_eps)
-    blocks = tuple(block(config, layer, order, masks(layer), norm) for layer in range(config.n_layers))
-    stack = Stack(StackConfig(blocks=blocks, final_norm=norm if order == "pre" else None), config.d_model)
+    blocks = [block(config, layer, order, masks(layer), norm) for layer in range(config.n_layers)]
+    stack = Stack(blocks, make_norm(norm, config.d_model) if order == "pre" else None)
     memory = "encoder_hidden_states" if config.cross_attention else None
     head = next_token_head(config, inputs)
     report = stack_report("decoder", config.n_layers, normed=True, crosses=True, empty=family == "gpt2")

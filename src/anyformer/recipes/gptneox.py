@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Rotary
 from anyformer.core.rope import RopeConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import TINY, check_heads_divide, next_token_head, stack_report, transformer_block
@@ -48,7 +48,7 @@ class GPTNeoXConfig(Settings):
         check_heads_divide(self)
 
 
-def _block(config: GPTNeoXConfig) -> BlockConfig:
+def _block(config: GPTNeoXConfig) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model,
         n_heads=config.n_heads,
@@ -58,8 +58,8 @@ def _block(config: GPTNeoXConfig) -> BlockConfig:
         mask=Causal(),
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    block = transformer_block(attention, feedforward, norm=NormConfig(eps=config.norm_eps), dropout=config.dropout)
-    return block.replace(parallel=config.parallel)
+    norm = NormConfig(eps=config.norm_eps)
+    return transformer_block(attention, feedforward, norm=norm, dropout=config.dropout, parallel=config.parallel)
 
 
 def build(config: GPTNeoXConfig) -> Model:
@@ -67,10 +67,11 @@ def build(config: GPTNeoXConfig) -> Model:
         TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, dropout=config.dropout),
     )
     rotary = Rotary(config.d_model // config.n_heads, rope=config.rope, trained=config.max_length)
-    stack = StackConfig.repeat(_block(config), config.n_layers, NormConfig(eps=config.norm_eps))
+    norm = make_norm(NormConfig(eps=config.norm_eps), config.d_model)
+    stack = Stack([_block(config) for _ in range(config.n_layers)], norm, rotary)
     head = next_token_head(config, inputs)
     report = stack_report("decoder", config.n_layers, normed=True)
-    stage = Stage("decoder", inputs, Stack(stack, config.d_model, rotary))
+    stage = Stage("decoder", inputs, stack)
     return Model("gptneox", config, [stage], {"language": head}, report)
 
 

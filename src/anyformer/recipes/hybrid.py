@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.inputs.backbone import ResNetConfig
+from anyformer.layers.resnet import ResNetConfig
 from anyformer.model import Model
 from anyformer.recipes.common import normal_init
 from anyformer.recipes.vit import LITE, ViTConfig, assemble, head, images

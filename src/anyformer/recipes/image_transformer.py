@@ -15,15 +15,15 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import BlockLocal2D, Causal, Mask
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import RasterPositions
-from anyformer.core.raster import Raster
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
+from anyformer.layers.raster import Raster
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import TINY, check_heads_divide, deep_init, stack_report, transformer_block
 from anyformer.registry import Family, register
@@ -70,7 +70,7 @@ class ImageTransformerConfig(Settings):
         return Causal() & BlockLocal2D(raster, above, aside)
 
 
-def _block(config: ImageTransformerConfig) -> BlockConfig:
+def _block(config: ImageTransformerConfig) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, bias=False, out_bias=False, mask=config.mask
     )
@@ -82,7 +82,7 @@ def build(config: ImageTransformerConfig) -> Model:
     rows, columns = config.image_size
     cells = RasterPositions(rows, columns, config.raster, config.d_model)
     inputs = PixelInput(config.n_values, config.d_model, cells, config.dropout)
-    stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
+    stack = Stack([_block(config) for _ in range(config.n_layers)], make_norm(NormConfig(), config.d_model))
     head = LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.n_values, stage="decoder", shift=True, keep=True)
     )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
 from anyformer.heads.embed import EmbeddingHead, MeanClassificationHead
@@ -63,8 +63,8 @@ def build(config: ImageGPTConfig) -> Model:
         LearnedPositions(config.max_length, config.d_model),
     )
     norm = NormConfig(kind="rms", eps=config.norm_eps)
-    blocks = tuple(block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers))
-    stack = Stack(StackConfig(blocks=blocks, final_norm=norm), config.d_model)
+    blocks = [block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers)]
+    stack = Stack(blocks, make_norm(norm, config.d_model))
     report = stack_report("decoder", config.n_layers, normed=True)
     return Model("imagegpt", config, [Stage("decoder", inputs, stack)], {config.head: _head(config)}, report)
 

@@ -14,11 +14,10 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Causal
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Sinusoidal2D
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.keypoints import KeypointHead
-from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig, ResNetConfig
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.queries import (
@@ -27,6 +26,7 @@ from anyformer.inputs.queries import (
     LearnedQueries,
     LearnedQueriesConfig,
 )
+from anyformer.layers.resnet import BackboneInput, BackboneInputConfig, ResNetConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import check_heads_divide, image_input_config, pair_report, transformer_block
 from anyformer.registry import Family, register
@@ -63,10 +63,10 @@ def _stack(config: KeypointDecoderConfig, n_layers: int, cross: bool) -> Stack:
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     memory = config.d_model if cross else None
-    block = transformer_block(attention, feedforward, d_context=memory, dropout=config.dropout)
-    block = block.replace(drop_path=config.drop_path)
+    same = {"d_context": memory, "dropout": config.dropout, "drop_path": config.drop_path}
+    blocks = [transformer_block(attention, feedforward, **same) for _ in range(n_layers)]
     # The head normalizes each layer of the decoder by itself.
-    return Stack(StackConfig.repeat(block, n_layers, None if cross else NormConfig()), config.d_model)
+    return Stack(blocks, None if cross else make_norm(NormConfig(), config.d_model))
 
 
 def _pictures(config: KeypointDecoderConfig) -> Input:

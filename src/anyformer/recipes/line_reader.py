@@ -15,9 +15,9 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Causal
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Sinusoidal
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.ctc import CTCHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
@@ -58,8 +58,8 @@ def _stack(config: LineReaderConfig, n_layers: int, decodes: bool) -> Stack:
     attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, mask=mask)
     network = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     memory = config.d_model if decodes else None
-    block = transformer_block(attention, network, d_context=memory, dropout=config.dropout)
-    return Stack(StackConfig.repeat(block, n_layers, NormConfig()), config.d_model)
+    blocks = [transformer_block(attention, network, d_context=memory, dropout=config.dropout) for _ in range(n_layers)]
+    return Stack(blocks, make_norm(NormConfig(), config.d_model))
 
 
 def _encoder(config: LineReaderConfig) -> Stage:

@@ -15,14 +15,14 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal, Mask, Window
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Rotary
 from anyformer.core.rope import RopeConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import next_token_head, stack_report, transformer_block
@@ -81,7 +81,7 @@ def _norm(config: LlamaConfig) -> NormConfig:
     return NormConfig(kind=config.norm, eps=config.norm_eps)
 
 
-def _block(config: LlamaConfig, windowed: bool) -> BlockConfig:
+def _block(config: LlamaConfig, windowed: bool) -> Block:
     mask: Mask = Causal()
     if windowed and config.window is not None:
         mask = mask & Window(config.window - 1)
@@ -118,8 +118,8 @@ def build(config: LlamaConfig, family: str = "llama") -> Model:
     )
     rotations = [Rotary(config.head_width, rope=rope, trained=config.max_length) for rope in config.ropes]
     stack = Stack(
-        StackConfig(blocks=tuple(_block(config, windowed) for windowed in config.windows), final_norm=_norm(config)),
-        config.d_model,
+        [_block(config, windowed) for windowed in config.windows],
+        make_norm(_norm(config), config.d_model),
         [rotations[-1] if windowed else rotations[0] for windowed in config.windows],
     )
     head = next_token_head(config, inputs)

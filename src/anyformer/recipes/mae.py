@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from anyformer import registry
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.norms import make_norm
+from anyformer.core.stack import Stack
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
 from anyformer.model import Model, Stage
@@ -56,8 +57,8 @@ class MAEConfig(AutoencoderConfig):
 
 
 def _stack(config: MAEConfig) -> Stack:
-    block = encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head)
-    return Stack(StackConfig.repeat(block, config.n_layers, config.norm), config.d_model)
+    blocks = [encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head) for _ in range(config.n_layers)]
+    return Stack(blocks, make_norm(config.norm, config.d_model))
 
 
 def build(config: MAEConfig) -> Model:
@@ -97,9 +98,9 @@ def encoder(model: Model) -> Model:
         drop_path=0.1,
     )
     single = registry.build_config(registry.family("vit"), config)
-    ours = {name: value for name, value in model.state_dict().items() if name.startswith("stages.encoder.")}
+    ours = {name: value for name, value in model.state_dict().items() if name.startswith("encoder.")}
     missing, _ = single.load_state_dict(ours, strict=False, assign=model.device.type == "meta")
-    assert all(name.startswith("heads.") for name in missing)
+    assert not any(name.startswith("encoder.") for name in missing)
     single.origin.files = dict(model.origin.files)
     return single.to(device=model.device, dtype=model.dtype)
 

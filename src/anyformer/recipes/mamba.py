@@ -11,14 +11,14 @@ import math
 from dataclasses import dataclass
 
 from anyformer.config import Settings
-from anyformer.core.block import BlockConfig, SublayerConfig
+from anyformer.core.block import Block
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack, StackConfig
-from anyformer.core.statespace import SelectiveStateSpaceConfig
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.layers.state_space import SelectiveStateSpace, SelectiveStateSpaceConfig
 from anyformer.model import Model, OutputSpec, Stage
-from anyformer.recipes.common import next_token_head
+from anyformer.recipes.common import next_token_head, sublayer
 from anyformer.recipes.small_data_presets import SMALL_TEXT_DATA
 from anyformer.registry import Family, register
 
@@ -46,7 +46,7 @@ class MambaConfig(Settings):
         return self.d_inner if self.d_inner is not None else self.expand * self.d_model
 
 
-def _block(config: MambaConfig) -> BlockConfig:
+def _block(config: MambaConfig) -> Block:
     mixer = SelectiveStateSpaceConfig(
         d_model=config.d_model,
         d_inner=config.inner,
@@ -58,13 +58,13 @@ def _block(config: MambaConfig) -> BlockConfig:
         activation=config.activation,
     )
     norm = NormConfig(kind="rms", eps=config.norm_eps)
-    return BlockConfig(sublayers=(SublayerConfig(name="mixer", part=mixer, norm=norm),))
+    return Block({"mixer": sublayer(SelectiveStateSpace(mixer), config.d_model, norm)})
 
 
 def build(config: MambaConfig) -> Model:
     inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
     norm = NormConfig(kind="rms", eps=config.norm_eps)
-    stack = Stack(StackConfig.repeat(_block(config), config.n_layers, norm), config.d_model)
+    stack = Stack([_block(config) for _ in range(config.n_layers)], make_norm(norm, config.d_model))
     head = next_token_head(config, inputs)
     report = OutputSpec(
         hidden={"hidden_states": ("decoder", (*range(1, config.n_layers + 1), -1))}, cache="cache_params"

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from anyformer.config import Settings
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.convolution import TokenMixingConfig
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.block import Block
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.layers.convolution import TokenMixing, TokenMixingConfig
 from anyformer.model import Model, OutputSpec, Stage
-from anyformer.recipes.common import deep_init, next_token_head
+from anyformer.recipes.common import deep_init, next_token_head, sublayer
 from anyformer.registry import Family, register
 
 
@@ -32,20 +34,17 @@ class MLPMixerConfig(Settings):
     tied: bool = True
 
 
-def _block(config: MLPMixerConfig) -> BlockConfig:
-    mix = TokenMixingConfig(d_model=config.d_model, length=config.max_length)
-    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name="positions", part=mix, dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, dropout=config.dropout),
-        )
-    )
+def _block(config: MLPMixerConfig) -> Block:
+    parts: dict[str, nn.Module] = {
+        "positions": TokenMixing(TokenMixingConfig(d_model=config.d_model, length=config.max_length)),
+        "feedforward": FeedForward(FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden)),
+    }
+    return Block({name: sublayer(part, config.d_model, dropout=config.dropout) for name, part in parts.items()})
 
 
 def build(config: MLPMixerConfig) -> Model:
     inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
-    stack = Stack(StackConfig.repeat(_block(config), config.n_layers, NormConfig()), config.d_model)
+    stack = Stack([_block(config) for _ in range(config.n_layers)], make_norm(NormConfig(), config.d_model))
     head = next_token_head(config, inputs)
     report = OutputSpec(hidden={"hidden_states": ("decoder", (*range(config.n_layers), -1))})
     return Model("mlp-mixer", config, [Stage("decoder", inputs, stack)], {"language": head}, report)

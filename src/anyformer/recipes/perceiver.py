@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import nn
+
 from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.block import Block, Sublayer
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.language import LanguageConfig, LanguageHead
@@ -27,6 +29,7 @@ from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
 from anyformer.inputs.raw_pixels import RawPixelInput
 from anyformer.inputs.sets import SetInput
 from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.layers.wrappers import ContextNorm, NoResidual
 from anyformer.model import Model, OutputSpec, Stage
 from anyformer.registry import Family, register
 
@@ -83,16 +86,15 @@ class PerceiverConfig(Settings):
         return 2 * D_PIXEL if self.positions == "learned" else 3 + 2 + 4 * self.bands
 
 
-def _block(
-    config: PerceiverConfig, name: str, attention: AttentionConfig, widen: int, residual: bool = True
-) -> BlockConfig:
-    width = attention.d_query
+def _block(config: PerceiverConfig, name: str, attention: AttentionConfig, widen: int, residual: bool = True) -> Block:
+    width, d_context = attention.d_query, attention.d_context
     feedforward = FeedForwardConfig(d_model=width, d_hidden=widen * width, activation=config.activation)
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name=name, part=attention, context_norm=True, residual=residual),
-            SublayerConfig(name="feedforward", part=feedforward),
-        )
+    part: nn.Module = Attention(attention)
+    if d_context is not None:
+        part = ContextNorm(Attention(attention), nn.LayerNorm(d_context))
+    kind = Sublayer if residual else NoResidual
+    return Block(
+        {name: kind(part, nn.LayerNorm(width)), "feedforward": Sublayer(FeedForward(feedforward), nn.LayerNorm(width))}
     )
 
 
@@ -112,7 +114,7 @@ def _cross(
     )
 
 
-def _encoder(config: PerceiverConfig) -> StackConfig:
+def _encoder(config: PerceiverConfig) -> Stack:
     cross = _cross(
         config, config.d_latents, config.d_inputs, config.n_cross_heads, d_qk=config.d_qk, d_value=config.d_value
     )
@@ -124,9 +126,8 @@ def _encoder(config: PerceiverConfig) -> StackConfig:
         dropout=config.attention_dropout,
     )
     reads = _block(config, "cross", cross, config.cross_widening_factor, config.query_residual)
-    thinks = _block(config, "self", attention, config.widening_factor)
-    order = (0, *(1 + layer for _ in range(config.n_repeats) for layer in range(config.n_layers)))
-    return StackConfig(blocks=(reads, *(thinks,) * config.n_layers), order=order)
+    thinks = [_block(config, "self", attention, config.widening_factor) for _ in range(config.n_layers)]
+    return Stack([reads, *thinks * config.n_repeats])  # the same blocks again
 
 
 def _words(config: PerceiverConfig) -> tuple[TextInput, LearnedQueries, AttentionConfig, bool]:
@@ -200,11 +201,10 @@ def build(config: PerceiverConfig) -> Model:
             )
         )
     latents = LearnedQueries(LearnedQueriesConfig(n=config.n_latents, d_model=config.d_latents, source="inputs"))
-    answer = StackConfig(blocks=(_block(config, "cross", cross, 1, residual),))
     stages = [
         Stage("inputs", inputs, None),
-        Stage("latents", latents, Stack(_encoder(config), config.d_latents), attends="inputs"),
-        Stage("outputs", queries, Stack(answer, cross.d_query), attends="latents"),
+        Stage("latents", latents, _encoder(config), attends="inputs"),
+        Stage("outputs", queries, Stack([_block(config, "cross", cross, 1, residual)]), attends="latents"),
     ]
     n = config.n_layers
     rounds = [range(1 + turn * n, 2 + turn * n + n) for turn in range(config.n_repeats)]

@@ -20,12 +20,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import nn
+
 from anyformer.config import Settings
-from anyformer.core.block import BlockConfig, PartConfig, SublayerConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.recurrent import AttentionRNNDecoderConfig, RNNDecoderConfig, RNNEncoderConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput
+from anyformer.layers.recurrent import (
+    AttentionRNNDecoder,
+    AttentionRNNDecoderConfig,
+    RNNDecoder,
+    RNNDecoderConfig,
+    RNNEncoder,
+    RNNEncoderConfig,
+)
+from anyformer.layers.wrappers import RecurrentBlock
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import encoder_decoder_model, pair_report, text_input_config
 from anyformer.recipes.small_data_presets import SMALL_PARALLEL_DATA
@@ -71,22 +80,20 @@ class LuongConfig(RNNTranslatorConfig):
     reverse: bool = True
 
 
-def _stage(name: str, config: RNNTranslatorConfig, part: PartConfig, sublayer: str, width: int) -> Stage:
+def _stage(name: str, config: RNNTranslatorConfig, part: nn.Module, layer: str) -> Stage:
     decodes = name == "decoder"
     inputs = TextInput(text_input_config(config, decodes, config.target_words if decodes else config.vocab_size))
-    alone = SublayerConfig(name=sublayer, part=part, norm=None, residual=False)
-    stack = Stack(StackConfig(blocks=(BlockConfig(sublayers=(alone,)),)), width)
-    return Stage(name, inputs, stack, attends="encoder" if decodes else None)
+    return Stage(name, inputs, Stack([RecurrentBlock(layer, part)]), attends="encoder" if decodes else None)
 
 
 def _model(
-    family: str, config: RNNTranslatorConfig, encoder: RNNEncoderConfig, decoder: PartConfig, d_out: int
+    family: str, config: RNNTranslatorConfig, encoder: RNNEncoderConfig, decoder: nn.Module, d_out: int
 ) -> Model:
-    attends = isinstance(decoder, AttentionRNNDecoderConfig)
+    attends = isinstance(decoder, AttentionRNNDecoder)
     report = pair_report(1, 1, attentions=("cross_attentions",) if attends else ())
     stages = [
-        _stage("encoder", config, encoder, "recurrent", encoder.width),
-        _stage("decoder", config, decoder, "cross" if attends else "recurrent", d_out),
+        _stage("encoder", config, RNNEncoder(encoder), "recurrent"),
+        _stage("decoder", config, decoder, "cross" if attends else "recurrent"),
     ]
     return encoder_decoder_model(family, config, stages, report, d_out, config.target_words)
 
@@ -109,7 +116,7 @@ def build_sutskever(config: SutskeverConfig) -> Model:
         context_every_step=config.context_every_step,
         dropout=config.dropout,
     )
-    return _model("sutskever", config, encoder, decoder, config.d_hidden)
+    return _model("sutskever", config, encoder, RNNDecoder(decoder), config.d_hidden)
 
 
 def build_bahdanau(config: BahdanauConfig) -> Model:
@@ -125,7 +132,7 @@ def build_bahdanau(config: BahdanauConfig) -> Model:
         init_state="first",
         dropout=config.dropout,
     )
-    return _model("bahdanau", config, encoder, decoder, config.d_out)
+    return _model("bahdanau", config, encoder, AttentionRNNDecoder(decoder), config.d_out)
 
 
 def build_luong(config: LuongConfig) -> Model:
@@ -146,7 +153,7 @@ def build_luong(config: LuongConfig) -> Model:
         input_feeding=config.input_feeding,
         dropout=config.dropout,
     )
-    return _model("luong", config, encoder, decoder, config.d_hidden)
+    return _model("luong", config, encoder, AttentionRNNDecoder(decoder), config.d_hidden)
 
 
 def init(config: RNNTranslatorConfig) -> InitConfig:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.norms import make_norm
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentationHead, MaskSegmentationHead
 from anyformer.inputs.image import ImageInput
@@ -34,8 +35,8 @@ class SegmenterConfig(PreNormConfig):
 
 
 def _stack(config: SegmenterConfig, n_layers: int, drop_path: float) -> Stack:
-    block = encoder_block(config, drop_path=drop_path)
-    return Stack(StackConfig.repeat(block, n_layers, config.norm), config.d_model)
+    blocks = [encoder_block(config, drop_path=drop_path) for _ in range(n_layers)]
+    return Stack(blocks, make_norm(config.norm, config.d_model))
 
 
 def build(config: SegmenterConfig) -> Model:

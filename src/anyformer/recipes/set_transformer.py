@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.block import Block
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
 from anyformer.inputs.sets import SetInput
 from anyformer.model import Model, OutputSpec, Stage
-from anyformer.recipes.common import check_heads_divide, xavier_init
+from anyformer.recipes.common import check_heads_divide, sublayer, xavier_init
 from anyformer.registry import Family, register
 
 
@@ -39,7 +39,7 @@ class SetTransformerConfig(Settings):
         check_heads_divide(self)
 
 
-def _block(config: SetTransformerConfig, name: str) -> BlockConfig:
+def _block(config: SetTransformerConfig, name: str) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model,
         d_context=config.d_model if name == "cross" else None,
@@ -47,17 +47,15 @@ def _block(config: SetTransformerConfig, name: str) -> BlockConfig:
         dropout=config.attention_dropout,
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation="relu")
-    return BlockConfig(
-        sublayers=(
-            SublayerConfig(name=name, part=attention, order="post", dropout=config.dropout),
-            SublayerConfig(name="feedforward", part=feedforward, order="post", dropout=config.dropout),
-        )
+    parts = {name: Attention(attention), "feedforward": FeedForward(feedforward)}
+    return Block(
+        {name: sublayer(part, config.d_model, order="post", dropout=config.dropout) for name, part in parts.items()}
     )
 
 
 def build(config: SetTransformerConfig) -> Model:
-    encoder = Stack(StackConfig.repeat(_block(config, "self"), config.n_layers), config.d_model)
-    pool = Stack(StackConfig.repeat(_block(config, "cross"), 1), config.d_model)
+    encoder = Stack([_block(config, "self") for _ in range(config.n_layers)])
+    pool = Stack([_block(config, "cross")])
     seed = LearnedQueries(LearnedQueriesConfig(n=1, d_model=config.d_model, source="encoder"))
     stages = [
         Stage("encoder", SetInput(config.d_item, config.d_model), encoder),

@@ -15,11 +15,12 @@ from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Causal
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import RelativeBuckets
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.layers.wrappers import FinalDropoutStack
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import TINY, pair_report, transformer_block
 from anyformer.registry import Family, register
@@ -76,11 +77,12 @@ def _stack(config: T5Config, decodes: bool) -> Stack:
     )
     norm = NormConfig(kind="rms", eps=config.norm_eps)
     memory = config.d_model if decodes else None
-    block = transformer_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
-    blocks = (block,) * (config.decoder_layers if decodes else config.n_layers)
+    blocks = [
+        transformer_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
+        for _ in range(config.decoder_layers if decodes else config.n_layers)
+    ]
     positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, bidirectional=not decodes)
-    settings = StackConfig(blocks=blocks, final_norm=norm, final_dropout=config.dropout)
-    return Stack(settings, config.d_model, positions)
+    return FinalDropoutStack(blocks, make_norm(norm, config.d_model), positions, final_dropout=config.dropout)
 
 
 def _inputs(config: T5Config, prefix: str) -> TextInput:

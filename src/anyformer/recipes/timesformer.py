@@ -10,16 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig, SublayerConfig
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.stack import Stack, StackConfig
+from torch import nn
+
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.block import Block
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.linear import Linear
+from anyformer.core.norms import make_norm
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
+from anyformer.layers.wrappers import AttentionOverSpace, AttentionOverTime
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, stack_report, xavier_init
+from anyformer.recipes.common import TINY, stack_report, sublayer, xavier_init
 from anyformer.recipes.vit import PreNormConfig
 from anyformer.registry import Family, register
 
@@ -54,28 +59,29 @@ class TimeSformerConfig(PreNormConfig):
         )
 
 
-def _blocks(config: TimeSformerConfig) -> tuple[BlockConfig, ...]:
+def _block(config: TimeSformerConfig, drop_path: float) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.dropout
     )
-    norm = config.norm
-    last = SublayerConfig(name="feedforward", part=feedforward, norm=norm, dropout=config.dropout)
-    looks = [SublayerConfig(name="self", part=attention, norm=norm, dropout=config.dropout)]
+    parts: dict[str, nn.Module] = {"self": Attention(attention)}
     if config.attention_type == "divided":
-        looks = [
-            SublayerConfig(name="time", part=attention, norm=norm, dropout=config.dropout, axis="time", project=True),
-            SublayerConfig(name="space", part=attention, norm=norm, dropout=config.dropout, axis="space"),
-        ]
-    n = max(config.n_layers - 1, 1)
-    rates = [config.drop_path * i / n for i in range(config.n_layers)]  # more and more towards the top
-    return tuple(BlockConfig(sublayers=(*looks, last), drop_path=rate) for rate in rates)
+        project = Linear(config.d_model, config.d_model, residual=True)
+        parts = {
+            "time": AttentionOverTime(Attention(attention), project),
+            "space": AttentionOverSpace(Attention(attention)),
+        }
+    parts["feedforward"] = FeedForward(feedforward)
+    same: dict[str, Any] = {"norm": config.norm, "dropout": config.dropout, "drop_path": drop_path}
+    return Block({name: sublayer(part, config.d_model, **same) for name, part in parts.items()})
 
 
 def build(config: TimeSformerConfig) -> Model:
-    stack = Stack(StackConfig(blocks=_blocks(config), final_norm=config.norm), config.d_model)
+    n = max(config.n_layers - 1, 1)
+    blocks = [_block(config, config.drop_path * i / n) for i in range(config.n_layers)]  # more towards the top
+    stack = Stack(blocks, make_norm(config.norm, config.d_model))
     head: Head = EmbeddingHead("encoder")
     if config.head == "classify":
         head = ClassificationHead(

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Causal
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
@@ -75,7 +75,7 @@ class TransformerConfig(Settings):
         return self.target_vocab_size if self.target_vocab_size is not None else self.vocab_size
 
 
-def _block(config: TransformerConfig, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
+def _block(config: TransformerConfig, n_heads: int, d_hidden: int, decodes: bool) -> Block:
     width, mask = config.d_model, Causal() if decodes else NO_MASK
     attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
     network = FeedForwardConfig(
@@ -120,13 +120,12 @@ def pair(
     shifts_inputs: bool = False,
 ) -> Model:
     """An encoder and a decoder that attends to it, around the inputs and heads of a family."""
-    reads = _block(config, config.n_heads, config.d_hidden, decodes=False)
-    writes = _block(config, config.decoder_heads, config.decoder_hidden, decodes=True)
-    encoder = StackConfig(blocks=(reads,) * config.n_layers, layer_drop=config.layer_drop)
-    decoder = StackConfig(blocks=(writes,) * config.decoder_layers, layer_drop=config.decoder_layer_drop)
+    reads = [_block(config, config.n_heads, config.d_hidden, decodes=False) for _ in range(config.n_layers)]
+    n, heads_, hidden = config.decoder_layers, config.decoder_heads, config.decoder_hidden
+    writes = [_block(config, heads_, hidden, decodes=True) for _ in range(n)]
     stages = [
-        Stage("encoder", source, Stack(encoder, config.d_model)),
-        Stage("decoder", target, Stack(decoder, config.d_model), attends="encoder"),
+        Stage("encoder", source, Stack(reads, layer_drop=config.layer_drop)),
+        Stage("decoder", target, Stack(writes, layer_drop=config.decoder_layer_drop), attends="encoder"),
     ]
     report = pair_report(config.n_layers, config.decoder_layers)
     return Model(

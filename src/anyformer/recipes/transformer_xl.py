@@ -11,18 +11,19 @@ Published: 12 layers (41M) 1.06, 24 layers (277M) 0.99 bits a character on enwik
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
-from anyformer.core.feedforward import FeedForwardConfig
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.block import Block
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import RelativeXL
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.layers.wrappers import SegmentRecurrence
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, next_token_head, normal_init, stack_report, transformer_block
+from anyformer.recipes.common import TINY, next_token_head, normal_init, stack_report, sublayer
 from anyformer.recipes.small_data_presets import SMALL_TEXT_DATA
 from anyformer.registry import Family, register
 
@@ -46,7 +47,7 @@ class TransformerXLConfig(Settings):
         self.require(self.mem_len >= 0, f"mem_len is {self.mem_len}; it must be 0 or more.")
 
 
-def _block(config: TransformerXLConfig) -> BlockConfig:
+def _block(config: TransformerXLConfig) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model,
         n_heads=config.n_heads,
@@ -54,13 +55,14 @@ def _block(config: TransformerXLConfig) -> BlockConfig:
         bias=False,
         out_bias=False,
         dropout=config.attention_dropout,
-        memory_length=config.mem_len,
         mask=Causal(),
     )
     feedforward = FeedForwardConfig(
         d_model=config.d_model, d_hidden=config.d_hidden, activation="relu", dropout=config.dropout
     )
-    return transformer_block(attention, feedforward, order=config.norm_order, dropout=config.dropout)
+    parts = {"self": SegmentRecurrence(Attention(attention), config.mem_len), "feedforward": FeedForward(feedforward)}
+    same: dict[str, Any] = {"order": config.norm_order, "dropout": config.dropout}
+    return Block({name: sublayer(part, config.d_model, **same) for name, part in parts.items()})
 
 
 def _positions(config: TransformerXLConfig) -> list[RelativeXL]:
@@ -81,10 +83,10 @@ def build(config: TransformerXLConfig) -> Model:
             dropout=config.dropout,
         )
     )
-    blocks = StackConfig.repeat(_block(config), config.n_layers)
+    blocks = [_block(config) for _ in range(config.n_layers)]
     head = next_token_head(config, inputs, bias=True)
     report = stack_report("decoder", config.n_layers)
-    stage = Stage("decoder", inputs, Stack(blocks, config.d_model, _positions(config)))
+    stage = Stage("decoder", inputs, Stack(blocks, positions=_positions(config)))
     return Model("transformer-xl", config, [stage], {"language": head}, report)
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import LearnedPositions, Positions, Sinusoidal
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
@@ -70,7 +70,7 @@ def _inputs(config: TrOCRConfig) -> TextInput:
     return TextInput(settings, positions)
 
 
-def _block(config: TrOCRConfig) -> BlockConfig:
+def _block(config: TrOCRConfig) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
     )
@@ -83,8 +83,8 @@ def _block(config: TrOCRConfig) -> BlockConfig:
 
 def build(config: TrOCRConfig) -> Model:
     inputs = _inputs(config)
-    blocks = StackConfig(blocks=(_block(config),) * config.n_layers, layer_drop=config.layer_drop)
-    stage = Stage("decoder", inputs, Stack(blocks, config.d_model), memory="encoder_hidden_states")
+    stack = Stack([_block(config) for _ in range(config.n_layers)], layer_drop=config.layer_drop)
+    stage = Stage("decoder", inputs, stack, memory="encoder_hidden_states")
     words = inputs.words if config.tied else None
     head = LanguageHead(LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, stage="decoder"), words)
     report = stack_report("decoder", config.n_layers, crosses=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import Problem
 from anyformer.heads.embed import EmbeddingHead
@@ -56,8 +56,9 @@ class VideoMAEConfig(AutoencoderConfig):
 
 
 def _stack(config: VideoMAEConfig, norm: NormConfig | None) -> Stack:
-    block = encoder_block(config, drop_path=config.drop_path, qkv_bias=config.qv_bias)
-    return Stack(StackConfig.repeat(block, config.n_layers, norm), config.d_model)
+    rate, bias = config.drop_path, config.qv_bias
+    blocks = [encoder_block(config, drop_path=rate, qkv_bias=bias) for _ in range(config.n_layers)]
+    return Stack(blocks, None if norm is None else make_norm(norm, config.d_model))
 
 
 def _head(config: VideoMAEConfig) -> Head:

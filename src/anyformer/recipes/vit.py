@@ -11,11 +11,11 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import NO_MASK, Mask
-from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, PoolerConfig, Problem
 from anyformer.heads.embed import EmbeddingHead
@@ -85,7 +85,8 @@ def encoder_block(
     qkv_bias: bool = True,
     d_head: int | None = None,
     mask: Mask = NO_MASK,
-) -> BlockConfig:
+    layer_scale: float | None = None,
+) -> Block:
     attention = AttentionConfig(
         d_query=config.d_model,
         n_heads=config.n_heads,
@@ -95,7 +96,14 @@ def encoder_block(
         mask=mask,
     )
     network = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    return transformer_block(attention, network, norm=config.norm, dropout=config.dropout).replace(drop_path=drop_path)
+    return transformer_block(
+        attention,
+        network,
+        norm=config.norm,
+        dropout=config.dropout,
+        drop_path=drop_path,
+        layer_scale=layer_scale,
+    )
 
 
 def images(config: ViTConfig) -> ImageInputConfig:
@@ -113,9 +121,9 @@ def assemble(family: str, config: ViTConfig, inputs: ImageInputConfig, head: Hea
 
 
 def _stack(config: ViTConfig) -> Stack:
-    block = encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head)
-    blocks = [block.replace(drop_path=config.drop_path * (i + 1) / config.n_layers) for i in range(config.n_layers)]
-    return Stack(StackConfig(blocks=tuple(blocks), final_norm=config.norm), config.d_model)
+    rates = [config.drop_path * (i + 1) / config.n_layers for i in range(config.n_layers)]
+    blocks = [encoder_block(config, drop_path=p, qkv_bias=config.qkv_bias, d_head=config.d_head) for p in rates]
+    return Stack(blocks, make_norm(config.norm, config.d_model))
 
 
 def head(config: ViTConfig) -> Head:

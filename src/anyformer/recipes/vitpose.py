@@ -13,7 +13,7 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.keypoints import HeatmapConfig, HeatmapHead
 from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
@@ -64,7 +64,8 @@ def build(config: ViTPoseConfig) -> Model:
         d_query=width, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
     network = FeedForwardConfig(d_model=width, d_hidden=width * config.mlp_ratio, activation=config.activation)
-    block = transformer_block(attention, network, norm=norm, dropout=config.dropout).replace(drop_path=config.drop_path)
+    same = {"norm": norm, "dropout": config.dropout, "drop_path": config.drop_path}
+    blocks = [transformer_block(attention, network, **same) for _ in range(config.n_layers)]
     head = HeatmapConfig(
         d_model=config.d_model,
         n_keypoints=config.n_keypoints,
@@ -75,7 +76,7 @@ def build(config: ViTPoseConfig) -> Model:
         norm=norm,
         sigma=config.heatmap_sigma,
     )
-    stage = Stage("encoder", ImageInput(inputs), Stack(StackConfig.repeat(block, config.n_layers), config.d_model))
+    stage = Stage("encoder", ImageInput(inputs), Stack(blocks))
     report = stack_report("encoder", config.n_layers)
     return Model("vitpose", config, [stage], {"pose": HeatmapHead(head)}, report)
 

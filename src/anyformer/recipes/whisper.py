@@ -13,13 +13,13 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
+from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Causal
-from anyformer.core.norms import NormConfig
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack, StackConfig
+from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
@@ -65,7 +65,7 @@ class WhisperConfig(Settings):
             self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {name} {heads}.")
 
 
-def _block(config: WhisperConfig, n_heads: int, d_hidden: int, decodes: bool) -> BlockConfig:
+def _block(config: WhisperConfig, n_heads: int, d_hidden: int, decodes: bool) -> Block:
     width, mask = config.d_model, Causal() if decodes else NO_MASK
     attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
     network = FeedForwardConfig(
@@ -78,9 +78,9 @@ def _encoder(config: WhisperConfig) -> Stage:
     inputs = MelConvInputConfig(
         n_mels=config.n_mels, n_tokens=config.source_length, d_model=config.d_model, dropout=config.dropout
     )
-    block = _block(config, config.n_heads, config.d_hidden, decodes=False)
-    stack = StackConfig(blocks=(block,) * config.n_layers, final_norm=NormConfig(), layer_drop=config.layer_drop)
-    return Stage("encoder", MelConvInput(inputs), Stack(stack, config.d_model))
+    blocks = [_block(config, config.n_heads, config.d_hidden, decodes=False) for _ in range(config.n_layers)]
+    stack = Stack(blocks, make_norm(NormConfig(), config.d_model), layer_drop=config.layer_drop)
+    return Stage("encoder", MelConvInput(inputs), stack)
 
 
 def _decoder(config: WhisperConfig) -> tuple[Stage, TextInput]:
@@ -92,11 +92,10 @@ def _decoder(config: WhisperConfig) -> tuple[Stage, TextInput]:
         padding=config.padding,
     )
     inputs = TextInput(settings, LearnedPositions(config.max_length, config.d_model))
-    block = _block(config, config.n_decoder_heads, config.d_decoder_hidden, decodes=True)
-    stack = StackConfig(
-        blocks=(block,) * config.n_decoder_layers, final_norm=NormConfig(), layer_drop=config.decoder_layer_drop
-    )
-    return Stage("decoder", inputs, Stack(stack, config.d_model), attends="encoder"), inputs
+    n, heads, hidden = config.n_decoder_layers, config.n_decoder_heads, config.d_decoder_hidden
+    blocks = [_block(config, heads, hidden, decodes=True) for _ in range(n)]
+    stack = Stack(blocks, make_norm(NormConfig(), config.d_model), layer_drop=config.decoder_layer_drop)
+    return Stage("decoder", inputs, stack, attends="encoder"), inputs
 
 
 def _classifier(config: WhisperConfig) -> Model:

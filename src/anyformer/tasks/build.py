@@ -207,7 +207,7 @@ def transfer(state: Mapping[str, Tensor], model: Model) -> list[str]:
             source = state.get(name)
             if ".pool." in name:
                 source = pools.get(name.partition(".pool.")[2])
-            elif name.startswith("heads."):
+            elif name.partition(".")[0] in model.heads:
                 source = None
             if source is not None and source.shape == place.shape:
                 place.copy_(source)

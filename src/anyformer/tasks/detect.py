@@ -139,7 +139,7 @@ class Detect(PictureTask):
         if set(known) == set(labels):
             return model, known
         further = build.with_head(model, False, n_labels=len(labels))
-        kept = {name: value for name, value in model.state_dict().items() if name.startswith("heads.boxes.boxes.")}
+        kept = {name: value for name, value in model.state_dict().items() if name.startswith("boxes.boxes.")}
         further.load_state_dict(kept, strict=False)
         return further, labels
 

@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from anyformer.checkpoints.folder import load as load_model
 from anyformer.config import Settings
-from anyformer.core.linear import pack_weights
+from anyformer.core import rewrites
 from anyformer.data.examples import Example, Examples
 from anyformer.data.rows import Rows, map_rows
 from anyformer.data.tables.formats import Row
@@ -187,7 +187,8 @@ class Embed(TextTask):
         self.tokens, self.cuts = tokens, True
         (self.stage,) = model.stages
         # Tokens are pooled where they are, packed or not.
-        model.heads["sentence"] = SentenceEmbeddingHead(self.stage, self.recipe.poolings, self.recipe.normalize)
+        head = SentenceEmbeddingHead(self.stage, self.recipe.poolings, self.recipe.normalize)
+        model.set_heads({**model.heads, "sentence": head})
         self.metric = "spearman" if self.settings.max_score is not None else "recall_at_1"
         self.contrastive = self.settings.max_score is None
 
@@ -212,8 +213,8 @@ class Embed(TextTask):
             plan = SentenceTransformerConfig(plan.encoder, (chosen.pooling,), chosen.normalize)
         limit = plan.max_length or said.get("max_length") or build.max_positions(model) or 512
         task = cls(model, tokenizer, chosen, plan=plan, tokens=tokens, max_length=limit)
-        model.heads = nn.ModuleDict({"sentence": model.heads["sentence"]})
-        pack_weights(model, tokens)
+        model.set_heads({"sentence": model.heads["sentence"]})
+        rewrites.apply("optimize_products", model, tokens)
         task.tokenizer.engine.enable_truncation(task.max_length)  # faster than cutting texts here
         task.cuts = False
         return task

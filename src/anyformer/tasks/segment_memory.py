@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.core.attention import Attention
 from anyformer.core.cache import PAST, Cache, RecurrentState
 from anyformer.data.batch_sampler import BatchConfig, Index
 from anyformer.errors import ConfigError, DataError
+from anyformer.layers.wrappers import SegmentRecurrence
 from anyformer.model import Model
 
 FILLED = "filled"
@@ -53,9 +53,9 @@ class SegmentMemory:
 
     def __init__(self, model: Model, rows: int) -> None:
         parts = memory_layers(model)
-        self.length = max(part.config.memory_length or 0 for part in parts)
+        self.length = max(part.length for part in parts)
         like = next(model.parameters())
-        shapes = {part.cache_key: (rows, part.config.memory_length or 0, part.config.d_query) for part in parts}
+        shapes = {part.attention.cache_key: (rows, part.length, part.attention.config.d_query) for part in parts}
         self.tensors = {
             path: torch.zeros(shape, dtype=like.dtype, device=like.device) for path, shape in shapes.items()
         }
@@ -80,9 +80,9 @@ class SegmentMemory:
         self.tensors[FILLED].copy_(state.real[:, -self.length :])
 
 
-def memory_layers(model: Model) -> list[Attention]:
+def memory_layers(model: Model) -> list[SegmentRecurrence]:
     """The parts of a model that remember what they read; an error where there are none."""
-    parts = [part for part in model.modules() if isinstance(part, Attention) and part.config.memory_length]
+    parts = [part for part in model.modules() if isinstance(part, SegmentRecurrence) and part.length]
     if not parts:
         raise ConfigError(
             "task.carry_memory is for models that remember what they read, such as transformer-xl-mini;"

@@ -30,6 +30,7 @@ from anyformer.errors import FolderError
 from anyformer.jsonfile import read_object
 from anyformer.saving import flush
 from anyformer.training.distributed import Devices
+from anyformer.upgrades import tensor_name
 
 CHECKPOINTS = "checkpoints"  # their folder, in that of a run
 FORMAT = 1
@@ -165,6 +166,8 @@ class CheckpointStore:
 
     def read(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         """Fill tensors in place, whole ones or shares, from whole ones or shares."""
+        saved = {tensor_name(name): name for name in checkpoint.info["tensors"]}  # today's names, and those in the file
+        tensors = {saved.get(name, name): tensor for name, tensor in tensors.items()}
         plain = [path.name for path in checkpoint.files] == [TENSORS]
         if plain and not self.devices.sharded:
             with safe_open(checkpoint.folder / TENSORS, framework="pt", device="cpu") as file:

@@ -11,6 +11,7 @@ from typing import Any
 
 from anyformer import registry
 from anyformer.checkpoints.hf import CARD, write_files
+from anyformer.core import rewrites
 from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.files import Paths, check_paths, named_files
 from anyformer.data.rows import Rows
@@ -35,7 +36,6 @@ from anyformer.training.distributed import Devices, open_devices
 from anyformer.training.dotted_keys import Sections, expand_keys, flatten, resolve, show
 from anyformer.training.energy import EnergyMeter
 from anyformer.training.facts import Start, facts
-from anyformer.training.record import can_capture_steps
 from anyformer.training.report import MetricsFile, summary, write_report
 from anyformer.training.run_folder import (
     START,
@@ -52,7 +52,7 @@ from anyformer.training.settings import TrainSettings
 from anyformer.training.state import TrainState
 from anyformer.training.tensorboard import TensorBoard
 from anyformer.training.trainer import Trainer
-from anyformer.training.work import Metrics
+from anyformer.training.work import Metrics, Work
 
 LONG = 5000  # steps
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of a disk that takes no more
@@ -224,7 +224,7 @@ def _run(order: TrainRequest) -> Trained:
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
         with devices.main_process_first():
             job = prepare(chosen, devices)
-            can_capture_steps(job, chosen.train, devices)  # an error is one before anything is written
+            check_capture(job, chosen.train, devices)  # an error is one before anything is written
             if devices.is_main and not order.resume:
                 start_run_folder(order.out, settings, chosen.fingerprints, [*chosen.loose, *chosen.named])
             if devices.is_main and not (order.out / START).is_dir():  # a run may be killed before it is there
@@ -358,7 +358,7 @@ def dry_run(order: TrainRequest) -> str:
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
         with nullcontext() if is_folder(chosen.source) else registry.without_weights():
             job = prepare(chosen, devices, quiet=True)
-        can_capture_steps(job, chosen.train, devices)
+        check_capture(job, chosen.train, devices)
         narrow(job.model, chosen.train, devices)
         lines = inferred(job, chosen, devices)
     return "\n".join([*(f"# {line}" for line in lines), show(resolved(chosen, job.task), follows(chosen, job.model))])
@@ -378,3 +378,10 @@ def follows(chosen: TrainPlan, model: Model) -> dict[str, Any]:
     """The model's settings that are not the user's to choose: they follow from the task, the data and the tokenizer."""
     given, found = flatten({"model": chosen.sections["model"]}), flatten({"model": model.config})
     return {key: value for key, value in found.items() if given.get(key, ...) != value}
+
+
+def check_capture(job: Work, settings: TrainSettings, devices: Devices) -> None:
+    """Raise ConfigError if steps are to be captured as CUDA graphs and cannot be."""
+    graphs = rewrites.apply("train_graph")
+    if graphs:
+        graphs.can_capture_steps(job, settings, devices)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anyformer.core.tokens import remember_host_copy
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 from anyformer.tasks.negatives import REPEATED
 from anyformer.tasks.segment_memory import CONTINUES
-from anyformer.tokens import remember_host_copy
 from anyformer.training.distributed import Devices
 from anyformer.training.seeds import generator
 from anyformer.training.work import Batch, Work

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.linear import Linear
-from anyformer.core.taps import short_name
 from anyformer.errors import ConfigError, nearest
 from anyformer.inputs.text import Embedding
 from anyformer.training.muon import TURNED, Muon
@@ -75,14 +74,14 @@ def muon_groups(model: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str
 
 def layer_depths(names: Sequence[str]) -> dict[str, int]:
     """How far below its stage's answer each parameter stands: heads 0, the last block 1, …, the inputs last."""
-    found = {name: re.match(r"stages\.(\w+)\.stack\.blocks\.(\d+)\.", name) for name in names}
+    found = {name: re.match(r"(\w+)\.blocks\.(\d+)\.", name) for name in names}
     heights: dict[str, int] = {}
     for match in found.values():
         if match is not None:
             heights[match[1]] = max(heights.get(match[1], 0), int(match[2]) + 1)
     depths = {}
     for name, match in found.items():
-        stage = re.match(r"stages\.(\w+)\.inputs\.", name)
+        stage = re.match(r"(\w+)\.inputs\.", name)
         if match is not None:
             depths[name] = heights[match[1]] - int(match[2])
         else:
@@ -92,7 +91,7 @@ def layer_depths(names: Sequence[str]) -> dict[str, int]:
 
 def freeze(model: nn.Module, globs: Sequence[str]) -> None:
     """Leave parameters as they are, by the names that they have in files: encoder.blocks.0.*"""
-    names = {short_name(name): parameter for name, parameter in model.named_parameters()}
+    names = {name: parameter for name, parameter in model.named_parameters()}
     for glob in globs:
         chosen = fnmatch.filter(names, glob)
         if not chosen:

@@ -96,7 +96,7 @@ class Stepper:
         for target, value in zip(written, before, strict=True):
             target.copy_(value)  # batch norm followed a batch that it is about to see again
         missing = len(self.parameters) - len(leaf_ids(total) & {id(parameter) for parameter in self.parameters})
-        drops = any(module.config.layer_drop for module in self.model.modules() if isinstance(module, Stack))
+        drops = any(module.layer_drop for module in self.model.modules() if isinstance(module, Stack))
         unused = self.devices.all_reduce(torch.tensor(float(missing + drops), device=self.devices.device))
         return self.devices.wrap(self.objective, bool(unused > 0))
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.core import rewrites
 from anyformer.core.stack import Stack
 from anyformer.errors import Error, FolderError, StoppedError
 from anyformer.training.adapters import merge_adapters, narrow
@@ -28,7 +29,6 @@ from anyformer.training.distributed import Devices, open_devices
 from anyformer.training.energy import EnergyMeter
 from anyformer.training.loader import BatchLoader, DeviceBatch
 from anyformer.training.optim import EMA, learning_rate, make_optimizer
-from anyformer.training.record import PaddingPlan, StepCapturer, StepResult, can_capture_steps, why_not_captured
 from anyformer.training.run_folder import run_id
 from anyformer.training.seeds import seed_everything
 from anyformer.training.settings import TrainSettings
@@ -37,6 +37,7 @@ from anyformer.training.step import Stepper, out_of_memory
 from anyformer.training.step_metrics import MetricsReader, StepMetrics
 from anyformer.training.time_budget import TimeBudget
 from anyformer.training.work import Metrics, Work
+from anyformer.upgrades import tensor_name
 
 NAMED = 8  # rows that a message names
 
@@ -97,12 +98,12 @@ class Trainer:
             self._resume()
         self.progress.begin()
         self.callback.on_train_begin(self.progress)
-        if (why := why_not_captured(self.work, self.settings, self.devices)) is not None:
+        graphs = rewrites.apply("train_graph")
+        if graphs and (why := graphs.why_not_captured(self.work, self.settings, self.devices)) is not None:
             self.callback.on_message(why)
         self.work.model.train()
-        self.work.model.sparing = True
         try:
-            with self._signals():
+            with self._signals(), rewrites.applied("training", self.work.model, self.settings.compile):
                 self._loop()
                 self._finish()
                 self._read_meter()
@@ -110,7 +111,6 @@ class Trainer:
             self.loader.close()
             self.recorder = None  # and the memory of what it recorded
             self.work.model.eval()
-            self.work.model.sparing = False
             self.callback.on_train_end()
         return self.state
 
@@ -187,21 +187,23 @@ class Trainer:
         if self.average is not None:
             self.average.update()
 
-    def _whole(self, batch: DeviceBatch) -> StepResult:
+    def _whole(self, batch: DeviceBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """A step that nobody looks into, as it can be recorded."""
         taken = self.stepper.clipped_gradients([batch])
         self._optimizer_step()
         return taken
 
-    def _make_recorder(self) -> StepCapturer | None:
-        if not can_capture_steps(self.work, self.settings, self.devices):
+    def _make_recorder(self) -> Any:
+        """A `StepCapturer`, or None if steps run as they are."""
+        graphs = rewrites.apply("train_graph")
+        if not graphs or not graphs.can_capture_steps(self.work, self.settings, self.devices):
             return None
         self.stepper.lr_to_device()
-        return StepCapturer(
+        return graphs.StepCapturer(
             self._whole,
             self.devices.device,
             compiled=self.settings.compile,
-            filling=PaddingPlan(self.work.fills, self.work.longest),
+            filling=graphs.PaddingPlan(self.work.fills, self.work.longest),
             hold=self.loader.wait_idle,
             reseed=self._seed,
             say=self.callback.on_message,
@@ -355,7 +357,7 @@ class Trainer:
             return  # cut off before the first one
         self._make_room(checkpoint)
         tensors = self._tensors()
-        stored = checkpoint.info["tensors"]
+        stored = {tensor_name(name): shape for name, shape in checkpoint.info["tensors"].items()}
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
         odd = sorted(name for name in {*shapes, *stored} if shapes.get(name) != stored.get(name))
         if odd:
@@ -369,7 +371,7 @@ class Trainer:
     def _make_room(self, checkpoint: Checkpoint) -> None:
         """An optimizer that has not stepped has no state yet: give it the entries that the checkpoint will fill."""
         named = dict(self.work.model.named_parameters())
-        for name in checkpoint.info["tensors"]:
+        for name in map(tensor_name, checkpoint.info["tensors"]):
             kind, _, rest = name.partition("/")
             if kind == "optimizer":
                 parameter = named.get(rest.rpartition("/")[0])

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.core.raster import Raster
 from anyformer.data.images.image_tokens import ColorPalette, PixelIntensities
 from anyformer.data.images.processor import ImageProcessor
+from anyformer.layers.raster import Raster
 
 PICTURES = torch.randint(0, 256, (3, 3, 8, 12), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 

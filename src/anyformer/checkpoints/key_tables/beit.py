@@ -32,10 +32,10 @@ def _layer(config: BEiTConfig) -> list[Key]:
     ours, theirs = "encoder.blocks.{i}", "beit.encoder.layer.{i}"
     rows = without_key_bias(vit_layer(ours, theirs, qkv_bias=True))
     if config.layer_scale is not None:
-        rows.append(Key(f"{ours}.self.gain.weight", f"{theirs}.lambda_1"))
-        rows.append(Key(f"{ours}.feedforward.gain.weight", f"{theirs}.lambda_2"))
+        rows.append(Key(f"{ours}.self.layer_scale.weight", f"{theirs}.lambda_1"))
+        rows.append(Key(f"{ours}.feedforward.layer_scale.weight", f"{theirs}.lambda_2"))
     if config.relative_position_bias == "each":
-        rows.append(Key(f"{ours}.self.positions.weight", f"{theirs}.attention.attention.{_TABLE}"))
+        rows.append(Key("encoder.block_positions.{i}.weight", f"{theirs}.attention.attention.{_TABLE}"))
     return rows
 
 

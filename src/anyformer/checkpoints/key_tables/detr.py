@@ -17,7 +17,7 @@ from anyformer.checkpoints.key_table import (
 from anyformer.checkpoints.key_tables.marian import SIDES, layer
 from anyformer.checkpoints.key_tables.resnet import read_net, resnet_keys, write_net
 from anyformer.errors import ConfigError
-from anyformer.inputs.backbone import ResNetConfig
+from anyformer.layers.resnet import ResNetConfig
 from anyformer.recipes.detr import DETRConfig
 
 _BACKBONE = "model.backbone.conv_encoder.model"

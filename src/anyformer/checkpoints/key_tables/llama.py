@@ -20,9 +20,9 @@ from anyformer.recipes.llama import LlamaConfig
 NORMS = {"self.norm": "input_layernorm", "feedforward.norm": "post_attention_layernorm"}
 SANDWICH = {
     "self.norm": "input_layernorm",
-    "self.after": "post_attention_layernorm",
+    "self.post_norm": "post_attention_layernorm",
     "feedforward.norm": "pre_feedforward_layernorm",
-    "feedforward.after": "post_feedforward_layernorm",
+    "feedforward.post_norm": "post_feedforward_layernorm",
 }
 # What Llama does not have and its kin may: a class can only say what its table maps.
 PLAIN = {

@@ -15,7 +15,7 @@ from anyformer.checkpoints.key_table import (
     write_activation,
 )
 from anyformer.errors import ConfigError
-from anyformer.inputs.backbone import ResNetConfig
+from anyformer.layers.resnet import ResNetConfig
 from anyformer.recipes.resnet import ResNetClassifierConfig
 
 STATISTICS = ("weight", "bias", "running_mean", "running_var")

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.core.raster import Raster
 from anyformer.errors import ConfigError
 from anyformer.jsonfile import parse_object
+from anyformer.layers.raster import Raster
 
 ROUNDS = 12  # of k-means
 CHUNK = 65536  # pixels that are compared with a palette at a time

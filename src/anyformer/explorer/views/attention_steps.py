@@ -111,7 +111,7 @@ def _norm(trace: Trace, site: AttentionSite, at: int) -> dict[str, Any] | None:
     first = next(iter(call.block.sublayers)) == site.part
     if sublayer.norm is None or not first:  # what a later sublayer reads is another one's result
         return None
-    before, order = call.tokens.pad().x, sublayer.config.order
+    before, order = call.tokens.pad().x, sublayer.order
     if order == "post":
         seen = trace.inside(site.stage, site.layer, f"{site.part}.output")
         before = before + seen[site.point.removesuffix("weights") + "output"]

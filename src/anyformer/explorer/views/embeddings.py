@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.core.attention import Attention
 from anyformer.core.positions import Positions, sinusoids
+from anyformer.core.tokens import Tokens
 from anyformer.explorer import downsample
 from anyformer.explorer.loaded_model import LoadedModel
 from anyformer.explorer.request import ViewRequest
@@ -17,7 +18,6 @@ from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import Trace
 from anyformer.explorer.views.heads import labels
 from anyformer.model import Stage
-from anyformer.tokens import Tokens
 
 FEATURES = 96  # of a vector that are drawn
 REACH = 64  # positions that are compared

@@ -10,7 +10,7 @@ from torch import nn
 
 from anyformer.core.attend import AttentionCall, choose_kernel
 from anyformer.core.attention import Attention
-from anyformer.core.taps import short_name
+from anyformer.core.wrapper import innermost
 from anyformer.explorer.loaded_model import LoadedModel
 from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.timeouts import Deadline
@@ -31,9 +31,7 @@ def parameters(model: Model) -> list[dict[str, Any]]:
         rest = _count(stage.stack, seen)
         if rest:
             rows.append({"part": f"{name}.rest", "parameters": rest})
-    rows += [
-        {"part": short_name(f"heads.{name}"), "parameters": _count(head, seen)} for name, head in model.heads.items()
-    ]
+    rows += [{"part": name, "parameters": _count(head, seen)} for name, head in model.heads.items()]
     return rows
 
 
@@ -97,7 +95,7 @@ def _flops(trace: Trace, block: nn.Module, sites: list[AttentionSite], tokens: i
     worked out for each of those."""
     total = 2 * tokens * sum(one.numel() for one in block.parameters() if one.dim() > 1)
     for site in sites:
-        part, keys = trace.sublayer(site).part, _keys(trace, site)
+        part, keys = innermost(trace.sublayer(site)), _keys(trace, site)
         if isinstance(part, Attention):
             total += 2 * tokens * keys * (part.config.width_qk + part.config.width_value)
             if trace.sublayer(site).crosses:

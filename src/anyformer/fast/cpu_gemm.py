@@ -7,8 +7,8 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from anyformer.core.copies import Copy
 from anyformer.errors import InputError
+from anyformer.fast.weight_copies import Copy
 
 # Activations that a packed product can end with: oneDNN's name, and which of its two ways.
 EPILOGUES = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}

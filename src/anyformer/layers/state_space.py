@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +20,9 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.cache import Cache
 from anyformer.core.linear import FusedLinear, Linear
-from anyformer.core.rows import RightPadded
 from anyformer.core.taps import NO_TAPS
-from anyformer.tokens import Tokens
+from anyformer.core.tokens import Tokens
+from anyformer.layers.right_padded import RightPadded
 
 STEP_LOW, STEP_HIGH, STEP_FLOOR = 0.001, 0.1, 1e-4  # fresh step sizes Δ, drawn evenly on a logarithmic scale (§E.2)
 
@@ -39,14 +38,16 @@ class SelectiveStateSpaceConfig(Settings):
     conv_bias: bool = True
     activation: str = "silu"
 
-    has_cache: ClassVar[bool] = True  # whether it can go on token by token
-
 
 class SelectiveStateSpace(nn.Module):
+    tap_points = ("output",)
+    crosses = False
+
     def __init__(self, config: SelectiveStateSpaceConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = True  # it can go on token by token
         inner = config.d_inner
         self.enter = FusedLinear(config.d_model, {"input": inner, "gate": inner}, config.bias)
         self.conv = DepthwiseConv1d(inner, config.kernel, config.conv_bias)
@@ -57,16 +58,16 @@ class SelectiveStateSpace(nn.Module):
         self.out = Linear(inner, config.d_model, config.bias, residual=True)
         self.activation = ACTIVATIONS[config.activation]
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
         rows = RightPadded.from_tokens(tokens)
-        entered, gate = self.enter(rows.x)
-        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
+        entered, gate = self.enter(rows.x).split_with_sizes(self.enter.widths, dim=-1)
+        entry = cache.recurrent(self.taps.name(self)) if cache is not None else {}
         rows_in = RightPadded(_blank(entered, rows.real), rows.packing, mask=rows.mask)
-        mixed, window = self.conv(rows_in, memory.get("window"))
+        mixed, window = self.conv(rows_in, entry.get("window"))
         u = self.activation(mixed)
-        step, write, read = self.select(u)
-        y, last = self.recurrence(u, step, write, read, rows.real, memory.get("state"))
-        memory.update(window=window, state=last)
+        step, write, read = self.select(u).split_with_sizes(self.select.widths, dim=-1)
+        y, last = self.recurrence(u, step, write, read, rows.real, entry.get("state"))
+        entry.update(window=window, state=last)
         out = self.out(y.to(gate.dtype) * F.silu(gate))
         return self.taps.record("output", rows.restore(out), tokens.packing)
 

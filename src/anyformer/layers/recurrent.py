@@ -8,9 +8,10 @@ weigh what it finds, and it may look at one place instead of all (Xu et al. 2015
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +20,14 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.attend import attend, attention_weights
 from anyformer.core.cache import Cache
-from anyformer.core.cells import CellType, RNNState, make_cell, run_cell, run_cell_static, update_moved_rows
 from anyformer.core.linear import Linear
 from anyformer.core.masks import NO_MASK, Mask, Padding
-from anyformer.core.rows import RightPadded
 from anyformer.core.score import AdditiveScore, GeneralScore
 from anyformer.core.taps import NO_TAPS
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens
+from anyformer.layers.right_padded import RightPadded
+from anyformer.layers.rnn import CellType, RNNState, make_cell, run_cell, run_cell_static, update_moved_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,6 @@ class RNNEncoderConfig(Settings):
     bidirectional: bool = False
     reverse: bool = False  # read from the last word to the first
     dropout: float = 0.0  # between the layers
-
-    has_cache: ClassVar[bool] = False  # whether it can go on token by token
 
     @property
     def width(self) -> int:
@@ -57,8 +56,6 @@ class RNNDecoderConfig(Settings):
     n_layers: int = 1
     context_every_step: bool = False  # the source's last state with every word, and not only as the start
     dropout: float = 0.0
-
-    has_cache: ClassVar[bool] = True  # whether it can go on token by token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +84,6 @@ class AttentionRNNDecoderConfig(Settings):
     track_attention: bool = False  # tell the loss where was looked (Note)
     dropout: float = 0.0
 
-    has_cache: ClassVar[bool] = True  # whether it can go on token by token
-
     def check(self) -> None:
         same = self.score != "dot" or self.d_hidden == self.d_context
         self.require(same, f"the dot score needs d_hidden {self.d_hidden} = d_context {self.d_context}.")
@@ -109,8 +104,13 @@ class AttentionSummary:
     log_prob: Tensor
     entropy: Tensor
 
+    def to_tensor(self) -> Tensor:
+        """[B, 1, S + 2], as the summary of a decoder's tokens."""
+        return torch.cat([self.coverage, self.log_prob[:, None], self.entropy[:, None]], dim=1).unsqueeze(1)
 
-ATTENTION_SUMMARY = "where it looked"  # the name of a Note in the memo of the tokens
+    @classmethod
+    def from_tensor(cls, summary: Tensor) -> AttentionSummary:
+        return cls(summary[:, 0, :-2], summary[:, 0, -2], summary[:, 0, -1])
 
 
 @dataclass(frozen=True)
@@ -135,20 +135,24 @@ class AttentionStep:
         return AttentionSummary(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
 
 
-def last_positions(rows: RightPadded, state: Cache | None) -> Tensor | None:
+def last_positions(rows: RightPadded, cache: Cache | None) -> Tensor | None:
     """Where rows end, for a part that reads forwards. If nobody goes on from there, what comes after does not matter;
     in a recorded step nobody may ask."""
-    return None if rows.full or (state is None and rows.mask is not None) else rows.sizes
+    return None if rows.full or (cache is None and rows.mask is not None) else rows.sizes
 
 
 class RNNEncoder(nn.Module):
+    tap_points = ("output",)
+    crosses = False
+
     def __init__(self, config: RNNEncoderConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = False  # it can go on token by token
         self.cell = make_cell(config, config.d_model, bidirectional=config.bidirectional)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tokens:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:
         rows = RightPadded.from_tokens(tokens)
         x = rows.reverse(rows.x) if self.config.reverse else rows.x
         real = rows.real if rows.mask is not None else None
@@ -158,16 +162,7 @@ class RNNEncoder(nn.Module):
             y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
         y = rows.restore(rows.reverse(y) if self.config.reverse else y)
         self.taps.record("output", y, tokens.packing)
-        made = tokens.replace(y)
-        return Tokens(
-            y,
-            made.mask,
-            made.positions,
-            made.pos_embed,
-            made.grid,
-            made.packing,
-            torch.cat(list(carry.values()), dim=1),
-        )
+        return dataclasses.replace(tokens, x=y, summary=torch.cat(list(carry.values()), dim=1))
 
 
 def initial_state(source: Tokens, n_layers: int, cell: CellType) -> RNNState:
@@ -179,30 +174,38 @@ def initial_state(source: Tokens, n_layers: int, cell: CellType) -> RNNState:
 
 
 class RNNDecoder(nn.Module):
+    tap_points = ("output",)
+    crosses = True
+
     def __init__(self, config: RNNDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = True  # it can go on token by token
         self.cell = make_cell(config, config.d_model + (config.d_hidden if config.context_every_step else 0))
 
-    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, memory: Tokens, cache: Cache | None = None) -> Tensor:
         config, rows = self.config, RightPadded.from_tokens(tokens)
-        start = initial_state(context, config.n_layers, config.cell)
-        memory: RNNState = state.recurrent(self.taps.name(self)) if state is not None else {}
+        start = initial_state(memory, config.n_layers, config.cell)
+        entry: RNNState = cache.recurrent(self.taps.name(self)) if cache is not None else {}
         x = rows.x
         if config.context_every_step:
             last = start["hidden"][:, -1:].expand(-1, x.shape[1], -1)
             x = torch.cat([x, last], dim=-1)
-        y, carry = run_cell(self.cell, x, memory or start, last_positions(rows, state))
-        memory.update(carry)
+        y, carry = run_cell(self.cell, x, entry or start, last_positions(rows, cache))
+        entry.update(carry)
         return self.taps.record("output", rows.restore(y), tokens.packing)
 
 
 class AttentionRNNDecoder(nn.Module):
+    tap_points = ("weights", "output")
+    crosses = True
+
     def __init__(self, config: AttentionRNNDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = True  # it can go on token by token
         before = config.attend == "before"
         d_in = config.d_model + (config.d_context if before else 0) + (config.d_out if config.input_feeding else 0)
         self.cell = make_cell(config, d_in)
@@ -222,22 +225,23 @@ class AttentionRNNDecoder(nn.Module):
         maxout = before and not config.deep_output
         self.out = Linear(d_read, 2 * config.d_out if maxout else config.d_out, bias=before)
 
-    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
-        rows, source = RightPadded.from_tokens(tokens), context.pad()
-        memory: RNNState = state.recurrent(self.taps.name(self)) if state is not None else {}
-        carry = dict(memory) if memory else self._start(source)
+    def forward(self, tokens: Tokens, memory: Tokens, cache: Cache | None = None) -> Tensor | Tokens:
+        rows, source = RightPadded.from_tokens(tokens), memory.pad()
+        entry: RNNState = cache.recurrent(self.taps.name(self)) if cache is not None else {}
+        carry = dict(entry) if entry else self._start(source)
         if self.config.attend == "after" and not self.config.input_feeding:
-            y, look, carry = self._decode_parallel(rows, source, carry, last_positions(rows, state))
+            y, look, carry = self._decode_parallel(rows, source, carry, last_positions(rows, cache))
         else:
             y, look, carry = self._step_by_step(rows, source, carry)
-        memory.update(carry)
-        if look is not None and self.config.track_attention:
-            tokens.memo[ATTENTION_SUMMARY] = look.summarize(rows.real)
+        entry.update(carry)
         if look is not None and self.taps.is_watched("weights"):
             shown = rows.restore(look.context_weights)
             shown = tokens.packing.unpack(shown) if tokens.packing is not None else shown
             self.taps.record("weights", shown.unsqueeze(1))
-        return self.taps.record("output", rows.restore(y), tokens.packing)
+        out = self.taps.record("output", rows.restore(y), tokens.packing)
+        if look is None or not self.config.track_attention:
+            return out
+        return dataclasses.replace(tokens, x=out, summary=look.summarize(rows.real).to_tensor())
 
     def _start(self, source: Tokens) -> RNNState:
         if self.start is None:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from anyformer.core.cache import Cache, CrossAttentionCache, SelfAttentionCache
-from anyformer.core.linear import HAS_TRITON
 from anyformer.core.masks import BlockLocal2D, Causal, Mask, StaticCacheMask, Window
-from anyformer.tokens import Memo, Tokens
+from anyformer.core.tokens import Tokens
+from anyformer.fast.device import HAS_TRITON
 
 PADDED = 32  # the encoder's tokens are padded to a multiple of this, so that fewer sizes are recorded
 
@@ -123,7 +123,7 @@ class StaticCache(Cache):
     def num_tokens(self) -> Tensor:
         return self.places
 
-    def mask(self, own: Mask, n_query: int, n_keys: int, memo: Memo) -> Mask:
+    def mask(self, own: Mask, n_query: int, n_keys: int) -> Mask:
         windows = [part.left for part in own.parts if isinstance(part, Window)]
         fresh = None if self.fresh is None else (self.fresh[0], self.fresh[1])
         numbered = own if own.by_position else None

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from anyformer.core.rows import gather_tokens
-from anyformer.tokens import host_copy
+from anyformer.core.tokens import host_copy
+from anyformer.layers.right_padded import gather_tokens
 
 CellType = Literal["lstm", "gru"]
 RNNState = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]

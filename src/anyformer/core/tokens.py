@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
+
+if TYPE_CHECKING:
+    from anyformer.core.positions import Encoding
 
 _HOST = WeakIdKeyDictionary()  # tensors on a GPU -> the copies that they were made from
 
@@ -122,52 +125,47 @@ def is_capturing(x: Tensor) -> bool:
     return _UNSEEN[0] or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-Memo = dict[Any, Any]  # what one layer worked out and the next ones need again (rotary's tables)
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Tokens:
-    """A batch of sequences of vectors.
+    """A batch of sequences of vectors. Treat it as immutable: `replace` returns the next one."""
 
-    `positions` index the position encodings of the real tokens. `code` is an encoding that attention adds to queries
-    and keys in every layer, never to values (DETR). `grid` is (rows, columns) where the tokens are cells of an image,
-    and `frames` how many images follow one another where they are those of a clip.
-    `summary` [B, n, d] is what a recurrent part ended with: the last states of its layers. `spans` [B, T] numbers the
-    runs of tokens that see each other both ways where the rest is causal (an image in a text); -1 is the rest.
-    `documents` [B or 1, T] numbers the texts that share a row: causal attention stays inside each of them.
-    `summands`, known while compiling, are what `x` is the sum of, for whoever can sum and do more at once.
-    """
-
-    x: Tensor
-    mask: Tensor | None = None
-    positions: Tensor | None = None
-    pos_embed: Tensor | None = None
-    grid: tuple[int, int] | None = None
-    packing: Packing | None = None
-    summary: Tensor | None = None
-    spans: Tensor | None = None
-    documents: Tensor | None = None
-    memo: Memo = field(default_factory=dict)  # shared by the tokens of one pass through a stack
-    frames: int | None = None
-    pending_sum: tuple[Tensor, Tensor] | None = None
+    x: Tensor  # [B, T, d]; packed [N, d]
+    mask: Tensor | None = None  # [B, T], True = a real token; None: all are real
+    positions: Tensor | None = None  # [B or 1, T] indices of the real tokens; None: 0, 1, 2, …
+    pos_embed: Tensor | None = None  # [B, T, d] that attention adds to queries and keys, never to values (DETR)
+    grid: tuple[int, ...] | None = None  # (rows, columns) of an image's tokens, (rows, columns, frames) of a clip's
+    packing: Packing | None = None  # where packed tokens came from
+    summary: Tensor | None = None  # [B, n, d] the last states of a recurrent encoder, from which its decoder starts
+    spans: Tensor | None = None  # [B, T] numbers of runs that attend to each other in both directions; -1: none
+    documents: Tensor | None = None  # [B or 1, T] numbers of the texts that share a row; causal attention stays in each
+    encoding: Encoding | None = None  # what the stack's position encoding computed for this pass
 
     @property
     def packed(self) -> bool:
         return self.packing is not None
 
     def replace(self, x: Tensor) -> Tokens:
-        """The same tokens with other vectors. (Every sublayer does this, so it copies the fields at once.)"""
-        if torch.compiler.is_compiling():
-            return dataclasses.replace(self, x=x, pending_sum=None)  # which the compiler knows how to follow
-        other = object.__new__(Tokens)
-        other.__dict__.update(self.__dict__)
-        other.__dict__["x"], other.__dict__["pending_sum"] = x, None
-        return other
+        """The same tokens with other vectors."""
+        return Tokens(
+            x,
+            self.mask,
+            self.positions,
+            self.pos_embed,
+            self.grid,
+            self.packing,
+            self.summary,
+            self.spans,
+            self.documents,
+            self.encoding,
+        )
 
-    def with_sum(self, x: Tensor, y: Tensor) -> Tokens:
-        """The same tokens with x + y for vectors."""
-        tokens = self.replace(x + y)
-        return dataclasses.replace(tokens, pending_sum=(x, y)) if torch.compiler.is_compiling() else tokens
+    def with_encoding(self, encoding: Encoding | None) -> Tokens:
+        return dataclasses.replace(self, encoding=encoding)
+
+    def first(self, n: int) -> Tokens:
+        """The first n tokens of every row, without padding or positions of their own."""
+        assert self.packing is None and self.mask is None and self.pos_embed is None
+        return Tokens(self.x[:, :n], grid=self.grid)
 
     def pack(self) -> Tokens:
         """Drop the padding: [B, T, d] -> [N, d]."""
@@ -182,8 +180,6 @@ class Tokens:
             positions=None if self.positions is None else packing.pack(self.positions.expand(batch, length)),
             pos_embed=None if self.pos_embed is None else packing.pack(self.pos_embed.expand(batch, -1, -1)),
             packing=packing,
-            memo={},
-            pending_sum=None,
         )
 
     def pad(self) -> Tokens:
@@ -197,8 +193,6 @@ class Tokens:
             positions=None if self.positions is None else self.packing.unpack(self.positions),
             pos_embed=None if self.pos_embed is None else self.packing.unpack(self.pos_embed),
             packing=None,
-            memo={},
-            pending_sum=None,
         )
 
     def take(self, index: Tensor) -> Tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
-from anyformer.core.copies import Copy
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Positions
 from anyformer.core.taps import NO_TAPS
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
-from anyformer.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,66 +96,9 @@ class ConvNormAct(nn.Module):
         self.filter = nn.Conv2d(*sizes, kernel, stride, padding, dilation, bias=False)
         self.norm = FreezableBatchNorm2d(sizes[1], frozen)
         self.activation = ACTIVATIONS[activation]
-        self._folded: FoldedConv | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._folded is not None and not (self.norm.training or torch.is_grad_enabled()):
-            if not torch.compiler.is_compiling() and not self._folded.holds(*folds(self)):
-                self.fold()  # the weights have changed
-            if self._folded is not None:
-                return self.activation(self._folded(x, self.filter))
         return self.activation(self.norm(self.filter(x)))
-
-    def fold(self) -> None:
-        """Cache the convolution with the folded norm, for inference without gradients."""
-        self._folded = None if self.filter.weight.is_inference() else FoldedConv(self)
-
-    def train(self, mode: bool = True) -> Self:
-        if self._folded is not None:
-            self._folded.expire()
-        self._folded = None if mode else self._folded
-        return super().train(mode)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._folded = None  # device or dtype changed
-        return super()._apply(fn, recurse)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_folded": None}  # a copy of the module folds again
-
-
-PARTS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
-
-
-class FoldedConv(Copy):
-    """γ (W x - μ) / σ + β as one convolution: weight W γ / σ, bias β - μ γ / σ."""
-
-    @torch.no_grad()
-    def __init__(self, layer: ConvNormAct) -> None:
-        super().__init__(*folds(layer))
-        norm = layer.norm
-        plain = layer.filter.weight
-        wide = torch.promote_types(plain.dtype, torch.float32)
-        weight, bias, mean, var = (getattr(norm, name).to(wide) for name in PARTS)
-        scale = weight / (var + norm.eps).sqrt()
-        self.weight = (plain * scale.view(-1, 1, 1, 1)).to(plain.dtype)
-        if self.weight.is_cuda:
-            self.weight = self.weight.contiguous(memory_format=torch.channels_last)
-        self.bias = (bias - mean * scale).to(plain.dtype)
-
-    def __call__(self, x: Tensor, like: nn.Conv2d) -> Tensor:
-        return F.conv2d(x, self.weight, self.bias, like.stride, like.padding, like.dilation)
-
-
-def folds(layer: ConvNormAct) -> list[Tensor]:
-    """Return the tensors that are folded into one convolution."""
-    return [layer.filter.weight, *(getattr(layer.norm, name) for name in PARTS)]
-
-
-def fold_batch_norms(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, ConvNormAct):
-            module.fold()
 
 
 class ResidualBlock(nn.Module):

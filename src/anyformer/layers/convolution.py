@@ -6,7 +6,6 @@ All read rows in order (see rows.py), so padding changes nothing; the causal one
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +17,10 @@ from anyformer.core.attend import attend, attention_weights
 from anyformer.core.cache import Cache
 from anyformer.core.linear import Linear
 from anyformer.core.masks import NO_MASK, Mask, Padding
-from anyformer.core.rows import RightPadded
 from anyformer.core.taps import NO_TAPS
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.tokens import Tokens
+from anyformer.layers.right_padded import RightPadded
 
 
 class Conv1d(nn.Module):
@@ -65,27 +64,27 @@ class GatedConvolutionConfig(Settings):
     causal: bool = True
     dropout: float = 0.0  # of what enters
 
-    @property
-    def has_cache(self) -> bool:
-        return self.causal
-
 
 class GatedConvolution(nn.Module):
     """A ⊙ σ(B), both convolutions of the rows (Dauphin et al. 2017; ConvS2S §3.2)."""
+
+    tap_points = ("output",)
+    crosses = False
 
     def __init__(self, config: GatedConvolutionConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = config.causal  # it can go on token by token
         self.conv = Conv1d(config.d_model, 2 * config.d_model, config.kernel, causal=config.causal)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
         rows = RightPadded.from_tokens(tokens)
         rows = _blank(rows, F.dropout(rows.x, self.config.dropout, self.training))
-        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
-        y, window = self.conv(rows, memory.get("window"))
+        entry = cache.recurrent(self.taps.name(self)) if cache is not None else {}
+        y, window = self.conv(rows, entry.get("window"))
         if window is not None:
-            memory["window"] = window
+            entry["window"] = window
         return self.taps.record("output", rows.restore(F.glu(y, dim=-1)), tokens.packing)
 
 
@@ -99,31 +98,31 @@ class DilatedConvBlockConfig(Settings):
     dilation: int = 1
     causal: bool = True
 
-    @property
-    def has_cache(self) -> bool:
-        return self.causal
-
 
 class DilatedConvBlock(nn.Module):
     """ReLU, narrow, norm, ReLU, dilated convolution, norm, ReLU, widen."""
+
+    tap_points = ("output",)
+    crosses = False
 
     def __init__(self, config: DilatedConvBlockConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = config.causal  # it can go on token by token
         inner = config.d_inner
         self.narrow = Linear(config.d_model, inner)
         self.norm_before, self.norm_after = nn.LayerNorm(inner), nn.LayerNorm(inner)
         self.conv = Conv1d(inner, inner, config.kernel, config.dilation, config.causal)
         self.widen = Linear(inner, config.d_model, residual=True)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
         rows = RightPadded.from_tokens(tokens)
-        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
+        entry = cache.recurrent(self.taps.name(self)) if cache is not None else {}
         x = F.relu(self.norm_before(self.narrow(F.relu(rows.x))))
-        x, window = self.conv(_blank(rows, x), memory.get("window"))
+        x, window = self.conv(_blank(rows, x), entry.get("window"))
         if window is not None:
-            memory["window"] = window
+            entry["window"] = window
         x = self.widen(F.relu(self.norm_after(x)))
         return self.taps.record("output", rows.restore(x), tokens.packing)
 
@@ -133,8 +132,6 @@ class DotAttentionConfig(Settings):
     d_model: int
     d_context: int
 
-    has_cache: ClassVar[bool] = False  # whether it can go on token by token
-
 
 class DotAttention(nn.Module):
     """ConvS2S's attention (Gehring et al. 2017, §3.3): one head, unscaled dot products, no maps of keys and values.
@@ -143,15 +140,19 @@ class DotAttention(nn.Module):
     in. The answer of m source words is scaled by √m (§3.5).
     """
 
+    tap_points = ("weights", "output")
+    crosses = True
+
     def __init__(self, config: DotAttentionConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = False  # it can go on token by token
         self.query = Linear(config.d_model, config.d_context)
         self.out = Linear(config.d_context, config.d_model, residual=True)
 
-    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
-        here, source = tokens.pad(), context.pad()
+    def forward(self, tokens: Tokens, memory: Tokens, cache: Cache | None = None) -> Tensor:
+        here, source = tokens.pad(), memory.pad()
         assert here.pos_embed is not None and source.pos_embed is not None
         query = (self.query(here.x) + here.pos_embed).unsqueeze(1)
         key, value = source.x.unsqueeze(1), (source.x + source.pos_embed).unsqueeze(1)
@@ -172,23 +173,25 @@ class PositionalCrossInputConfig(Settings):
     d_model: int
     d_context: int
 
-    has_cache: ClassVar[bool] = False  # whether it can go on token by token
-
 
 class PositionalCrossInput(nn.Module):
     """What the source says at the same place (ByteNet stacks its decoder on its encoder); nothing past its end."""
+
+    tap_points = ("output",)
+    crosses = True
 
     def __init__(self, config: PositionalCrossInputConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache = False  # it can go on token by token
         self.out = Linear(config.d_context, config.d_model, bias=False)
 
-    def forward(self, tokens: Tokens, context: Tokens, state: Cache | None = None) -> Tensor:
-        rows, source = RightPadded.from_tokens(tokens), RightPadded.from_tokens(context)
-        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
-        places, count = positions_in_row(rows, memory.get("count"))
-        memory["count"] = count
+    def forward(self, tokens: Tokens, memory: Tokens, cache: Cache | None = None) -> Tensor:
+        rows, source = RightPadded.from_tokens(tokens), RightPadded.from_tokens(memory)
+        entry = cache.recurrent(self.taps.name(self)) if cache is not None else {}
+        places, count = positions_in_row(rows, entry.get("count"))
+        entry["count"] = count
         beyond = places >= source.sizes[:, None]
         at = places.clamp(max=source.x.shape[1] - 1).unsqueeze(-1).expand(-1, -1, source.x.shape[2])
         found = source.x.gather(1, at).masked_fill(beyond.unsqueeze(-1), 0.0)
@@ -209,20 +212,20 @@ class TokenMixingConfig(Settings):
     activation: str = "gelu"
     causal: bool = True
 
-    @property
-    def has_cache(self) -> bool:
-        return self.causal
-
 
 class TokenMixing(nn.Module):
     """A fully connected network over positions, the same for every feature (Tolstikhin et al. 2021): any two positions
     are one layer apart, for one fixed length. Causal: each matrix keeps what lies on and below its diagonal.
     """
 
+    tap_points = ("output",)
+    crosses = False
+
     def __init__(self, config: TokenMixingConfig) -> None:
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
+        self.has_cache, self.max_length = config.causal, config.length  # it can go on token by token, up to a length
         self.first, self.second = (nn.Parameter(torch.empty(config.length, config.length)) for _ in range(2))
         self.first_bias, self.second_bias = (nn.Parameter(torch.empty(config.length)) for _ in range(2))
         self.activation = ACTIVATIONS[config.activation]
@@ -233,10 +236,10 @@ class TokenMixing(nn.Module):
         for bias in (self.first_bias, self.second_bias):
             nn.init.zeros_(bias)
 
-    def forward(self, tokens: Tokens, context: Tokens | None = None, state: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
         rows = RightPadded.from_tokens(tokens)
-        memory = state.recurrent(self.taps.name(self)) if state is not None else {}
-        places, count = positions_in_row(rows, memory.get("count"))
+        entry = cache.recurrent(self.taps.name(self)) if cache is not None else {}
+        places, count = positions_in_row(rows, entry.get("count"))
         longest, length = int(count.max()), self.config.length
         if longest > length:
             raise InputError(f"A row has {longest} tokens, but the model was made for {length}.")
@@ -244,9 +247,9 @@ class TokenMixing(nn.Module):
         places = (
             places.clamp(max=length) if real is None else places.masked_fill(~real, length)
         )  # the last slot is waste
-        inputs, x = self._layer(self.first, self.first_bias, rows.x, places, memory.get("inputs"))
-        hidden, x = self._layer(self.second, self.second_bias, self.activation(x), places, memory.get("hidden"))
-        memory.update(count=count, inputs=inputs, hidden=hidden)
+        inputs, x = self._layer(self.first, self.first_bias, rows.x, places, entry.get("inputs"))
+        hidden, x = self._layer(self.second, self.second_bias, self.activation(x), places, entry.get("hidden"))
+        entry.update(count=count, inputs=inputs, hidden=hidden)
         return self.taps.record("output", rows.restore(x), tokens.packing)
 
     def _layer(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.tokens import Packing, Tokens, is_capturing, to_device
+from anyformer.core.tokens import Packing, Tokens, is_capturing, to_device
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.library import triton_op, wrap_triton
 from triton.runtime.jit import JITFunction
 
-from anyformer.core.gpu import NORMS
-from anyformer.core.linear import HALVES, MOST_PARTS
+from anyformer.fast.device import HALVES, MOST_PARTS
+from anyformer.fast.triton_decode import NORMS
 
 IGNORED = tl.constexpr(-100)  # a label that does not count
 ROWS = 16  # that a program goes down, where it sums columns

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core.stack import Stack
+from anyformer.core.tokens import no_host_sync
 from anyformer.errors import ConfigError
-from anyformer.tokens import no_host_sync
+from anyformer.fast.host_sync import detect_host_syncs
 from anyformer.training.distributed import Devices
 from anyformer.training.loader import DeviceBatch
-from anyformer.training.looks import detect_host_syncs
 from anyformer.training.settings import TrainSettings
 from anyformer.training.step import choose_precision
 from anyformer.training.work import Work
@@ -80,7 +80,7 @@ def capture_obstacle(work: Work, settings: TrainSettings, devices: Devices) -> s
         return "in fp16, whose scale the host decides; take bf16"
     if settings.gradient_checkpointing:
         return "with train.gradient_checkpointing, which looks at the state of chance"
-    if any(module.config.layer_drop for module in work.model.modules() if isinstance(module, Stack)):
+    if any(module.layer_drop for module in work.model.modules() if isinstance(module, Stack)):
         return "where layers are left out by chance (layer_drop)"
     return None
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,16 +19,19 @@ from anyformer.core.attention import Attention
 from anyformer.core.block import Block
 from anyformer.core.cache import Cache, RecurrentState
 from anyformer.core.feedforward import FeedForward
-from anyformer.core.positions import Rotary
-from anyformer.core.static_cache import StaticCache, shape_key, supports_static_cache
+from anyformer.core.positions import Positions, Rotary
 from anyformer.core.taps import is_watched
+from anyformer.fast.device import is_hooked
+from anyformer.fast.rewrite import decoding
+from anyformer.fast.static_cache import StaticCache, shape_key, supports_static_cache
+from anyformer.generation.engine import LEAST
 from anyformer.generation.strategies import BeamSearch, Greedy, Strategy
+from anyformer.layers.wrappers import RecurrentBlock
 
 if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
 KEPT = 4  # graphs cached per model
-LEAST = 8  # with fewer new tokens, capturing does not pay off
 LOOK_EVERY = 16  # steps between two checks whether all rows are finished
 WARM = 3  # warm-up passes before capture, in which libraries initialize
 
@@ -70,7 +74,9 @@ class DecodeGraph:
             self.scores = self._pass(model, name)
 
     def _pass(self, model: Model, name: str) -> Tensor:
-        scores: Tensor = model(**{name: self.ids}, past_key_values=self.state).logits[:, -1]
+        # Fused residual sums need the kernel that follows the static cache: a step that nothing watches.
+        with decoding(model) if self.state.fresh is not None else nullcontext():
+            scores: Tensor = model(**{name: self.ids}, past_key_values=self.state).logits[:, -1]
         if self.beam is not None:
             tokens, rows = self.beam.step_tensors(scores)
             self.state.reorder(rows)
@@ -81,7 +87,7 @@ class DecodeGraph:
 
     def _argmax(self, scores: Tensor) -> None:
         if self.state.fresh is not None:
-            from anyformer.core.gpu import argmax_tokens
+            from anyformer.fast.triton_decode import argmax_tokens
 
             argmax_tokens(scores, self.ids, self.generated, self.state.column)
         else:
@@ -128,7 +134,8 @@ def can_capture(model: Model, state: Cache, new_tokens: int) -> bool:
         return False
     stages = [stage for stage in model.stages.values() if stage.has_cache]
     parts = [part for stage in stages for part in stage.modules()]
-    plain = not model.training and not is_watched(model) and new_tokens >= LEAST and len(stages) == 1
+    hooked = any(is_hooked(module) for module in model.modules())  # hooks would not run in a replay
+    plain = not model.training and not is_watched(model) and not hooked and new_tokens >= LEAST and len(stages) == 1
     return plain and keys_only(state) and all(is_static(part) for part in parts)
 
 
@@ -137,17 +144,16 @@ def keys_only(state: Cache) -> bool:
 
 
 def is_static(part: Any) -> bool:
+    """Whether this part of a stage does the same at every step."""
+    if isinstance(part, Positions):
+        dynamic = isinstance(part, Rotary) and part.rope.rope_type == "dynamic"
+        return not dynamic and not part.has_bias
     if isinstance(part, Attention):
-        turning = part.positions
-        dynamic = isinstance(turning, Rotary) and turning.rope.rope_type == "dynamic"
-        return (
-            part.score is None
-            and not dynamic
-            and not (turning is not None and turning.has_bias)
-            and (part.config.d_context is not None or supports_static_cache(part.config.mask))
-        )
+        return part.score is None and (part.crosses or supports_static_cache(part.config.mask))
+    if isinstance(part, RecurrentBlock):
+        return False
     return not isinstance(part, Block) or all(
-        isinstance(sublayer.part, (Attention, FeedForward)) for sublayer in cast("Any", part.sublayers.values())
+        isinstance(sublayer.part, (Attention, FeedForward)) for sublayer in part.sublayers.values()
     )
 
 

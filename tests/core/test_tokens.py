@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.tokens import Packing, Tokens
+from anyformer.core.tokens import Packing, Tokens
 
 MASKS = {
     "right": [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]],

@@ -1,0 +1,40 @@
+"""What a package adds that makes finished models faster: functions by purpose.
+
+anyformer.fast registers them. Without it nothing is registered: the plain modules run, slower, with the same numbers.
+
+    optimize   (model, rows): prepare for inference           restore   (model): undo that
+    optimize_products (model, rows): only the linear layers
+    check      (model): before every pass, drop what was made of weights that have changed since
+    training   (model, compiled): a context manager, while the model is trained
+    decoding   (model): a context manager, while a decode step on a GPU is captured
+    quantize   (model, weights): round matrices
+    decode_graph, train_graph: return modules that capture steps as CUDA graphs
+    cross_entropy, topk_logsumexp: return kernels for a GPU
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+RULES: dict[str, Any] = {}
+
+
+def apply(purpose: str, *arguments: Any, **options: Any) -> Any:
+    """Call the function registered for a purpose; None if there is none."""
+    rule = RULES.get(purpose)
+    return None if rule is None else rule(*arguments, **options)
+
+
+def has_triton() -> bool:
+    """Whether kernels for a GPU are registered and can run."""
+    return bool(RULES) and torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+def applied(purpose: str, *arguments: Any, **options: Any) -> AbstractContextManager[None]:
+    """The context manager registered for a purpose; one that does nothing if there is none."""
+    made = apply(purpose, *arguments, **options)
+    return nullcontext() if made is None else made

@@ -1,0 +1,56 @@
+"""Parts whose gradients are computed by kernels of our own in compiled training steps on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from anyformer.core.attention import Attention
+from anyformer.core.feedforward import FeedForward
+from anyformer.core.linear import FusedLinear, Linear
+from anyformer.fast.device import MOST_PARTS, is_hooked
+from anyformer.fast.swap import plain_class
+
+GELUS = {"gelu": False, "gelu_tanh": True}  # whether it is the one by tanh
+
+
+class CompiledAttention(Attention):
+    """The gradients of query, key and value are joined by one kernel."""
+
+    def project_fused(self, linear: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+        from anyformer.fast.triton_training import linear_parts, pays
+
+        plain = plain_class(linear) is FusedLinear and linear.bias is not None and len(linear.widths) <= MOST_PARTS
+        if not plain or not pays(x):
+            return super().project_fused(linear, x)
+        return linear_parts(x, linear.weight, linear.bias, linear.widths)  # type: ignore[union-attr, arg-type]
+
+
+class CompiledFeedForward(FeedForward):
+    """The gradients of GELU and of the bias before it are computed by one kernel."""
+
+    def hidden(self, x: Tensor) -> Tensor:
+        from anyformer.fast.triton_training import linear_gelu, linear_parts, pays
+
+        if not pays(x):
+            return super().hidden(x)
+        if self.config.gated:
+            plain = plain_class(self.gate_up) is FusedLinear and self.gate_up.bias is not None
+            if not plain:
+                return super().hidden(x)
+            gate, up = linear_parts(x, self.gate_up.weight, self.gate_up.bias, self.gate_up.widths)
+            return self.activation(gate) * up
+        if plain_class(self.up) is not Linear or self.up.bias is None or self.config.activation not in GELUS:
+            return super().hidden(x)
+        return linear_gelu(x, self.up.weight, self.up.bias, GELUS[self.config.activation])
+
+
+def compiled_parts(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+    """For `swapped`: attentions and feed-forward networks without hooks."""
+    for module in list(model.modules()):
+        hooked = any(is_hooked(child) for child in module.children())
+        if type(module) is Attention and not hooked:
+            yield module, CompiledAttention
+        elif type(module) is FeedForward and not hooked:
+            yield module, CompiledFeedForward

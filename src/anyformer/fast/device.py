@@ -1,0 +1,17 @@
+"""What kernels ask of the device."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import nn
+
+HAS_TRITON = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+HALVES = (torch.float16, torch.bfloat16)
+MOST_PARTS = 3  # of a fused product, whose gradients a kernel can join
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether hooks want to see the module's own input and output: then no kernel may skip them."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)

@@ -1,0 +1,173 @@
+"""Residual sums made together with what follows or precedes them, for captured decode steps and compiled training on a
+GPU.
+
+Between sublayers the residual stream is a `Pending` sum: the norm that reads it next computes sum and norm in one
+kernel. At one row the norm goes with the product after it, and the sum with the product before it. Block and Stack stay
+as they are: the order of sublayers is written once, in the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from anyformer.core.attention import Attention
+from anyformer.core.block import Block, Sublayer
+from anyformer.core.cache import Cache
+from anyformer.core.feedforward import FeedForward
+from anyformer.core.linear import Linear
+from anyformer.core.stack import Stack
+from anyformer.core.tokens import Tokens
+from anyformer.fast.device import is_hooked
+from anyformer.fast.swap import plain_class
+
+
+class Kernels(NamedTuple):
+    """Those of decoding or those of training; a test hands in plain ones."""
+
+    can_add_norm: Callable[[Tensor, nn.Module], bool]
+    add_norm: Callable[[Tensor, Tensor, nn.Module], tuple[Tensor, Tensor]]  # x + y, norm(x + y)
+    # (x, weight, bias, norm, activation, add) -> act(W norm(x) + b) + add at one row, and whether that can be done
+    linear: Callable[..., Tensor] | None = None
+    can_linear: Callable[..., bool] | None = None
+
+
+KERNELS: list[Kernels] = []  # the ones in use
+
+
+@dataclass(slots=True)
+class Pending:
+    """x + y, not computed yet."""
+
+    x: Tensor
+    y: Tensor
+    total: Tensor | None = None
+
+    def normed(self, norm: nn.Module) -> Tensor:
+        self.total, out = KERNELS[-1].add_norm(self.x, self.y, norm)
+        return out
+
+
+class Summed(NamedTuple):
+    """A contribution that the residual stream is in already."""
+
+    x: Tensor
+
+
+def settle(tokens: Tokens) -> Tokens:
+    """The tokens with their sum computed."""
+    x: Any = tokens.x
+    if not isinstance(x, Pending):
+        return tokens
+    if x.total is None:
+        x.total = x.x + x.y
+    return tokens.replace(x.total)
+
+
+def can_norm(tokens: Tokens, norm: nn.Module | None) -> bool:
+    x: Any = tokens.x
+    return isinstance(x, Pending) and norm is not None and KERNELS[-1].can_add_norm(x.x, norm)
+
+
+class FusedSublayer(Sublayer):
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Any:
+        if not self._takes_row(tokens):
+            return super().forward(tokens, memory, cache)
+        tokens = settle(tokens)
+        if type(self.part) is Attention:
+            return Summed(self._attention(self.part, tokens, memory, cache))
+        return Summed(product(self._hidden(self.part, tokens.x), self.part.down, add=tokens.x))
+
+    def _takes_row(self, tokens: Tokens) -> bool:
+        """Whether norm and sum go with the products."""
+        can, x = KERNELS[-1].can_linear, tokens.x.x if isinstance(tokens.x, Pending) else tokens.x
+        plain = self.order == "pre" and self.norm is not None and self.layer_scale is None and not self.training
+        if can is None or not plain or x.numel() != x.shape[-1]:
+            return False
+        linears = [module for module in self.part.modules() if isinstance(module, Linear)]
+        return isinstance(self.part, (Attention, FeedForward)) and all(can(x, one.weight, self.norm) for one in linears)
+
+    def _attention(self, part: Attention, tokens: Tokens, memory: Tokens | None, cache: Cache | None) -> Tensor:
+        source = memory if part.crosses else None
+        query: Tensor
+        key: Tensor | None
+        value: Tensor | None
+        if part.crosses or tokens.pos_embed is not None:
+            normed = self.read(tokens)
+            query, key, value = part.project(normed, normed if source is None else source, cache)
+        else:
+            query, key, value = part.split(product(tokens.x, part.qkv, self.norm))
+        return product(part.mix(query, key, value, tokens, source, cache), part.out, add=tokens.x)
+
+    def _hidden(self, part: Any, x: Tensor) -> Tensor:
+        if not part.config.gated:
+            return product(x, part.up, self.norm, part.config.activation)
+        gate, up = product(x, part.gate_up, self.norm).chunk(2, dim=-1)
+        return part.activation(gate) * up
+
+    def read(self, tokens: Tokens) -> Tokens:
+        if self.order != "post" and can_norm(tokens, self.norm):
+            return tokens.replace(tokens.x.normed(self.norm))  # type: ignore[attr-defined]
+        return super().read(settle(tokens))
+
+    def add(self, tokens: Tokens, y: Any) -> Tokens:
+        if isinstance(y, Summed):
+            return tokens.replace(y.x)
+        tokens = settle(tokens)
+        if self.order == "post" and self.norm is not None:
+            if KERNELS[-1].can_add_norm(tokens.x, self.norm):
+                return tokens.replace(KERNELS[-1].add_norm(tokens.x, y, self.norm)[1])
+            return super().add(tokens, y)
+        return tokens.replace(Pending(tokens.x, y))  # type: ignore[arg-type]
+
+
+class SettlingBlock(Block):
+    """A block that is not fused, among others that are."""
+
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:
+        return super().forward(settle(tokens), memory, cache)
+
+
+class FusedStack(Stack):
+    def forward(
+        self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None
+    ) -> tuple[Tokens, list[Tokens]]:
+        last, hidden = super().forward(tokens, memory, cache)
+        return last, [settle(one) for one in hidden]
+
+    def finish(self, tokens: Tokens) -> Tokens:
+        if can_norm(tokens, self.final_norm):
+            return tokens.replace(tokens.x.normed(self.final_norm))  # type: ignore[attr-defined]
+        return super().finish(settle(tokens))
+
+    def _run_block(self, block: nn.Module, tokens: Tokens, memory: Tokens | None, cache: Cache | None) -> Tokens:
+        tokens = settle(tokens) if self.gradient_checkpointing else tokens
+        return super()._run_block(block, tokens, memory, cache)
+
+
+def product(
+    x: Tensor, linear: Linear, norm: nn.Module | None = None, activation: str | None = None, add: Tensor | None = None
+) -> Tensor:
+    compute = KERNELS[-1].linear
+    assert compute is not None
+    return compute(x, linear.weight, linear.bias, norm, activation, add)
+
+
+def fused(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+    """For `swapped`: stacks of plain blocks without hooks. Sublayers of other classes and parallel blocks stay."""
+    for stack in [module for module in model.modules() if type(module) is Stack]:
+        blocks = list(stack.blocks)
+        if any(is_hooked(module) for module in stack.modules()):
+            continue
+        if not all(isinstance(block, Block) and plain_class(block) is Block for block in blocks):
+            continue
+        yield stack, FusedStack
+        for block in blocks:
+            sublayers = list(block.sublayers.values())  # type: ignore[union-attr, operator]
+            if not block.parallel and all(type(sublayer) is Sublayer for sublayer in sublayers):
+                yield from ((sublayer, FusedSublayer) for sublayer in sublayers)
+            elif type(block) is Block:
+                yield block, SettlingBlock

@@ -1,0 +1,115 @@
+"""Which modules are swapped for faster ones, and when. Numbers stay, but for rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from anyformer.core.block import Block
+from anyformer.core.feedforward import FeedForward
+from anyformer.core.linear import FusedLinear, Linear
+from anyformer.core.stack import Stack
+from anyformer.fast import residual
+from anyformer.fast.compiled_training import compiled_parts
+from anyformer.fast.device import HAS_TRITON
+from anyformer.fast.first_tokens import FirstTokensBlock, fits
+from anyformer.fast.folded import FoldedConvNormAct, fold
+from anyformer.fast.gpu_linear import GPUFeedForward, GPUFusedLinear, GPULinear
+from anyformer.fast.packed import PackedFeedForward, PackedFusedLinear, PackedLinear
+from anyformer.fast.swap import plain_class, restore, swap, swapped
+from anyformer.layers.resnet import ConvNormAct
+
+Classes = Mapping[type[nn.Module], type[nn.Module]]
+ON_CPU: Classes = {Linear: PackedLinear, FusedLinear: PackedFusedLinear, FeedForward: PackedFeedForward}
+ON_GPU: Classes = {Linear: GPULinear, FusedLinear: GPUFusedLinear, FeedForward: GPUFeedForward}
+LASTING = {*ON_CPU.values(), *ON_GPU.values(), FirstTokensBlock, FoldedConvNormAct}
+
+
+def optimize(model: nn.Module, rows: int) -> None:
+    """Prepare for inference: products, folded batch norms, and last blocks that compute what is read."""
+    optimize_products(model, rows)
+    for module in list(model.modules()):
+        if isinstance(module, ConvNormAct):
+            fold(module)
+    for block, n in last_blocks(model):
+        if type(block) is Block:
+            swap(block, FirstTokensBlock)
+            block.n_first = n  # type: ignore[assignment]
+
+
+def optimize_products(model: nn.Module, rows: int) -> None:
+    """Swap linear layers for those of the device; on a CPU pack their weights for products of about so many rows."""
+    kind = next(model.parameters()).device.type
+    classes: Classes = {"cpu": ON_CPU, "cuda": ON_GPU}.get(kind, {})
+    for module in list(model.modules()):
+        if type(module) in LASTING and plain_class(module) in ON_CPU and type(module) not in classes.values():
+            restore(module)  # the model has moved
+        if type(module) in classes:
+            swap(module, classes[type(module)])
+        if isinstance(module, PackedLinear) and not module.packed:
+            module.pack(rows)
+
+
+def restore_all(model: nn.Module) -> None:
+    """Give every module its own class back."""
+    for module in list(model.modules()):
+        while type(module) in LASTING:
+            restore(module)
+            for name in ("_packed", "_folded", "packed_rows", "n_first"):
+                module.__dict__.pop(name, None)
+
+
+def last_blocks(model: Any) -> Iterator[tuple[Block, int]]:
+    """Last blocks of which all readers take the first tokens alone, and how many."""
+    for name, stage in model.stages.items():
+        counts = [head.n_first for head in model.heads.values() if head.stage == name]
+        others = {other.attends for other in model.stages.values()} | {*model.report.last.values()}
+        stack = stage.stack
+        if not counts or None in counts or name in others or plain_class(stack or stage) is not Stack:
+            continue
+        index = stack.order[-1] if stack.order else -1
+        block = stack.blocks[index] if stack.order.count(index) == 1 else None
+        if block is not None and plain_class(block) is Block and fits(block):
+            yield block, max(counts)
+
+
+@contextmanager
+def training(model: nn.Module, compiled: bool) -> Iterator[None]:
+    """While a model is trained: last blocks compute what is read; compiled steps on a GPU have kernels of their own."""
+    if next(model.parameters()).is_cuda:
+        optimize_products(model, 0)  # now, since compiled steps depend on the classes of modules
+    pairs: list[tuple[nn.Module, type[nn.Module]]] = []
+    for block, n in last_blocks(model):
+        if type(block) is Block:
+            pairs.append((block, FirstTokensBlock))
+            block.n_first = n  # type: ignore[assignment]
+    with swapped(pairs):
+        if not (compiled and HAS_TRITON):
+            yield
+            return
+        from anyformer.fast.triton_training import can_sum_norm, sum_norm
+
+        with fused_residuals(model, residual.Kernels(can_sum_norm, sum_norm)), swapped(compiled_parts(model)):
+            yield
+
+
+@contextmanager
+def decoding(model: nn.Module) -> Iterator[None]:
+    """While a decode step is captured."""
+    from anyformer.fast.triton_decode import add_norm, can_add_norm, can_multiply, vector_linear
+
+    with fused_residuals(model, residual.Kernels(can_add_norm, add_norm, vector_linear, can_multiply)):
+        yield
+
+
+@contextmanager
+def fused_residuals(model: nn.Module, kernels: residual.Kernels) -> Iterator[None]:
+    residual.KERNELS.append(kernels)
+    try:
+        with swapped(residual.fused(model)):
+            yield
+    finally:
+        residual.KERNELS.remove(kernels)

@@ -1,0 +1,45 @@
+"""A module takes a faster subclass of its own class, in place, and gives it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+def swap(module: nn.Module, faster: type[nn.Module]) -> None:
+    """Parameters, their names, hooks, taps and identity of the module stay."""
+    plain = type(module)
+    assert issubclass(faster, plain), f"{faster.__name__} is no {plain.__name__}"
+    module.__dict__["_plain"] = (*module.__dict__.get("_plain", ()), plain)
+    module.__class__ = faster
+
+
+def restore(module: nn.Module) -> None:
+    """Undo the last swap."""
+    *before, plain = module.__dict__.pop("_plain")
+    if before:
+        module.__dict__["_plain"] = tuple(before)
+    module.__class__ = plain
+
+
+def plain_class(module: nn.Module) -> type[nn.Module]:
+    """The class that the module was built with."""
+    swaps = module.__dict__.get("_plain")
+    return type(module) if swaps is None else swaps[0]
+
+
+@contextmanager
+def swapped(pairs: Iterable[tuple[nn.Module, type[nn.Module]]]) -> Iterator[None]:
+    """Each module with its faster class, while a step is captured, compiled or trained."""
+    changed = []
+    try:
+        for module, faster in pairs:
+            swap(module, faster)
+            changed.append((module, faster))
+        yield
+    finally:
+        for module, faster in reversed(changed):
+            if type(module) is faster:  # a nested rewrite may have restored it already
+                restore(module)

@@ -235,21 +235,21 @@ def poisoned(name: str, path: str, index: Any = ..., **overrides: Any) -> af.Mod
     return model
 
 
-DECODER = "stages.decoder.stack"
+DECODER = "decoder"
 
 
 @pytest.mark.parametrize(
     ("name", "path", "place"),
     [
-        ("gpt2-tiny", f"{DECODER}.blocks.1.sublayers.feedforward.part.down.weight", "decoder.blocks.1"),
-        ("gpt2-tiny", f"{DECODER}.blocks.0.sublayers.self.part.out.bias", "decoder.blocks.0"),
+        ("gpt2-tiny", f"{DECODER}.blocks.1.feedforward.down.weight", "decoder.blocks.1"),
+        ("gpt2-tiny", f"{DECODER}.blocks.0.self.out.bias", "decoder.blocks.0"),
         ("gpt2-tiny", f"{DECODER}.final_norm.weight", "decoder.output"),
-        ("gpt2-tiny", "stages.decoder.inputs.positions.weight", "decoder.input"),
-        ("llama-tiny", "heads.language.words.weight", "the logits"),
-        ("mamba-tiny", f"{DECODER}.blocks.1.sublayers.mixer.part.out.weight", "decoder.blocks.1"),
-        ("transformer-tiny", "stages.encoder.stack.blocks.1.sublayers.self.part.out.weight", "encoder.blocks.1"),
-        ("transformer-tiny", f"{DECODER}.blocks.0.sublayers.cross.part.out.weight", "decoder.blocks.0"),
-        ("vision-encoder-decoder-tiny", "stages.bridge.inputs.project.weight", "bridge.input"),
+        ("gpt2-tiny", "decoder.inputs.positions.weight", "decoder.input"),
+        ("llama-tiny", "language.words.weight", "the logits"),
+        ("mamba-tiny", f"{DECODER}.blocks.1.mixer.out.weight", "decoder.blocks.1"),
+        ("transformer-tiny", "encoder.blocks.1.self.out.weight", "encoder.blocks.1"),
+        ("transformer-tiny", f"{DECODER}.blocks.0.cross.out.weight", "decoder.blocks.0"),
+        ("vision-encoder-decoder-tiny", "bridge.inputs.project.weight", "bridge.input"),
     ],
 )
 @pytest.mark.parametrize("beams", [1, 2])
@@ -264,7 +264,7 @@ def test_nan_is_traced_to_its_layer(name: str, path: str, place: str, beams: int
 @pytest.mark.parametrize("beams", [1, 3])
 def test_nan_is_traced_to_its_position(beams: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A word whose vector is NaN, said as the tenth, is found there, also where we look only now and then."""
-    model = poisoned("gpt2-tiny", "stages.decoder.inputs.positions.weight", 10)
+    model = poisoned("gpt2-tiny", "decoder.inputs.positions.weight", 10)
     monkeypatch.setattr("anyformer.generation.engine.check_every", lambda device: every)
     says(model, "Row 0", "position 10", "decoder.input", input_ids=IDS, num_beams=beams, eos_token_id=None)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7])  # the second row comes to its tenth place first
@@ -273,7 +273,7 @@ def test_nan_is_traced_to_its_position(beams: int, every: int, monkeypatch: pyte
 
 
 def test_nan_in_one_row_names_that_row() -> None:
-    model = poisoned("gpt2-tiny", "stages.decoder.inputs.words.weight", 77, tied=False)
+    model = poisoned("gpt2-tiny", "decoder.inputs.words.weight", 77, tied=False)
     ids = IDS.masked_fill(IDS == 77, 78)
     ids[1, 4] = 77
     says(model, "Row 1", "position 4", "decoder.input", input_ids=ids)

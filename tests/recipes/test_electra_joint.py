@@ -21,9 +21,9 @@ def alone(joint: af.Model, which: str) -> af.Model:
     model = af.build("electra-tiny", **settings.to_json())
     renamed = {}
     for name, tensor in joint.state_dict().items():
-        name = name.replace("stages.discriminator.inputs.words.", "heads.words.")
-        name = name.replace("stages.discriminator.inputs.text.", "stages.discriminator.inputs.")
-        renamed[name.replace(f"stages.{which}.", "stages.encoder.")] = tensor
+        name = name.replace("discriminator.inputs.words.", "words.")
+        name = name.replace("discriminator.inputs.text.", "discriminator.inputs.")
+        renamed[name.replace(f"{which}.", "encoder.")] = tensor
     model.load_state_dict({name: renamed[name] for name in model.state_dict()})
     return model
 

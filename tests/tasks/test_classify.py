@@ -336,9 +336,9 @@ def test_a_folder_is_taken_further(minilm: Path, tmp_path: Path) -> None:
     in sentences that it has not seen."""
     task = begin("classify-text", minilm, ROWS)
     base = af.load(minilm)
-    for name in ("stages.encoder.inputs.words.weight", "stages.encoder.stack.blocks.5.sublayers.self.part.qkv.weight"):
+    for name in ("encoder.inputs.words.weight", "encoder.blocks.5.self.qkv.weight"):
         assert torch.equal(task.model.state_dict()[name], base.state_dict()[name])
-    pool = "heads.{}.pool.weight"
+    pool = "{}.pool.weight"
     assert torch.equal(task.model.state_dict()[pool.format("classify")], base.state_dict()[pool.format("embed")])
     learn(task, ROWS, 12, lr=3e-4)
     task.save(tmp_path / "x")
@@ -346,7 +346,7 @@ def test_a_folder_is_taken_further(minilm: Path, tmp_path: Path) -> None:
     assert [one.label for one in classify(["I loved it.", "A waste of time."])] == ["positive", "negative"]
     again = begin("classify-text", tmp_path / "x", ROWS)  # the same labels: the head stays
     assert again.model.config.pooling == "mean"  # and so does what it reads
-    head = "heads.classify.classes.weight"
+    head = "classify.classes.weight"
     assert torch.equal(again.model.state_dict()[head], task.model.state_dict()[head])
     assert again.labels == task.labels
 
@@ -358,10 +358,8 @@ def test_a_sentence_encoder_is_read_by_its_mean(minilm: Path, tmp_path: Path) ->
     with torch.no_grad():
         hidden = af.load(minilm, dtype=torch.float32)(**task.tokenizer(["a dull mess"])).last_hidden_state
         state = task.model.state_dict()
-        pooled = torch.tanh(
-            F.linear(hidden.mean(dim=1), state["heads.classify.pool.weight"], state["heads.classify.pool.bias"])
-        )
-        wanted = F.linear(pooled, state["heads.classify.classes.weight"], state["heads.classify.classes.bias"])
+        pooled = torch.tanh(F.linear(hidden.mean(dim=1), state["classify.pool.weight"], state["classify.pool.bias"]))
+        wanted = F.linear(pooled, state["classify.classes.weight"], state["classify.classes.bias"])
         found = task.model.eval()(
             **task.tokenizer(["a dull mess", "a longer text, so that the other is padded"])
         ).logits

@@ -196,7 +196,7 @@ def test_another_head_for_other_labels(tmp_path: Path, trained: Path) -> None:
     assert other.labels == ("blue", "green", "violet")
     after = other.model.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before if name.startswith("stages"))
-    assert not torch.equal(after["heads.classify.classes.weight"], before["heads.classify.classes.weight"])
+    assert not torch.equal(after["classify.classes.weight"], before["classify.classes.weight"])
 
 
 def test_mixed_labels_are_soft_targets() -> None:

@@ -130,7 +130,7 @@ def test_other_classes_keep_what_places_boxes(folder: Path, tmp_path: Path) -> N
     assert same.labels == ("red", "green", "blue") and other.labels == ("kind 0", "kind 1", "kind 2")
     assert all(torch.equal(value, before[name]) for name, value in same.model.state_dict().items())
     changed = [name for name, value in other.model.state_dict().items() if not torch.equal(value, before[name])]
-    assert changed and all(name.startswith("heads.boxes.classes.") for name in changed)
+    assert changed and all(name.startswith("boxes.classes.") for name in changed)
 
 
 @pytest.mark.parametrize("every", [True, False])

@@ -228,9 +228,7 @@ def test_electra(rows: Rows, tmp_path: Path) -> None:
     assert sketched.family == "electra" and sketched.device.type == "meta"
     fine = begin("classify-text", tmp_path / "x", labelled)
     ours, theirs = task.model.state_dict(), fine.model.state_dict()
-    assert torch.equal(
-        theirs["stages.encoder.inputs.words.weight"], ours["stages.discriminator.inputs.text.words.weight"]
-    )
+    assert torch.equal(theirs["encoder.inputs.words.weight"], ours["discriminator.inputs.text.words.weight"])
     learn(fine, labelled, 60)
     assert fine.evaluate(labelled)["accuracy"] == 1.0
 
@@ -252,15 +250,15 @@ def test_a_discriminator_that_begins_as_the_generator(rows: Rows, tmp_path: Path
     )
     held = further.model.state_dict()
     moved = {
-        "stages.generator.inputs.": "stages.discriminator.inputs.text.",
-        "stages.generator.": "stages.discriminator.",
+        "generator.inputs.": "discriminator.inputs.text.",
+        "generator.": "discriminator.",
     }
-    names = [name for name in held if name.startswith("stages.generator.")]
+    names = [name for name in held if name.startswith("generator.")]
     theirs = [next(name.replace(old, new) for old, new in moved.items() if old in name) for name in names]
     assert len(names) > 25 and all(torch.equal(held[a], held[b]) for a, b in zip(names, theirs, strict=True))
     learn(further, rows, 5, batch=BatchConfig(rows=8))
-    name, after = "stack.blocks.0.sublayers.self.part.qkv.weight", further.model.state_dict()
-    assert not torch.equal(after[f"stages.generator.{name}"], after[f"stages.discriminator.{name}"])
+    name, after = "blocks.0.self.qkv.weight", further.model.state_dict()
+    assert not torch.equal(after[f"generator.{name}"], after[f"discriminator.{name}"])
     begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32).save(tmp_path / "y")
     with pytest.raises(af.ConfigError, match="generator of the discriminator's size"):
         begin("electra", tmp_path / "y", rows, {"from_generator": True})

@@ -217,7 +217,7 @@ def test_a_folder_is_given_other_words(table: Path, tmp_path: Path) -> None:
     order = {**small, "steps": 1, "lr": 1e-30, "tokenizer.path": str(tmp_path / "words")}
     af.train("classify-text", recipe=tmp_path / "first", data=table, out=tmp_path / "second", **order)
     before, after = (af.task("classify-text", tmp_path / name) for name in ("first", "second"))
-    old, new = (one.model.state_dict()["stages.encoder.inputs.words.weight"] for one in (before, after))
+    old, new = (one.model.state_dict()["encoder.inputs.words.weight"] for one in (before, after))
     known, has = before.tokenizer.engine.get_vocab(), after.tokenizer.engine.get_vocab()
     both = sorted(known.keys() & has.keys() - {"zebra"})
     assert "lovely" in both and len(new) == len(has) != len(old)

@@ -92,13 +92,18 @@ class Attention(nn.Module):
         self.key_norm = None if norm is None else make_norm(norm, config.d_head)
 
     def forward(
-        self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None, source: Tokens | None = None
+        self,
+        tokens: Tokens | Tensor,
+        memory: Tokens | Tensor | None = None,
+        cache: Cache | None = None,
+        source: Tokens | None = None,
     ) -> Tensor:
         """[B, T, d_out]. Cross-attention reads keys and values from `memory`. Self-attention reads them from the tokens
         themselves, or from a `source` that ends with them (Transformer-XL) or begins with them (fewer queries than
-        keys)."""
+        keys). Plain vectors [B, T, d] may stand for tokens."""
+        tokens = tokens if isinstance(tokens, Tokens) else Tokens(tokens)
         if self.crosses:
-            source = memory
+            source = Tokens.of(memory)
         query, key, value = self.project(tokens, tokens if source is None else source, cache)
         y = self.out(self.mix(query, key, value, tokens, source, cache))
         return self.taps.record("output", y, tokens.packing)
@@ -147,7 +152,7 @@ class Attention(nn.Module):
         cache: Cache | None,
     ) -> Tensor:
         """What the heads gather, side by side [B, T, H·v]: everything between the projections and the output layer."""
-        config, offset = self.config, 0
+        config = self.config
         encoding = None if self.crosses else tokens.encoding
         query = split_heads(query, config.n_heads, tokens.packed)  # [B, H, Q, d]
         query = query if self.query_norm is None else self.query_norm(query)
@@ -156,14 +161,7 @@ class Attention(nn.Module):
             key = key if self.key_norm is None else self.key_norm(key)
             if encoding is not None:
                 query, key, value = encoding.rotate(query, key, value)
-        if self.crosses:
-            key, value = self._encoder_keys(key, value, cache)
-        elif cache is not None and source is None:
-            entry = cache.self_attention(self.cache_key, config.span)
-            offset = entry.num_held
-            key, value = entry.append(key, value)
-        elif cache is not None and source is not None:
-            offset = key.shape[2] - query.shape[2]  # the source ends with the tokens
+        key, value, offset = self._with_cached(query, key, value, source, cache)  # [B, G, K, d]
         mask = self.mask_for(tokens, source, cache, key.shape[2])
         bias = None if encoding is None else encoding.bias(query, key, offset, self.scale)
         if self.taps.watched:
@@ -174,14 +172,23 @@ class Attention(nn.Module):
         )
         return join_heads(heads, tokens.packed)
 
-    def _encoder_keys(self, key: Tensor | None, value: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        if cache is not None:
+    def _with_cached(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, source: Tokens | None, cache: Cache | None
+    ) -> tuple[Tensor, Tensor, int]:
+        """All keys and values, those of earlier steps first, and the index of the first query among them."""
+        if self.crosses and cache is not None:
             entry = cache.cross_attention(self.cache_key)
             if key is not None and value is not None:
                 entry.key, entry.value = key.contiguous(), value.contiguous()  # read at every step from now on
             key, value = entry.key, entry.value
         assert key is not None and value is not None
-        return key, value
+        if self.crosses or cache is None:
+            return key, value, 0
+        if source is not None:  # it ends with the tokens
+            return key, value, key.shape[2] - query.shape[2]
+        past = cache.self_attention(self.cache_key, self.config.span)
+        offset = past.num_held
+        return *past.append(key, value), offset
 
     def mask_for(self, tokens: Tokens, source: Tokens | None, cache: Cache | None, n_keys: int) -> Mask:
         """What the family allows, which keys are real, and which tokens attend to each other in any case."""

@@ -56,6 +56,8 @@ class Sublayer(Wrapper):
     Calling it returns what the part contributes; `add` joins that with the residual stream.
     """
 
+    part: nn.Module
+
     def __init__(
         self,
         part: nn.Module,
@@ -75,10 +77,13 @@ class Sublayer(Wrapper):
 
     @property
     def crosses(self) -> bool:
-        return cast("Part", self.__dict__["part"]).crosses
+        return cast("Part", self.part).crosses
 
-    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
-        """What the part contributes to the residual stream, [B, T, d]."""
+    def forward(
+        self, tokens: Tokens | Tensor, memory: Tokens | Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """What the part contributes to the residual stream, [B, T, d]. Plain vectors may stand for tokens."""
+        tokens = tokens if isinstance(tokens, Tokens) else Tokens(tokens)
         return self.finish(self.part(self.read(tokens), memory, cache), tokens)
 
     def read(self, tokens: Tokens) -> Tokens:
@@ -138,7 +143,13 @@ class Block(nn.Module):
         """Cross-attention is skipped if there is nothing to attend to (GPT-2 with cross-attention)."""
         return [sublayer for sublayer in self.sublayers.values() if memory is not None or not sublayer.crosses]
 
-    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:
+    def forward(
+        self, tokens: Tokens | Tensor, memory: Tokens | Tensor | None = None, cache: Cache | None = None
+    ) -> Tokens:
+        """The tokens after all sublayers; given plain vectors [B, T, d], vectors."""
+        memory = Tokens.of(memory)
+        if isinstance(tokens, Tensor):
+            return self(Tokens(tokens), memory, cache).x
         if self.parallel:
             tokens = tokens.replace(tokens.x + sum(sublayer(tokens, memory, cache) for sublayer in self.active(memory)))
         else:

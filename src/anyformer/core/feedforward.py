@@ -45,7 +45,9 @@ class FeedForward(nn.Module):
         self.down = Linear(config.d_hidden, config.d_model, config.bias, residual=True)
         self.activation = ACTIVATIONS[config.activation]
 
-    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tokens | Tensor, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
+        """[B, T, d_model]. Plain vectors [B, T, d_model] may stand for tokens."""
+        tokens = tokens if isinstance(tokens, Tokens) else Tokens(tokens)
         hidden = self.taps.record("hidden", self.hidden(tokens.x), tokens.packing)  # [B, T, d_hidden]
         hidden = F.dropout(hidden, self.config.dropout) if self.training else hidden
         return self.down(hidden)

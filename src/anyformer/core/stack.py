@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anyformer.core.cache import Cache
@@ -41,9 +41,13 @@ class Stack(nn.Module):
         return any(positions is not None and positions.has_bias for positions in self._positions())
 
     def forward(
-        self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None
+        self, tokens: Tokens | Tensor, memory: Tokens | Tensor | None = None, cache: Cache | None = None
     ) -> tuple[Tokens, list[Tokens]]:
-        """The last tokens, and those after every block."""
+        """The last tokens, and those after every block; given plain vectors [B, T, d], vectors."""
+        memory = Tokens.of(memory)
+        if isinstance(tokens, Tensor):
+            last, layers = self(Tokens(tokens), memory, cache)
+            return last.x, [layer.x for layer in layers]
         hidden: list[Tokens] = []
         encodings = self._encodings(tokens)
         for turn, index in enumerate(self.order):
@@ -87,5 +91,5 @@ class Stack(nn.Module):
         # A cache has moved on by the time that gradients are computed.
         if not (self.gradient_checkpointing and self.training and torch.is_grad_enabled() and cache is None):
             return block(tokens, memory, cache)
-        watched: dict[str, Any] = {"context_fn": recomputing} if block.taps.watched else {}
+        watched: dict[str, Any] = {"context_fn": recomputing} if block.taps.watched else {}  # type: ignore[union-attr]
         return checkpoint(block, tokens, memory, cache, use_reentrant=False, **watched)

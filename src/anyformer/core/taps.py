@@ -112,7 +112,7 @@ def name_taps(root: nn.Module, watch: Watch) -> list[str]:
     for path, part in root.named_modules():
         points: tuple[str, ...] = getattr(type(part), "tap_points", ())
         if points:
-            part.taps = Taps(watch, path)  # type: ignore[assignment]
+            part.taps = Taps(watch, path)
             names += [f"{path}.{point}" for point in points]
     return names
 

@@ -140,6 +140,11 @@ class Tokens:
     documents: Tensor | None = None  # [B or 1, T] numbers of the texts that share a row; causal attention stays in each
     encoding: Encoding | None = None  # what the stack's position encoding computed for this pass
 
+    @classmethod
+    def of(cls, x: Tokens | Tensor | None) -> Tokens | None:
+        """Vectors [B, T, d] as tokens; tokens as they are."""
+        return cls(x) if isinstance(x, Tensor) else x
+
     @property
     def packed(self) -> bool:
         return self.packing is not None

@@ -136,7 +136,7 @@ def image_placeholder_ids(model: Model) -> list[int]:
     docked = _inputs(model, MultimodalInput)
     found: list[int] = []
     for name, token in docked.places.items() if isinstance(docked, MultimodalInput) else ():
-        inputs = cast("Stage", model.stages[name]).inputs
+        inputs = model.stages[name].inputs
         if isinstance(inputs, ImageInput):
             rows, columns = inputs.config.grid
             found += [token] * (rows * columns + int(inputs.config.class_token))

@@ -7,8 +7,6 @@ from the top to the bottom, so no layers are multiplied with one another.
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -29,7 +27,6 @@ from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.projection import ProjectedInput
 from anyformer.inputs.queries import PatchesAndQueries
 from anyformer.layers.wrappers import NoResidual, RecurrentBlock
-from anyformer.model import Stage
 
 
 def rollout_to_input(trace: Trace, stage: str, row: Tensor, deadline: Deadline) -> tuple[str, Tensor]:
@@ -69,7 +66,7 @@ def _sites(trace: Trace, stage: str, layer: int) -> list[AttentionSite]:
 
 def _source_stage(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
     """The stage whose tokens become tokens of this one: its name, which of ours they are, and which of its."""
-    inputs = cast("Stage", trace.model.stages[stage]).inputs
+    inputs = trace.model.stages[stage].inputs
     if isinstance(inputs, ProjectedInput):
         return inputs.source, slice(None), slice(None)
     where = layout(trace, stage)

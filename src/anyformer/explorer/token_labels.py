@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from anyformer.data.images.skeleton import Skeleton
 from anyformer.explorer.loaded_model import LoadedModel, ModelInput
 from anyformer.explorer.modalities import head_of
-from anyformer.explorer.token_layout import TokenLayout, layout
+from anyformer.explorer.token_layout import TokenLayout, attention_axis, layout
 from anyformer.explorer.trace import AttentionSite, Trace
 from anyformer.heads.keypoints import PoseHead
 from anyformer.heads.segment import MaskSegmentationHead
@@ -36,7 +36,7 @@ def group_names(trace: Trace, site: AttentionSite) -> list[str]:
     """Of attention along one axis of a clip, which is shown for the first cell, or for the first frame."""
     where = layout(trace, site.stage)
     assert where is not None
-    if trace.sublayer(site).config.axis == "time":
+    if attention_axis(trace, site) == "time":
         return [f"frame {i}" for i in range(where.shape[0])]
     rows, columns = where.shape[1:]
     return [*_first(where.before), *(f"{row},{column}" for row in range(rows) for column in range(columns))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,8 +19,6 @@ from anyformer.inputs.queries import PatchesAndQueries
 from anyformer.inputs.sets import SetInput, TableInput
 from anyformer.inputs.text import TextInput
 from anyformer.inputs.video import VideoInput
-from anyformer.layers.wrappers import AttentionOverSpace, AttentionOverTime
-from anyformer.model import Stage
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class TokenLayout:
 
 def layout(trace: Trace, stage: str) -> TokenLayout | None:
     """None: the tokens of this stage are no parts of the input, or most of them were dropped."""
-    inputs = cast("Stage", trace.model.stages[stage]).inputs
+    inputs = trace.model.stages[stage].inputs
     tokens = trace.tokens(stage)
     length = tokens.x.shape[1]
     if isinstance(inputs, VideoInput):
@@ -112,13 +109,17 @@ def n_queries(trace: Trace, site: AttentionSite) -> int:
     return own.positions if own is not None and own.apart else trace.tokens(site.stage).x.shape[1]
 
 
+def attention_axis(trace: Trace, site: AttentionSite) -> str:
+    """Along which axis of a clip tokens attend: "time", "space" or "all"."""
+    return getattr(trace.sublayer(site).part, "axis", "all")
+
+
 def attention_map(trace: Trace, site: AttentionSite, position: int) -> Tensor:
     """What one position attends to, as maps of the input [heads, *shape]; tokens that are no cells are left out."""
     where = layout(trace, key_stage(trace, site))
     if where is None:
         raise InputError("What is attended to here are not parts of the input, or most of them were dropped.")
-    part = trace.sublayer(site).part
-    axis = {AttentionOverTime: "time", AttentionOverSpace: "space"}.get(type(part), "all")
+    axis = attention_axis(trace, site)
     own = None if trace.sublayer(site).crosses else where
     if axis == "all" and not where.apart:
         return where.over(trace.row_weights(site, position if own is None else own.token(position)))
@@ -151,8 +152,7 @@ def _frame_by_frame(where: TokenLayout, every: Tensor, position: int) -> Tensor:
 
 def mean_attention(trace: Trace, site: AttentionSite) -> Tensor:
     """[tokens, keys]: the mean of the heads, of a clip whose attention is along one axis as of all its tokens."""
-    part = trace.sublayer(site).part
-    axis = {AttentionOverTime: "time", AttentionOverSpace: "space"}.get(type(part), "all")
+    axis = attention_axis(trace, site)
     if axis == "all":
         return trace.mean_weights(site)
     where = layout(trace, site.stage)

@@ -188,7 +188,7 @@ class Trace:
         return part
 
     def sublayer(self, site: AttentionSite) -> Sublayer:
-        return cast("Sublayer", self.calls[site.stage][site.layer].block.sublayers[site.part])
+        return self.calls[site.stage][site.layer].block.sublayers[site.part]
 
     def tokens(self, stage: str) -> Tokens:
         """All tokens of a stage: what its first block was given, for the last one may work on a few alone."""
@@ -197,7 +197,7 @@ class Trace:
 
     def memory_stage(self, stage: str) -> str:
         """The stage that cross-attention looks at."""
-        return cast("Stage", self.model.stages[stage]).attends or stage
+        return self.model.stages[stage].attends or stage
 
 
 class _Enough(Exception):  # noqa: N818 - no mistake: what was asked for has been seen

@@ -21,10 +21,11 @@ class CompiledAttention(Attention):
     def project_fused(self, linear: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
         from anyformer.fast.triton_training import linear_parts, pays
 
-        plain = plain_class(linear) is FusedLinear and linear.bias is not None and len(linear.widths) <= MOST_PARTS
-        if not plain or not pays(x):
+        if not isinstance(linear, FusedLinear) or plain_class(linear) is not FusedLinear or not pays(x):
             return super().project_fused(linear, x)
-        return linear_parts(x, linear.weight, linear.bias, linear.widths)  # type: ignore[union-attr, arg-type]
+        if linear.bias is None or len(linear.widths) > MOST_PARTS:
+            return super().project_fused(linear, x)
+        return linear_parts(x, linear.weight, linear.bias, linear.widths)
 
 
 class CompiledFeedForward(FeedForward):

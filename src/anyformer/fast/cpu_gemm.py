@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.fast.weight_copies import Copy
@@ -17,7 +17,7 @@ EPILOGUES = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"),
 class PackedWeight(Copy):
     """A copy of a float32 matrix in the layout that oneDNN likes for about so many rows; the numbers are the same."""
 
-    def __init__(self, weight: nn.Parameter, rows: int) -> None:
+    def __init__(self, weight: Tensor, rows: int) -> None:
         super().__init__(weight)
         self.layout: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
         self.rows = rows

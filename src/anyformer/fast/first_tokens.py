@@ -18,7 +18,7 @@ class FirstTokensBlock(Block):
 
     n_first = 1
 
-    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:  # type: ignore[override]
         if self.taps.watched or cache is not None or not self.narrows(tokens):
             return super().forward(tokens, memory, cache)
         attention, *rest = self.active(memory)

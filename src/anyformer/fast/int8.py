@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.core.linear import FusedLinear, Linear
 from anyformer.errors import ConfigError, InputError, nearest
@@ -47,7 +47,7 @@ class Int8FusedLinear(FusedLinear, Int8Linear):
         return y if role is None else y[..., self.slice(role)]
 
 
-def quantize(model: nn.Module, weights: str) -> None:
+def quantize(model: Any, weights: str) -> None:
     """Round the matrices below the stages' stacks and the heads."""
     if weights not in WEIGHTS:
         known = f"{', '.join(WEIGHTS)}.{nearest(weights, WEIGHTS)}"

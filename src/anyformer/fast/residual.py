@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -73,13 +73,14 @@ def can_norm(tokens: Tokens, norm: nn.Module | None) -> bool:
 
 
 class FusedSublayer(Sublayer):
-    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Any:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Any:  # type: ignore[override]
         if not self._takes_row(tokens):
             return super().forward(tokens, memory, cache)
         tokens = settle(tokens)
         if type(self.part) is Attention:
             return Summed(self._attention(self.part, tokens, memory, cache))
-        return Summed(product(self._hidden(self.part, tokens.x), self.part.down, add=tokens.x))
+        part = cast("FeedForward", self.part)
+        return Summed(product(self._hidden(part, tokens.x), part.down, add=tokens.x))
 
     def _takes_row(self, tokens: Tokens) -> bool:
         """Whether norm and sum go with the products."""
@@ -102,7 +103,7 @@ class FusedSublayer(Sublayer):
             query, key, value = part.split(product(tokens.x, part.qkv, self.norm))
         return product(part.mix(query, key, value, tokens, source, cache), part.out, add=tokens.x)
 
-    def _hidden(self, part: Any, x: Tensor) -> Tensor:
+    def _hidden(self, part: FeedForward, x: Tensor) -> Tensor:
         if not part.config.gated:
             return product(x, part.up, self.norm, part.config.activation)
         gate, up = product(x, part.gate_up, self.norm).chunk(2, dim=-1)
@@ -127,15 +128,13 @@ class FusedSublayer(Sublayer):
 class SettlingBlock(Block):
     """A block that is not fused, among others that are."""
 
-    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:  # type: ignore[override]
         return super().forward(settle(tokens), memory, cache)
 
 
 class FusedStack(Stack):
-    def forward(
-        self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None
-    ) -> tuple[Tokens, list[Tokens]]:
-        last, hidden = super().forward(tokens, memory, cache)
+    def forward(self, *given: Any, **named: Any) -> tuple[Tokens, list[Tokens]]:
+        last, hidden = super().forward(*given, **named)
         return last, [settle(one) for one in hidden]
 
     def finish(self, tokens: Tokens) -> Tokens:
@@ -166,7 +165,7 @@ def fused(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
             continue
         yield stack, FusedStack
         for block in blocks:
-            sublayers = list(block.sublayers.values())  # type: ignore[union-attr, operator]
+            sublayers = list(block.sublayers.values())  # type: ignore[operator]
             if not block.parallel and all(type(sublayer) is Sublayer for sublayer in sublayers):
                 yield from ((sublayer, FusedSublayer) for sublayer in sublayers)
             elif type(block) is Block:

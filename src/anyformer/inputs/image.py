@@ -228,4 +228,5 @@ class RestoreInput(Input):
         patches = Tokens(x[:, 1:]).restore(run.extras["ids_restore"], self.mask_token.weight)
         x = torch.cat([x[:, :1], patches.x], dim=1)
         assert encoded.grid is not None
-        return Tokens(x + self.positions.table(*encoded.grid, flat=True), grid=encoded.grid)
+        rows, columns = encoded.grid
+        return Tokens(x + self.positions.table(rows, columns, flat=True), grid=encoded.grid)

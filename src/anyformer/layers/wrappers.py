@@ -24,6 +24,7 @@ from anyformer.core.wrapper import Wrapper
 class ContextNorm(Wrapper):
     """Cross-attention that normalizes what it attends to (Perceiver)."""
 
+    attention: Attention
     crosses = True
 
     def __init__(self, attention: Attention, norm: nn.Module) -> None:
@@ -39,6 +40,7 @@ class ContextNorm(Wrapper):
 class SegmentRecurrence(Wrapper):
     """Self-attention that also attends to its last `length` inputs, without gradient (Transformer-XL)."""
 
+    attention: Attention
     crosses = False
 
     def __init__(self, attention: Attention, length: int) -> None:
@@ -58,7 +60,9 @@ class SegmentRecurrence(Wrapper):
 class AttentionOverTime(Wrapper):
     """Attention among the frames of each cell of a clip; tokens before the cells get nothing (TimeSformer)."""
 
+    attention: Attention
     crosses = False
+    axis = "time"
 
     def __init__(self, attention: Attention, project: Linear) -> None:
         super().__init__()
@@ -75,7 +79,9 @@ class AttentionOverSpace(Wrapper):
     """Attention among the cells of each frame of a clip; tokens before the cells join every frame, and the mean of what
     they get is kept (TimeSformer)."""
 
+    attention: Attention
     crosses = False
+    axis = "space"
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -174,7 +180,7 @@ class RefiningStack(NormedStack):
         super().__init__(blocks, final_norm)
         self.step, self.place = step, place
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None
     ) -> tuple[Tokens, list[Tokens]]:
         assert tokens.positions is not None

@@ -7,7 +7,7 @@ Published: AudioSet 0.459 mean average precision, Speech Commands V2 98.1% (tabl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.core.norms import make_norm
 from anyformer.core.stack import Stack
@@ -48,7 +48,7 @@ class ASTConfig(PreNormConfig):
 
 
 def build(config: ASTConfig) -> Model:
-    same = {"drop_path": config.drop_path, "qkv_bias": config.qkv_bias, "d_head": config.d_head}
+    same: dict[str, Any] = {"drop_path": config.drop_path, "qkv_bias": config.qkv_bias, "d_head": config.d_head}
     blocks = [encoder_block(config, **same) for _ in range(config.n_layers)]
     stack = Stack(blocks, make_norm(config.norm, config.d_model))
     head: Head = PooledEmbeddingHead("encoder", "pair")

@@ -8,6 +8,7 @@ Published: nothing in these sizes; TFPose and PRTR (Mao et al. 2021, Li et al. 2
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
@@ -63,7 +64,7 @@ def _stack(config: KeypointDecoderConfig, n_layers: int, cross: bool) -> Stack:
     )
     feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
     memory = config.d_model if cross else None
-    same = {"d_context": memory, "dropout": config.dropout, "drop_path": config.drop_path}
+    same: dict[str, Any] = {"d_context": memory, "dropout": config.dropout, "drop_path": config.drop_path}
     blocks = [transformer_block(attention, feedforward, **same) for _ in range(n_layers)]
     # The head normalizes each layer of the decoder by itself.
     return Stack(blocks, None if cross else make_norm(NormConfig(), config.d_model))

@@ -7,7 +7,7 @@ Published: S 73.8, B 75.8, L 78.3, H 79.1 AP on COCO's keypoints (table 9 of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
@@ -64,7 +64,7 @@ def build(config: ViTPoseConfig) -> Model:
         d_query=width, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
     )
     network = FeedForwardConfig(d_model=width, d_hidden=width * config.mlp_ratio, activation=config.activation)
-    same = {"norm": norm, "dropout": config.dropout, "drop_path": config.drop_path}
+    same: dict[str, Any] = {"norm": norm, "dropout": config.dropout, "drop_path": config.drop_path}
     blocks = [transformer_block(attention, network, **same) for _ in range(config.n_layers)]
     head = HeatmapConfig(
         d_model=config.d_model,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from anyformer.core.positions import LearnedPositions
 from anyformer.errors import ConfigError, FolderError, nearest
 from anyformer.inputs.replaced_tokens import ReplacedTokensInput
 from anyformer.inputs.text import TextInput
-from anyformer.model import Model, Stage
+from anyformer.model import Model
 from anyformer.tokenizers.tokenizer import Tokenizer
 
 Fits = Callable[[Settings], bool]
@@ -245,6 +245,6 @@ def tells_types(model: Model) -> bool:
 
 def text_inputs(model: Model) -> list[TextInput]:
     """The text inputs of the model's stages."""
-    stages = [cast("Stage", stage).inputs for stage in model.stages.values()]
+    stages = [stage.inputs for stage in model.stages.values()]
     inputs = [one.text if isinstance(one, ReplacedTokensInput) else one for one in stages]
     return [one for one in inputs if isinstance(one, TextInput)]

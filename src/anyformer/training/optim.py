@@ -91,7 +91,7 @@ def layer_depths(names: Sequence[str]) -> dict[str, int]:
 
 def freeze(model: nn.Module, globs: Sequence[str]) -> None:
     """Leave parameters as they are, by the names that they have in files: encoder.blocks.0.*"""
-    names = {name: parameter for name, parameter in model.named_parameters()}
+    names = dict(model.named_parameters())
     for glob in globs:
         chosen = fnmatch.filter(names, glob)
         if not chosen:

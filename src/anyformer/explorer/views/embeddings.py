@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,6 @@ from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import Trace
 from anyformer.explorer.views.heads import labels
-from anyformer.model import Stage
 
 FEATURES = 96  # of a vector that are drawn
 REACH = 64  # positions that are compared
@@ -48,25 +47,24 @@ def embeddings(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) ->
 
 def _encoding(trace: Trace, stage: str) -> dict[str, Any]:
     """The encoding of this stage, whichever of the slots it fills: a table, a turn, or a bias."""
-    part = cast("Stage", trace.model.stages[stage])
+    part = trace.model.stages[stage]
     inputs = getattr(part.inputs, "positions", None)
     table = None if not isinstance(inputs, Positions) else _table(inputs, trace.run.layers[stage][0])
     if table is not None:
         return {"kind": type(inputs).__name__, **_compare(table), "table": downsample.pack(table[:REACH, :FEATURES])}
     attention = next((one for one in part.modules() if isinstance(one, Attention)), None)
-    places = attention.positions if attention is not None else None
-    if attention is None or places is None:
+    own = (one for one in part.modules() if isinstance(one, Positions) and one is not inputs)
+    places = next(own, None)
+    encoding = None if places is None else places.prepare(Tokens(torch.zeros(1, REACH, 1, dtype=trace.model.dtype)))
+    if attention is None or encoding is None:
         return {"kind": "none"}
     width, heads = attention.config.d_head, attention.config.n_heads
     one = torch.ones(1, heads, REACH, width, dtype=trace.model.dtype) / width**0.5
-    if places.has_bias:
-        scale = attention.config.scale or width**-0.5
-        bias = places.bias(torch.zeros_like(one), torch.zeros_like(one), 0, scale, None)
-        if bias is not None:
-            rows = bias.flatten(0, -4)[0] if bias.dim() > 3 else bias
-            return {"kind": type(places).__name__, "bias": downsample.numbers(rows[:, -1].flip(-1))}
-    at = torch.arange(REACH)[None]
-    query, key = places.rotate(one, one.clone(), at)
+    bias = encoding.bias(torch.zeros_like(one), torch.zeros_like(one), 0, attention.scale)
+    if bias is not None:
+        rows = bias.flatten(0, -4)[0] if bias.dim() > 3 else bias
+        return {"kind": type(places).__name__, "bias": downsample.numbers(rows[:, -1].flip(-1))}
+    query, key, _ = encoding.rotate(one, one.clone(), one)
     by_distance = (query[0, 0] @ key[0, 0].T)[0]
     return {"kind": type(places).__name__, "distance": downsample.numbers(by_distance)}
 

@@ -12,6 +12,7 @@ from anyformer.explorer.loaded_model import LoadedModel, ModelInput
 from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.token_labels import group_names, token_names
+from anyformer.explorer.token_layout import attention_axis
 from anyformer.explorer.trace import AttentionSite, Trace
 
 SOUGHT = 12  # heads that are listed
@@ -27,7 +28,7 @@ def sides(
 ) -> tuple[list[str], list[str]]:
     """Names of queries and of keys. A decoder of a pair is named by what it says, one word later."""
     crossing = trace.sublayer(site).crosses
-    if trace.sublayer(site).config.axis != "all":
+    if attention_axis(trace, site) != "all":
         return group_names(trace, site), group_names(trace, site)
     key_stage = trace.memory_stage(site.stage) if crossing else site.stage
     queries = labels(loaded, model_input, trace, site.stage)

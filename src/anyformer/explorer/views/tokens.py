@@ -21,7 +21,6 @@ from anyformer.generation.engine import decode_loop, decode_step, decoding_stage
 from anyformer.generation.logits_processors import keep_top_k, keep_top_p
 from anyformer.generation.strategies import BeamSearch, make_strategy
 from anyformer.heads.language import LanguageHead
-from anyformer.model import Stage
 
 SHOWN = 20  # words of a distribution
 BEST = 5  # and of one at each step or layer
@@ -100,7 +99,7 @@ def logit_lens(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) ->
     how likely each layer finds what the last one says."""
     _, trace = loaded.trace(request, deadline)
     head = head_of(loaded)
-    stage = cast("Stage", loaded.model.stages[head.stage])
+    stage = loaded.model.stages[head.stage]
     layers = trace.run.layers[head.stage]
     final = trace.run.tokens[head.stage].pad().x
     at = place(request.position, final.shape[1])

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from anyformer.core.masks import (
     NO_MASK,
-    BlockLocal2D,
     Causal,
     Dense,
     Dilated,
@@ -27,7 +26,7 @@ from anyformer.core.masks import (
     Window,
 )
 from anyformer.core.tokens import Packing
-from anyformer.layers.raster import Raster
+from anyformer.layers.raster import BlockLocal2D, Raster
 
 Rule = Callable[[int, int, int], bool]  # (row of the batch, index of the query, index of the key) -> may attend
 

@@ -14,11 +14,19 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anyformer.core import attend as module
-from anyformer.core.attend import KERNELS, AttentionCall, _open_empty_rows, attend, attention_weights, choose_kernel
+from anyformer.core.attend import (
+    KERNELS,
+    AttentionCall,
+    _backends_without_cudnn,
+    _open_empty_rows,
+    attend,
+    attention_weights,
+    choose_kernel,
+)
 from anyformer.core.masks import NO_MASK, Causal, Dense, Local2D, Mask, PackedMask, Padding, Window
 from anyformer.core.score import AdditiveScore, DotScore, GeneralScore
 from anyformer.core.tokens import Packing
+from anyformer.fast import attention as fast_attention
 from tests.core.mask_cases import BATCH, MASKS, PACKED, PackedCase
 
 HEADS, GROUPS, D_QK, D_VALUE = 4, 2, 3, 5  # grouped heads, and values of another width, throughout
@@ -30,13 +38,13 @@ SHAPES = {
     "cross": (4, 9, 0),
     "few keys": (9, 4, 0),
 }
-CUDA_ONLY = {"varlen", "single"}  # kernels for no other device; the second has its own tests (test_gpu.py)
+CUDA_ONLY = {"varlen", "single"}  # kernels for no other device; the second has its own tests (test_triton_decode.py)
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of four queries, so that twelve of them cross blocks."""
-    monkeypatch.setattr(module, "BLOCK", 4)
+    monkeypatch.setattr(fast_attention, "BLOCK", 4)
 
 
 @dataclass(frozen=True)
@@ -456,7 +464,7 @@ class _Largest(TorchDispatchMode):
 )
 def test_long_rows_build_no_square(mask: Mask, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask is a description: a long window is cut into blocks and nothing of size T×T is ever made."""
-    monkeypatch.setattr(module, "BLOCK", 64)
+    monkeypatch.setattr(fast_attention, "BLOCK", 64)
     length = 1024
     query, key, value = (torch.randn(1, 1, length, 4) for _ in range(3))
     call = AttentionCall(query, key, value, mask, 0.5)
@@ -513,8 +521,8 @@ def test_gradients_are_numbers_where_scores_are_far_below_zero(n_queries: int, n
 
 def test_leaving_cudnn_out_leaves_other_switches_as_they_are() -> None:
     with sdpa_kernel([SDPBackend.MATH]):
-        assert module._backends_without_cudnn() == [SDPBackend.MATH]
+        assert _backends_without_cudnn() == [SDPBackend.MATH]
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
-        assert module._backends_without_cudnn() == [SDPBackend.EFFICIENT_ATTENTION]
+        assert _backends_without_cudnn() == [SDPBackend.EFFICIENT_ATTENTION]
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-        assert module._backends_without_cudnn() == [SDPBackend.MATH]
+        assert _backends_without_cudnn() == [SDPBackend.MATH]

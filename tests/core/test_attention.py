@@ -28,10 +28,10 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def _make(positions: Positions | None = None, score: nn.Module | None = None, **settings: object) -> Attention:
+def _make(score: nn.Module | None = None, **settings: object) -> Attention:
     torch.manual_seed(0)
     config = AttentionConfig(**{"d_query": WIDTH, "n_heads": HEADS, **settings})  # type: ignore[arg-type]
-    attention = Attention(config, positions, score)
+    attention = Attention(config, score)
     initialize(attention, InitConfig(std=0.5))
     for name, parameter in attention.named_parameters():
         if name.endswith("bias"):
@@ -201,13 +201,27 @@ POSITIONS: dict[str, Positions | None] = {
 CHUNKS = {"token by token": [1] * LENGTH, "prefill": [4, 1, 1, 1], "chunks": [3, 4], "at once": [7]}
 
 
-def _cached(attention: Attention, x: Tensor, real: Tensor | None, at: Tensor, chunks: list[int]) -> Tensor:
+def _drawn(positions: Positions | None) -> Positions | None:
+    if positions is not None:
+        initialize(positions, InitConfig(std=0.5))
+        positions.double()
+    return positions
+
+
+def _with(positions: Positions | None, tokens: Tokens) -> Tokens:
+    """The tokens with what their positions say, as a stack hands them to its blocks."""
+    return tokens if positions is None else tokens.with_encoding(positions.prepare(tokens))
+
+
+def _cached(
+    attention: Attention, positions: Positions | None, x: Tensor, real: Tensor | None, at: Tensor, chunks: list[int]
+) -> Tensor:
     state, outputs, start = Cache(), [], 0
     for n in chunks:
         part = slice(start, start + n)
         mask = None if real is None else real[:, part]
         state.advance(mask, x.shape[0], n, x.device)
-        outputs.append(attention(Tokens(x[:, part], mask, at[:, part]), state=state))
+        outputs.append(attention(_with(positions, Tokens(x[:, part], mask, at[:, part])), cache=state))
         start += n
     return torch.cat(outputs, dim=1)
 
@@ -218,16 +232,17 @@ def _cached(attention: Attention, x: Tensor, real: Tensor | None, at: Tensor, ch
 @pytest.mark.parametrize("name", POSITIONS)
 def test_cached_is_uncached(name: str, real: Tensor | None, mask: Mask, chunks: list[int]) -> None:
     """Step by step, in chunks or at once, with every encoding and padding: the same at each real token."""
-    attention = _make(POSITIONS[name], mask=mask, n_kv_heads=1)
+    attention = _make(mask=mask, n_kv_heads=1)
+    positions = _drawn(POSITIONS[name])
     x = _normal(2, LENGTH, WIDTH)
     at = torch.arange(LENGTH).expand(2, -1) if real is None else (real.cumsum(1) - 1).clamp(min=0)
     there = torch.ones(2, LENGTH, dtype=torch.bool) if real is None else real
     with torch.no_grad():
-        whole = attention(Tokens(x, real, at))
-        cached = _cached(attention, x, real, at, chunks)
+        whole = attention(_with(positions, Tokens(x, real, at)))
+        cached = _cached(attention, positions, x, real, at, chunks)
     assert torch.allclose(cached[there], whole[there], atol=1e-12)
     with torch.enable_grad():
-        assert torch.allclose(_cached(attention, x, real, at, chunks)[there], whole[there], atol=1e-12)
+        assert torch.allclose(_cached(attention, positions, x, real, at, chunks)[there], whole[there], atol=1e-12)
 
 
 def test_cross_attention_projects_its_context_once() -> None:

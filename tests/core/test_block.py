@@ -110,7 +110,7 @@ def test_parallel_branches() -> None:
     x = _normal(2, 5, WIDTH)
     expected = x + attention(Tokens(_norm(x, s["self"].norm))) + feedforward(_norm(x, s["feedforward"].norm))
     assert torch.allclose(block(Tokens(x)).x, expected, atol=1e-12)
-    with pytest.raises(ConfigError, match="(?i)parallel"):
+    with pytest.raises(ConfigError, match=r"(?i)parallel"):
         Block(dict([_sublayer("self", SELF, order="post")]), parallel=True)
 
 

@@ -22,6 +22,7 @@ from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.init import InitConfig, initialize
 from anyformer.core.positions import (
     ALiBi,
+    Encoding,
     LearnedGrid,
     LearnedPositions,
     LearnedRowColumn,
@@ -49,6 +50,14 @@ def _drawn(positions: Positions, std: float = 1.0) -> Positions:
     torch.manual_seed(0)
     initialize(positions, InitConfig(std=std))
     return positions.double()
+
+
+def _rotated(rotary: Rotary, query: Tensor, key: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys [B, H, T, d] turned as those of tokens at the positions `at` [B, T]; values stay."""
+    tokens = Tokens(query[:, 0], positions=at)
+    turned_query, turned_key, value = rotary.prepare(tokens).rotate(query, key, key)
+    assert value is key
+    return turned_query, turned_key
 
 
 @pytest.mark.parametrize("d_model", [8, 7])
@@ -207,7 +216,7 @@ def test_rotary_halves_are_llamas() -> None:
     rates = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
     angles = (at.unsqueeze(-1) * rates).repeat(1, 1, 2)
     theirs = apply_rotary_pos_emb(query, key, angles.cos(), angles.sin())
-    for ours, expected in zip(Rotary(d_head).rotate(query, key, at), theirs, strict=True):
+    for ours, expected in zip(_rotated(Rotary(d_head), query, key, at), theirs, strict=True):
         assert torch.allclose(ours, expected, atol=1e-12)
 
 
@@ -217,7 +226,7 @@ def test_rotary_interleaved_multiplies_complex_numbers() -> None:
     at = torch.tensor([[0, 3, 4, 9]])
     rates = 500.0 ** (-torch.arange(3, dtype=torch.float64) * 2 / 6)
     turn = torch.polar(torch.ones(4, 3, dtype=torch.float64), at[0, :, None] * rates)
-    rotated = Rotary(6, base=500.0, layout="interleaved").rotate(query, key, at)
+    rotated = _rotated(Rotary(6, base=500.0, layout="interleaved"), query, key, at)
     for x, ours in zip((query, key), rotated, strict=True):
         expected = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (3, 2))) * turn).flatten(-2)
         assert torch.allclose(ours, expected, atol=1e-12)
@@ -230,7 +239,7 @@ def test_rotary_scores_see_only_distances(layout: str) -> None:
     rotary = Rotary(8, layout=layout)  # type: ignore[arg-type]
 
     def scores(at: Tensor) -> Tensor:
-        q, k = rotary.rotate(query, key, at)
+        q, k = _rotated(rotary, query, key, at)
         return q @ k.transpose(-1, -2)
 
     at = torch.tensor([[0, 1, 5, 6, 7]])
@@ -289,9 +298,9 @@ def test_grid_interpolates_as_vit(rows: int, columns: int) -> None:
     assert torch.allclose(grid.table(rows, columns), expected[0], atol=1e-12)
 
 
-def _attention(positions: Positions | None) -> Attention:
+def _attention() -> Attention:
     torch.manual_seed(1)
-    attention = Attention(AttentionConfig(d_query=8, n_heads=2), positions)
+    attention = Attention(AttentionConfig(d_query=8, n_heads=2))
     initialize(attention, InitConfig(std=1.0))
     return attention.double().eval()
 
@@ -306,7 +315,7 @@ RELATIVE = {
 
 def test_attention_without_positions_knows_no_order() -> None:
     """Permuting the tokens permutes the outputs and nothing else: no positions, no order."""
-    attention = _attention(None)
+    attention = _attention()
     x, order = _normal(2, 6, 8), torch.tensor([3, 1, 5, 0, 4, 2])
     assert torch.allclose(attention(Tokens(x[:, order])), attention(Tokens(x))[:, order], atol=1e-12)
 
@@ -314,15 +323,20 @@ def test_attention_without_positions_knows_no_order() -> None:
 @pytest.mark.parametrize("name", RELATIVE)
 def test_attention_with_positions_knows_the_order(name: str) -> None:
     """Every encoding that attention applies itself breaks that symmetry."""
-    attention = _attention(RELATIVE[name])
+    attention, positions = _attention(), _drawn(RELATIVE[name])
     x, order = _normal(2, 6, 8), torch.tensor([3, 1, 5, 0, 4, 2])
-    assert (attention(Tokens(x[:, order])) - attention(Tokens(x))[:, order]).abs().max() > 1e-3
+
+    def run(x: Tensor) -> Tensor:
+        tokens = Tokens(x)
+        return attention(tokens.with_encoding(positions.prepare(tokens)))
+
+    assert (run(x[:, order]) - run(x)[:, order]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("encoding", [Sinusoidal(8), _drawn(LearnedPositions(6, 8))], ids=["sinusoidal", "table"])
 def test_added_positions_break_the_symmetry(encoding: Positions) -> None:
     """Vectors added at the bottom do so too."""
-    attention = _attention(None)
+    attention = _attention()
     x, order = _normal(2, 6, 8), torch.tensor([3, 1, 5, 0, 4, 2])
 
     def run(x: Tensor) -> Tensor:
@@ -337,8 +351,9 @@ def test_the_encoding_none_changes_nothing() -> None:
     """`Positions()` itself is the encoding "none"."""
     query, key = _normal(1, 2, 3, 4), _normal(1, 2, 3, 4, seed=1)
     none, at = Positions(), torch.arange(3).unsqueeze(0)
-    assert none.rotate(query, key, at) == (query, key)
-    assert none.bias(query, key, 0, 1.0) is None
+    assert none.prepare(Tokens(query[0], positions=at)) is None and not none.has_bias
+    assert Encoding().rotate(query, key, key) == (query, key, key)
+    assert Encoding().bias(query, key, 0, 1.0) is None
     assert none.embed(Tokens(query[0])) is None
     assert none.pos_embed(Tokens(query[0])) is None
 
@@ -360,8 +375,8 @@ def test_partial_rotary_turns_the_first_features_alone(layout: SinusoidLayout) -
     """A quarter of each head turns as a head of that width would; the rest passes."""
     query, key = torch.randn(2, 3, 5, 16).double(), torch.randn(2, 3, 5, 16).double()
     at = torch.arange(5)[None]
-    small = Rotary(4, layout=layout).rotate(query[..., :4], key[..., :4], at)
-    found = Rotary(16, layout=layout, rope=RopeConfig(partial_rotary_factor=0.25)).rotate(query, key, at)
+    small = _rotated(Rotary(4, layout=layout), query[..., :4], key[..., :4], at)
+    found = _rotated(Rotary(16, layout=layout, rope=RopeConfig(partial_rotary_factor=0.25)), query, key, at)
     for x, part, whole in zip((query, key), small, found, strict=True):
         assert torch.equal(whole[..., :4], part)
         assert torch.equal(whole[..., 4:], x[..., 4:])

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core.attend import BLOCK, KERNELS, AttentionCall, attend, choose_kernel
-from anyformer.core.masks import BlockLocal2D, Causal, Dilated, Mask, Padding, Window
-from anyformer.layers.raster import Raster
+from anyformer.core.attend import KERNELS, AttentionCall, attend, choose_kernel
+from anyformer.core.masks import Causal, Dilated, Mask, Padding, Window
+from anyformer.fast.attention import BLOCK
+from anyformer.layers.raster import BlockLocal2D, Raster
 
 LENGTH = 4 * BLOCK + 77
 REAL = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 300]])

@@ -1,4 +1,4 @@
-"""Projections: fused roles, and matrices packed for the CPU."""
+"""Linear layers: fused roles, and matrices packed for the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.core.linear import FusedLinear, Linear, pack_weights
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.linear import FusedLinear, Linear
+from anyformer.fast.packed import PackedLinear
+from anyformer.fast.rewrite import optimize_products, restore_all
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
@@ -20,15 +23,22 @@ def made(d_in: int = 24, d_out: int = 40, bias: bool = True) -> Linear:
     return layer
 
 
+def packed(layer: Linear, rows: int) -> PackedLinear:
+    """The same layer, which has become one that packs its matrix."""
+    optimize_products(layer, rows)
+    assert isinstance(layer, PackedLinear)
+    return layer
+
+
 def test_roles_are_slices_of_one_matrix() -> None:
     """Together or apart, a role gives the same."""
     layer = FusedLinear(6, {"query": 4, "key": 2, "value": 3})
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(5, 6)
-    for role, value in zip(layer.roles, layer(x), strict=True):
-        torch.testing.assert_close(layer.project_one(role, x), value)
-    with pytest.raises(KeyError):
+    for role, value in zip(layer.roles, layer(x).split_with_sizes(layer.widths, dim=-1), strict=True):
+        torch.testing.assert_close(layer(x, role=role), value)
+    with pytest.raises(ValueError, match="nothing"):
         layer.slice("nothing")
 
 
@@ -38,10 +48,10 @@ def test_roles_are_slices_of_one_matrix() -> None:
 @pytest.mark.parametrize("small", [0, 10**6])  # whether a small matrix is left as it lies at one row
 def test_packed_is_plain(shape: tuple[int, ...], bias: bool, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same product from the other layout, one row or many."""
-    monkeypatch.setattr("anyformer.core.linear.SMALL", small)
+    monkeypatch.setattr("anyformer.fast.packed.SMALL", small)
     layer, x = made(bias=bias), torch.randn(*shape)
     plain = layer(x)
-    layer.pack(8)
+    layer = packed(layer, 8)
     with torch.no_grad():
         assert layer._packed is not None
         torch.testing.assert_close(layer(x), plain.detach(), rtol=1e-5, atol=1e-5)
@@ -50,8 +60,7 @@ def test_packed_is_plain(shape: tuple[int, ...], bias: bool, small: int, monkeyp
 @needs_onednn
 def test_packed_follows_the_weights() -> None:
     """A step of training after packing must not leave the old matrix in use."""
-    layer, x = made(), torch.randn(4, 24)
-    layer.pack(4)
+    layer, x = packed(made(), 4), torch.randn(4, 24)
     with torch.no_grad():
         layer.weight.mul_(2.0)
         torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
@@ -60,8 +69,7 @@ def test_packed_follows_the_weights() -> None:
 
 @needs_onednn
 def test_packed_stands_aside_for_gradients_and_other_types() -> None:
-    layer, x = made(), torch.randn(4, 24)
-    layer.pack(4)
+    layer, x = packed(made(), 4), torch.randn(4, 24)
     layer(x).sum().backward()
     assert layer.weight.grad is not None
     half = layer.to(torch.bfloat16)
@@ -75,7 +83,7 @@ def test_a_packed_model_can_be_copied_and_saved(tmp_path: object) -> None:
     ids = torch.randint(0, 250, (2, 9))
     with torch.no_grad():
         plain = model(input_ids=ids).last_hidden_state
-        pack_weights(model, 16)
+        optimize_products(model, 16)
         torch.testing.assert_close(model(input_ids=ids).last_hidden_state, plain, rtol=1e-5, atol=1e-5)
         twin = copy.deepcopy(model)
         assert torch.equal(twin(input_ids=ids).last_hidden_state, plain)
@@ -88,18 +96,20 @@ def test_a_packed_model_can_be_copied_and_saved(tmp_path: object) -> None:
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_packed_products_end_with_the_activation(activation: str) -> None:
     """Whether oneDNN has the activation or not, the result is the plain one."""
-    layer, x = made(), torch.randn(3, 5, 24)
+    part, x = FeedForward(FeedForwardConfig(d_model=24, d_hidden=40, activation=activation)), torch.randn(3, 5, 24)
+    for parameter in part.parameters():
+        torch.nn.init.normal_(parameter)
     with torch.no_grad():
-        plain = layer(x, activation=activation)
-        layer.pack(8)
-        torch.testing.assert_close(layer(x, activation=activation), plain, rtol=1e-5, atol=1e-5)
+        plain = part(x)
+        optimize_products(part, 8)
+        assert isinstance(part.up, PackedLinear) and part.up.packed
+        torch.testing.assert_close(part(x), plain, rtol=1e-5, atol=1e-5)
 
 
 @needs_onednn
 def test_another_type_and_back_drops_the_packed_copy() -> None:
     """Weights that were rounded to half precision and back are other weights."""
-    layer, x = made(), torch.randn(4, 24)
-    layer.pack(4)
+    layer, x = packed(made(), 4), torch.randn(4, 24)
     layer.to(torch.bfloat16).to(torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
@@ -124,9 +134,21 @@ def test_what_was_packed_is_forgotten_by_training() -> None:
     torch.nn.init.normal_(layer.weight)
     torch.nn.init.zeros_(layer.bias)
     x = torch.randn(4, 32)
-    pack_weights(layer.eval(), 4)
+    optimize_products(layer.eval(), 4)
     optimiser = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
     layer.train()(x).square().sum().backward()
     optimiser.step()
     with torch.no_grad():
         torch.testing.assert_close(layer.eval()(x), x @ layer.weight.T + layer.bias)
+
+
+@needs_onednn
+def test_a_layer_takes_its_own_class_back() -> None:
+    layer, x = made(), torch.randn(4, 24)
+    with torch.no_grad():
+        plain = layer(x)
+        before = dict(layer.__dict__)
+        assert type(packed(layer, 4)) is PackedLinear
+        restore_all(layer)
+        assert type(layer) is Linear and layer.__dict__ == before
+        assert torch.equal(layer(x), plain)

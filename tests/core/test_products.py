@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.core.linear import FusedLinear, Linear, is_quantized
 from anyformer.fast.cpu_gemm import Int8Weight
+from anyformer.fast.int8 import quantize
 
 pytestmark = pytest.mark.skipif(
     "fbgemm" not in torch.backends.quantized.supported_engines, reason="PyTorch without FBGEMM"
@@ -23,6 +25,12 @@ def drawn(layer: Linear) -> Linear:
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
     return layer
+
+
+def rounded(layer: Linear) -> None:
+    """Round the matrix of a layer, as the whole of a model."""
+    model = SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32, stages={}, heads={"head": layer})
+    quantize(model, "int8")
 
 
 def bound(weight: Tensor, x: Tensor, levels: int) -> Tensor:
@@ -46,7 +54,7 @@ def test_int8_is_as_near_as_its_steps_are_small(rows: int, bias: bool) -> None:
     layer.requires_grad_(False)
     exact = torch.nn.functional.linear(x.double(), *(parameter.double() for parameter in layer.parameters()))
     room = bound(layer.weight.double(), x.double(), Int8Weight(layer.weight.detach()).levels) + 1e-5 * exact.abs()
-    layer.quantize()
+    rounded(layer)
     with torch.no_grad():
         error = (layer(x).double() - exact).abs()
     assert bool((error <= room).all())
@@ -56,7 +64,7 @@ def test_int8_is_as_near_as_its_steps_are_small(rows: int, bias: bool) -> None:
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     """Alone, in company, beside a row a thousand times its size: the same but for rounding at a tie."""
     layer = drawn(Linear(64, 32))
-    layer.quantize()
+    rounded(layer)
     x = torch.randn(5, 64)
     x[4] *= 1000
     with torch.no_grad():
@@ -69,7 +77,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 def test_zeros_and_shapes() -> None:
     """A token of zeros gives the bias; any number of leading dimensions is kept."""
     layer = drawn(Linear(16, 8))
-    layer.quantize()
+    rounded(layer)
     assert layer.bias is not None
     with torch.no_grad():
         assert torch.equal(layer(torch.zeros(2, 3, 16)), layer.bias.expand(2, 3, 8))
@@ -80,7 +88,7 @@ def test_zeros_and_shapes() -> None:
 def test_nan_stays_nan() -> None:
     """Whole numbers know no NaN; the scale carries it."""
     layer = drawn(Linear(16, 8))
-    layer.quantize()
+    rounded(layer)
     x = torch.randn(2, 16)
     x[1, 3] = float("nan")
     with torch.no_grad():
@@ -90,11 +98,11 @@ def test_nan_stays_nan() -> None:
 
 def test_roles_of_a_quantised_matrix() -> None:
     layer = FusedLinear(24, {"query": 8, "key": 4, "value": 4})
-    drawn(layer).quantize()
+    rounded(drawn(layer))
     x = torch.randn(3, 24)
     with torch.no_grad():
-        for role, value in zip(layer.roles, layer(x), strict=True):
-            assert torch.equal(layer.project_one(role, x), value)
+        for role, value in zip(layer.roles, layer(x).split_with_sizes(layer.widths, dim=-1), strict=True):
+            assert torch.equal(layer(x, role=role), value)
 
 
 @pytest.mark.parametrize("recipe", ["gpt2-tiny", "llama-tiny", "transformer-tiny", "bert-tiny", "t5-tiny"])
@@ -147,9 +155,9 @@ def test_what_int8_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "rounded").exists()
     layer = next(module for module in model.modules() if isinstance(module, Linear))
     with pytest.raises(af.InputError, match="No gradient"):
-        layer(torch.zeros(1, layer.d_in, requires_grad=True))
+        layer(torch.zeros(1, layer.in_features, requires_grad=True))
     with pytest.raises(af.InputError, match="multiply float32"):
-        layer(torch.zeros(1, layer.d_in, dtype=torch.float64))
+        layer(torch.zeros(1, layer.in_features, dtype=torch.float64))
     ids = torch.randint(5, 250, (1, 4))
     with torch.no_grad():
         assert torch.equal(af.load(folder, weights="int8")(ids).logits, model(ids).logits)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from anyformer.core.cache import Cache
-from anyformer.core.tokens import Tokens, host_copy, is_capturing, remember_host_copy
+from anyformer.core.host import host_copy, is_capturing, remember_host_copy
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 
 # Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.

@@ -15,10 +15,11 @@ from anyformer.config import Settings
 from anyformer.core import rewrites
 from anyformer.core.attention import Attention
 from anyformer.core.cache import Cache
+from anyformer.core.host import host_copy, is_capturing
 from anyformer.core.linear import is_quantized
 from anyformer.core.stack import Stack
 from anyformer.core.taps import NO_TAPS, Watch, name_taps, watching
-from anyformer.core.tokens import Tokens, host_copy, is_capturing
+from anyformer.core.tokens import Tokens
 from anyformer.core.wrapper import Wrapper
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.forward_context import ForwardContext, Output, to_bool_mask, zero_padding

@@ -25,7 +25,7 @@ from anyformer.core.masks import (
     StaticCacheMask,
     Window,
 )
-from anyformer.core.tokens import Packing
+from anyformer.core.packing import Packing
 from anyformer.layers.raster import BlockLocal2D, Raster
 
 Rule = Callable[[int, int, int], bool]  # (row of the batch, index of the query, index of the key) -> may attend

@@ -24,8 +24,8 @@ from anyformer.core.attend import (
     choose_kernel,
 )
 from anyformer.core.masks import NO_MASK, Causal, Dense, Local2D, Mask, PackedMask, Padding, Window
+from anyformer.core.packing import Packing
 from anyformer.core.score import AdditiveScore, DotScore, GeneralScore
-from anyformer.core.tokens import Packing
 from anyformer.fast import attention as fast_attention
 from tests.core.mask_cases import BATCH, MASKS, PACKED, PackedCase
 

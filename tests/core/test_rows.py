@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.tokens import Tokens, no_host_sync
+from anyformer.core.host import no_host_sync
+from anyformer.core.tokens import Tokens
 from anyformer.fast.host_sync import detect_host_syncs
 from anyformer.layers.right_padded import RightPadded
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core.tokens import Packing, Tokens
+from anyformer.core.packing import Packing
+from anyformer.core.tokens import Tokens
 
 MASKS = {
     "right": [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]],

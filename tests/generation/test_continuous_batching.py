@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.cache_rows import SPARE
 from anyformer.core.rope import RopeConfig
+from anyformer.generation.cache_rows import SPARE
 from anyformer.generation.continuous_batching import ContinuousBatcher, run
 from anyformer.generation.options import resolve
 from anyformer.generation.requests import RequestQueue

@@ -82,8 +82,8 @@ def test_each_layer_moves_the_boxes() -> None:
     """Auxiliary boxes are the steps on the way: each differs from the last, and no gradient flows from box to box."""
     torch.manual_seed(0)
     model = af.build("detr-tiny", dropout=0.0, **ANCHORS)
-    refine: Any = model.stages["decoder"].stack.between
-    torch.nn.init.normal_(refine.boxes[-1].weight, std=0.3)
+    stack: Any = model.stages["decoder"].stack
+    torch.nn.init.normal_(stack.step.boxes[-1].weight, std=0.3)
     out = model(pixel_values=torch.randn(2, 3, 64, 96), labels=labels())
     first = out.auxiliary_outputs[0]["pred_boxes"]
     assert (first - out.pred_boxes).abs().min(dim=-1).values.max() > 1e-3

@@ -22,14 +22,13 @@ def _sinusoid(distance: int, width: int) -> Tensor:
     return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles], dtype=torch.float64)
 
 
-def _attend(part: Any, x: Tensor, past: Tensor) -> Tensor:
+def _attend(part: Any, xl: Any, x: Tensor, past: Tensor) -> Tensor:
     """Equation (d) of §3.3, pair by pair: x [T, d] looks at past [M, d] and at itself."""
     heads, width = part.config.n_heads, part.config.d_head
     seen = torch.cat([past, x])
     weight = {role: part.qkv.weight[part.qkv.slice(role)] for role in ("query", "key", "value")}
     query = (x @ weight["query"].T).view(len(x), heads, width)
     key, value = ((seen @ weight[role].T).view(len(seen), heads, width) for role in ("key", "value"))
-    xl = part.positions
     rows = []
     for i in range(len(x)):
         mixed = []
@@ -45,13 +44,14 @@ def _attend(part: Any, x: Tensor, past: Tensor) -> Tensor:
     return torch.stack(rows) @ part.out.weight.T
 
 
-def _layer(block: Any, x: Tensor, past: Tensor) -> Tensor:
-    attention, feedforward = block.sublayers["self"], block.sublayers["feedforward"]
-    if attention.config.order == "post":
-        x = attention.norm(x + _attend(attention.part, x, past))
+def _layer(block: Any, xl: Any, x: Tensor, past: Tensor) -> Tensor:
+    sublayer, feedforward = block.sublayers["self"], block.sublayers["feedforward"]
+    attention = sublayer.part.attention
+    if sublayer.order == "post":
+        x = sublayer.norm(x + _attend(attention, xl, x, past))
         return feedforward.norm(x + feedforward.part(x))
-    norm = attention.norm
-    x = x + _attend(attention.part, norm(x), norm(past) if len(past) else past)
+    norm = sublayer.norm
+    x = x + _attend(attention, xl, norm(x), norm(past) if len(past) else past)
     return x + feedforward.part(feedforward.norm(x))
 
 
@@ -64,9 +64,9 @@ def brute(model: af.Model, segments: list[Tensor]) -> Tensor:
         with torch.set_grad_enabled(number == len(segments) - 1):
             x = words[segment] * math.sqrt(words.shape[1])
             grown = []
-            for block, before in zip(stack.blocks, history, strict=True):
+            for block, xl, before in zip(stack.blocks, stack.block_positions, history, strict=True):
                 grown.append(torch.cat([before, x]))
-                x = _layer(block, x, before[max(0, len(before) - mem_len) :])
+                x = _layer(block, xl, x, before[max(0, len(before) - mem_len) :])
         history = [h.detach() for h in grown]
     return x @ words.T + model.heads["language"].bias
 
@@ -122,8 +122,8 @@ def test_memory_is_bounded() -> None:
 
 def test_layers_have_maps_of_their_own_and_biases_in_common() -> None:
     model = af.build("transformer-xl-tiny")
-    first, second = (block.sublayers["self"].part.positions for block in model.stages["decoder"].stack.blocks)
+    first, second = model.stages["decoder"].stack.block_positions
     assert first.content is second.content and first.place is second.place
     assert first.weight is not second.weight
-    apart = af.build("transformer-xl-tiny", shared_biases=False).stages["decoder"].stack.blocks
-    assert apart[0].sublayers["self"].part.positions.content is not apart[1].sublayers["self"].part.positions.content
+    apart = af.build("transformer-xl-tiny", shared_biases=False).stages["decoder"].stack.block_positions
+    assert apart[0].content is not apart[1].content

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
+from anyformer.core import rewrites
 from anyformer.core.positions import sinusoids, sinusoids_2d
 from anyformer.data.images.attention_maps import class_attention
 from anyformer.inputs.image import patchify
@@ -156,24 +157,38 @@ def test_deit_answers_with_both_tokens() -> None:
 
 
 def test_deeper_blocks_are_left_out_more_often() -> None:
-    blocks: Any = af.build("vit-tiny", n_layers=4, drop_path=0.2).stages["encoder"].stack.config.blocks  # type: ignore[union-attr]
-    assert [block.drop_path for block in blocks] == pytest.approx([0.05, 0.1, 0.15, 0.2])
+    blocks: Any = af.build("vit-tiny", n_layers=4, drop_path=0.2).stages["encoder"].stack.blocks  # type: ignore[union-attr]
+    for name in ("self", "feedforward"):
+        assert [block.sublayers[name].drop_path for block in blocks] == pytest.approx([0.05, 0.1, 0.15, 0.2])
+
+
+def widths_of_the_last_block(model: af.Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens its network is given at each pass; without a hook, which would make it compute all."""
+    widths: list[int] = []
+    part: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part  # type: ignore[union-attr]
+    plain = part.hidden
+
+    def hidden(x: Tensor) -> Tensor:
+        widths.append(x.shape[1])
+        return plain(x)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(part, "hidden", hidden)
+    return widths
 
 
 @pytest.mark.parametrize(("name", "changes"), [("vit-tiny", {}), ("deit-tiny", {}), ("vit-tiny", {"drop_path": 0.5})])
-def test_the_last_block_does_only_what_is_read(name: str, changes: dict[str, Any]) -> None:
+def test_the_last_block_does_only_what_is_read(
+    name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a class token alone is read, the last block's other tokens are left out: numbers and gradients are those
     of the whole, which looking on brings back."""
     model = build(name, **changes).train()
-    model.sparing = True
-    widths: list[int] = []
-    up: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part.up  # type: ignore[union-attr]
-    up.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+    widths = widths_of_the_last_block(model, monkeypatch)
     found = []
     for watched in ((), ("encoder.output",)):
         torch.manual_seed(3)
         model.zero_grad()
-        with af.look(model, *watched):
+        with rewrites.applied("training", model, False), af.look(model, *watched):
             out = model(pixel_values=pictures(), labels=torch.tensor([1, 2]))
         out.loss.backward()
         found.append(
@@ -190,14 +205,28 @@ def test_the_last_block_does_only_what_is_read(name: str, changes: dict[str, Any
 @pytest.mark.parametrize(
     "changes", [{"dropout": 0.1}, {"attention_dropout": 0.1}, {"pooling": "mean"}, {"head": "base"}]
 )
-def test_where_more_is_read_or_drawn_all_of_it_is_done(changes: dict[str, Any]) -> None:
+def test_where_more_is_read_or_drawn_all_of_it_is_done(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = build(**changes).train()
-    model.sparing = True
-    widths: list[int] = []
-    up: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part.up  # type: ignore[union-attr]
-    up.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
-    model(pixel_values=pictures())
+    widths = widths_of_the_last_block(model, monkeypatch)
+    with rewrites.applied("training", model, False):
+        model(pixel_values=pictures())
     assert widths == [17]
+
+
+def test_a_hook_in_the_last_block_sees_all_tokens() -> None:
+    """Without it the block is narrowed by `optimize`; whoever hooks a module of it sees what the plain model does."""
+    model = build().optimize()
+    up: Any = model.stages["encoder"].stack.blocks[-1].sublayers["feedforward"].part.up  # type: ignore[union-attr]
+    given: list[Tensor] = []
+    handle = up.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
+    with torch.no_grad():
+        hooked = model(pixel_values=pictures()).logits
+        handle.remove()
+        narrow = model(pixel_values=pictures()).logits
+    assert [x.shape[1] for x in given] == [17]
+    torch.testing.assert_close(narrow, hooked)
 
 
 @pytest.mark.parametrize("class_token", [True, False])

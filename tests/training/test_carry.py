@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.tokens import no_host_sync
+from anyformer.core.host import no_host_sync
 from anyformer.data.batch_sampler import BatchConfig
 from anyformer.fast.host_sync import detect_host_syncs
 from anyformer.fast.train_graph import StepCapturer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core.tokens import no_host_sync
+from anyformer.core.host import no_host_sync
 from anyformer.fast.host_sync import detect_host_syncs
 from anyformer.fast.train_graph import graph_key
 from anyformer.training import command

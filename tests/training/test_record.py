@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.tokens import no_host_sync
+from anyformer.core.host import no_host_sync
 from anyformer.fast.train_graph import (
     KEPT,
     SMALL,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.masks import NO_MASK, Causal, Mask, PackedMask, Padding
-from anyformer.core.tokens import Packing
+from anyformer.core.packing import Packing
 
 TILE = 128  # queries or keys that cuDNN handles at a time
 NOT_CUDNN = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)

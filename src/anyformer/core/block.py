@@ -27,7 +27,7 @@ from anyformer.errors import ConfigError
 NormOrder = Literal["pre", "post", "sandwich"]
 
 
-class Part(Protocol):
+class SublayerPart(Protocol):
     """The contract of what stands in a sublayer: Attention, FeedForward and every layer of anyformer.layers."""
 
     crosses: bool  # whether it reads a memory; without one its sublayer is skipped
@@ -77,7 +77,7 @@ class Sublayer(Wrapper):
 
     @property
     def crosses(self) -> bool:
-        return cast("Part", self.part).crosses
+        return cast("SublayerPart", self.part).crosses
 
     def forward(
         self, tokens: Tokens | Tensor, memory: Tokens | Tensor | None = None, cache: Cache | None = None

@@ -1,7 +1,7 @@
-"""What decoding remembers, behind one interface: append, select(rows), mark()/rewind(), detach().
+"""What a model remembers between decoding steps: one entry a layer, by the layer's name.
 
-A `State` holds one memory a layer: the keys and values of the past, or those of the encoder, computed once, or what a
-recurrence has come to. Keys can be cut back to a length; a recurrence cannot, so a mark keeps a copy of it.
+Self-attention keeps the keys and values of the past, cross-attention those of the encoder, a recurrent layer its state.
+Keys can be cut back to a length; a recurrent state cannot, so a mark keeps a copy of it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,44 +17,57 @@ from torch import Tensor
 from anyformer.core.masks import Causal, Mask, Padding, PositionMask, ShiftedMask
 from anyformer.core.tokens import Tokens
 
-GROW_BY = 64  # tokens added to a cache when it is full
-PAST = "past"  # the one tensor of a `RecurrentState` that has a column a token [B, columns, d], as keys do
+GROW_BY = 64  # tokens added to a buffer when it is full
+PAST = "past"  # the tensor of a `RecurrentState` that has one column per token [B, columns, d], as keys do
+
+Entry = TypeVar("Entry", bound="SelfAttentionCache | CrossAttentionCache | RecurrentState")
 
 
-class SelfAttentionCache:
-    """Keys and values of one self-attention, in buffers [B, H, capacity, d] that grow in blocks.
+class KeyValues:
+    """Keys and values of one attention layer [B, G, K, d]."""
 
-    `length` counts every token that came, `first` those that were forgotten again: behind a window of `span` tokens
-    nothing is looked at any more.
+    key: Tensor | None = None
+    value: Tensor | None = None
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.key is not None and self.value is not None:
+            self.key, self.value = change(self.key), change(self.value)
+
+
+class CrossAttentionCache(KeyValues):
+    """Keys and values of the encoder's tokens, computed once."""
+
+    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
+        self.apply(lambda x: x.index_select(0, rows))
+
+    def rewind(self, length: int) -> None:
+        """The encoder's keys do not grow."""
+
+
+class SelfAttentionCache(KeyValues):
+    """Keys and values of past tokens, in buffers that grow in blocks.
+
+    `length` counts every token that came; the `first` of them were dropped, since no query reads further back than
+    `span` tokens (None: any number).
     """
 
     def __init__(self, span: int | None = None) -> None:
         self.span = span
         self.length = self.first = 0
-        self.key: Tensor | None = None
-        self.value: Tensor | None = None
 
     @property
     def num_held(self) -> int:
         return self.length - self.first
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Remember the new ones [B, H, n, d]; returns all that are held."""
+        """Add new keys and values [B, G, n, d]; returns all that are held."""
         held = self.num_held
-        last = held + key.shape[2]
-        if torch.is_grad_enabled() and key.requires_grad:  # buffers written in place cannot carry gradients
-            self.key = key if self.key is None else torch.cat([self.key[:, :, :held], key], dim=2)
-            self.value = value if self.value is None else torch.cat([self.value[:, :, :held], value], dim=2)
-        else:
-            self.key = _room(self.key, key, last, held)
-            self.value = _room(self.value, value, last, held)
-            self.key[:, :, held:last] = key
-            self.value[:, :, held:last] = value
+        self.key, self.value = _append(self.key, key, held), _append(self.value, value, held)
         self.length += key.shape[2]
-        return self.key[:, :, :last], self.value[:, :, :last]
+        return self.key[:, :, : self.num_held], self.value[:, :, : self.num_held]
 
     def drop_before(self, before: int) -> None:
-        """Let go of the tokens before this one."""
+        """Drop the tokens before this one."""
         kept, n = slice(before - self.first, self.num_held), self.length - before
 
         def move(buffer: Tensor) -> Tensor:
@@ -64,14 +78,8 @@ class SelfAttentionCache:
         self.apply(move)
         self.first = before
 
-    def apply(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.key = None if self.key is None else change(self.key)
-        self.value = None if self.value is None else change(self.value)
-
     def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
-        """`moved`, where it is known, are the rows that do not continue themselves: only those are copied, and only
-        as far as they are filled.
-        """
+        """`moved`, if known, are the rows that do not continue themselves: only those are copied."""
         held = self.num_held
 
         def reorder(buffer: Tensor) -> Tensor:
@@ -94,28 +102,23 @@ class SelfAttentionCache:
         self.length = length
 
 
-class CrossAttentionCache:
-    """Keys and values of one cross-attention: those of the encoder, computed once."""
-
-    length = 0
-
-    def __init__(self) -> None:
-        self.key: Tensor | None = None
-        self.value: Tensor | None = None
-
-    def apply(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.key = None if self.key is None else change(self.key)
-        self.value = None if self.value is None else change(self.value)
-
-    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
-        self.apply(lambda x: x.index_select(0, rows))
-
-    def rewind(self, length: int) -> None:
-        """The encoder's keys do not grow."""
+def _append(buffer: Tensor | None, new: Tensor, held: int) -> Tensor:
+    """The buffer with `new` after the `held` tokens that are in it; a larger one if it is full."""
+    last = held + new.shape[2]
+    if torch.is_grad_enabled() and new.requires_grad:  # buffers written in place cannot carry gradients
+        return new if buffer is None else torch.cat([buffer[:, :, :held], new], dim=2)
+    if buffer is None or buffer.shape[2] < last:
+        capacity = -(-max(last, held + held // 2) // GROW_BY) * GROW_BY
+        larger = new.new_zeros(*new.shape[:2], capacity, new.shape[3])
+        if buffer is not None:
+            larger[:, :, :held] = buffer[:, :, :held]
+        buffer = larger
+    buffer[:, :, held:last] = new
+    return buffer
 
 
 class RecurrentState(dict[str, Tensor]):
-    """What a recurrent part carries along, by name, batch first. A step replaces tensors and never writes into one."""
+    """What a recurrent layer carries along, by name, batch first. A step replaces tensors and never writes into one."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
         self.update({name: change(tensor) for name, tensor in self.items()})
@@ -125,68 +128,56 @@ class RecurrentState(dict[str, Tensor]):
 
 
 class CacheMark:
-    """A place to come back to. It follows the rows when they are reordered, for as long as somebody keeps it."""
+    """A position to come back to. It follows the rows when they are reordered, as long as it is referenced."""
 
-    def __init__(self, length: int, held: dict[str, RecurrentState]) -> None:
-        self.length = length
-        self.recurrent = held
+    def __init__(self, length: int, recurrent: dict[str, RecurrentState]) -> None:
+        self.length, self.recurrent = length, recurrent
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
-        for tensors in self.recurrent.values():
-            tensors.apply(change)
+        for state in self.recurrent.values():
+            state.apply(change)
 
     def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
         self.apply(lambda x: x.index_select(0, rows))
 
 
-def _room(buffer: Tensor | None, like: Tensor, needed: int, used: int) -> Tensor:
-    if buffer is not None and buffer.shape[2] >= needed:
-        return buffer
-    capacity = -(-max(needed, used + used // 2) // GROW_BY) * GROW_BY
-    larger = like.new_zeros(*like.shape[:2], capacity, like.shape[3])
-    if buffer is not None:
-        larger[:, :, :used] = buffer[:, :, :used]
-    return larger
-
-
 class Cache:
-    """Everything a model remembers between two steps of decoding."""
+    """Everything a model remembers between two decoding steps."""
 
     def __init__(self) -> None:
         self.layers: dict[str, SelfAttentionCache | CrossAttentionCache | RecurrentState] = {}
-        self.real: Tensor | None = None  # [B, length]: which remembered tokens are real; None while all are
+        self.real: Tensor | None = None  # [B, length], True = a real token; None: all are real
         self.length = 0
-        self.uncounted = 0  # tokens in front of a text (an image's) that its positions do not count
-        self.numbered = False  # whether some layer's mask goes by the numbers of tokens
-        self.encoder_tokens: dict[str, Tokens] = {}  # what finished stages made, so that they need not run again
+        self.uncounted = 0  # tokens before the text (an image's) that its positions do not count
+        self.numbered = False  # whether some layer's mask depends on the positions of tokens
+        self.encoder_tokens: dict[str, Tokens] = {}  # tokens of finished stages, so that they need not run again
         self.marks: weakref.WeakSet[CacheMark] = weakref.WeakSet()
-        self._places: Tensor | None = None  # [B, length] positions without padding, as of the last `advance`
-        self.checked = False  # whether what was made of the weights is known to hold as long as this state is in use
+        self._places: Tensor | None = None  # [B, length] positions without padding, since the last `advance`
+        self.checked = False  # whether the packed weights were checked when decoding began
 
     def self_attention(self, path: str, span: int | None = None) -> SelfAttentionCache:
-        """`span`: how many tokens before a query it looks at, where that is bounded."""
-        layer = self.layers.setdefault(path, SelfAttentionCache(span))
-        assert isinstance(layer, SelfAttentionCache)
-        return layer
+        return self._entry(path, SelfAttentionCache, span)
 
     def cross_attention(self, path: str) -> CrossAttentionCache:
-        layer = self.layers.setdefault(path, CrossAttentionCache())
-        assert isinstance(layer, CrossAttentionCache)
-        return layer
+        return self._entry(path, CrossAttentionCache)
 
     def recurrent(self, path: str) -> RecurrentState:
-        layer = self.layers.setdefault(path, RecurrentState())
-        assert isinstance(layer, RecurrentState)
-        return layer
+        return self._entry(path, RecurrentState)
+
+    def _entry(self, path: str, kind: type[Entry], *given: int | None) -> Entry:
+        if path not in self.layers:
+            self.layers[path] = kind(*given)
+        entry = self.layers[path]
+        assert isinstance(entry, kind)
+        return entry
 
     def num_tokens(self) -> int | Tensor:
-        """How many real tokens are remembered: one number, or one a row [B, 1]."""
+        """The number of real tokens remembered: one number, or one a row [B, 1]."""
         return self.length if self.real is None else self.real.sum(dim=1, keepdim=True)
 
     def mask(self, own: Mask, n_query: int, n_keys: int) -> Mask:
-        """What the last `n_query` tokens may look at among the `n_keys` that a layer holds: what the family allows
-        (`own`) and is real. Where slots of the past are padding, distances are counted without them.
-        """
+        """What the last `n_query` tokens may attend to among the `n_keys` of a layer: what the family allows (`own`)
+        and is real. Distances do not count padding."""
         self.numbered |= own.by_position
         if self.real is None:
             return ShiftedMask(own, self.length - n_keys) if own.by_position and n_keys < self.length else own
@@ -200,39 +191,37 @@ class Cache:
 
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
         """Note n more tokens a row; `mask` [B, n] says which are real."""
-        self._forget()
+        self._drop_unreachable()
         self._places = None
         if mask is not None or self.real is not None:
-            past = self.real
-            if past is None:
-                past = torch.ones(batch, self.length, dtype=torch.bool, device=device)
-            now = mask if mask is not None else torch.ones(batch, n, dtype=torch.bool, device=device)
+            past, now = self.real, mask
+            past = torch.ones(batch, self.length, dtype=torch.bool, device=device) if past is None else past
+            now = torch.ones(batch, n, dtype=torch.bool, device=device) if now is None else now
             self.real = torch.cat([past, now], dim=1)
         self.length += n
 
-    def _forget(self) -> None:
-        """Windows keep only what a later query can look at, and what a mark may come back to."""
+    def _drop_unreachable(self) -> None:
+        """Windows keep only what a later query can read, and what a mark may come back to."""
         now = min((mark.length for mark in self.marks), default=self.length)
         for layer in self.layers.values():
-            if isinstance(layer, SelfAttentionCache) and layer.span is not None:
-                spare = now - layer.first - layer.span
-                if spare >= GROW_BY:  # seldom enough that moving the rest costs little
-                    before = now - layer.span if self.real is None else self._last_real(now, layer.span)
-                    if before - layer.first >= GROW_BY // 2:
-                        layer.drop_before(before)
+            if not isinstance(layer, SelfAttentionCache) or layer.span is None:
+                continue
+            if now - layer.first - layer.span >= GROW_BY:  # seldom enough that moving the rest costs little
+                before = now - layer.span if self.real is None else self._last_real(now, layer.span)
+                if before - layer.first >= GROW_BY // 2:
+                    layer.drop_before(before)
 
     def _last_real(self, now: int, span: int) -> int:
-        """The slot from which on every row has `span` real tokens before `now`, or all it has."""
+        """The column from which on every row has `span` real tokens before `now`, or all it has."""
         assert self.real is not None
-        after = self.real[:, :now].flip(1).cumsum(dim=1)  # real tokens from a slot on, counted from the end
+        after = self.real[:, :now].flip(1).cumsum(dim=1)  # real tokens from a column on, counted from the end
         wanted = after[:, -1:].clamp(max=span)
         return now - int((after < wanted).sum(dim=1).max()) - 1
 
     def reorder(self, rows: Tensor, memory: bool = True) -> None:
         """Keep or repeat rows, as beam search reorders its hypotheses: rows [B'] of old row numbers.
 
-        With `memory` off, what stands fixed (the encoder's tokens, keys and values) stays as it is: all beams of a
-        source look at the same.
+        With `memory` off, the encoder's tokens, keys and values stay: all beams of a source read the same.
         """
         moved = self._moved(rows)
         for layer in (*self.layers.values(), *self.marks):
@@ -240,29 +229,24 @@ class Cache:
                 layer.reorder(rows, moved)
         self.real = None if self.real is None else self.real.index_select(0, rows)
         if memory:
-            self.encoder_tokens = {
-                stage: _change(tokens, lambda x: x.index_select(0, rows))
-                for stage, tokens in self.encoder_tokens.items()
-            }
+            self._change_encoder_tokens(lambda x: x.index_select(0, rows))
 
     def _moved(self, rows: Tensor) -> Tensor | None:
-        """Rows that do not continue themselves; on a GPU looking would wait for it."""
-        sizes = {
-            layer.key.shape[0]
-            for layer in self.layers.values()
-            if isinstance(layer, SelfAttentionCache) and layer.key is not None
-        }
-        if rows.is_cuda or sizes != {len(rows)}:
+        """Rows that do not continue themselves. Not known on a GPU, where asking would wait for it."""
+        layers = [layer for layer in self.layers.values() if isinstance(layer, SelfAttentionCache)]
+        if rows.is_cuda or {layer.key.shape[0] for layer in layers if layer.key is not None} != {len(rows)}:
             return None
         return (rows != torch.arange(len(rows))).nonzero().squeeze(1)
 
     def detach(self) -> None:
-        """Cut the gradient to the past."""
-        self._apply(torch.Tensor.detach)
+        """Stop gradients to the past."""
+        for entry in (*self.layers.values(), *self.marks):
+            entry.apply(torch.Tensor.detach)
+        self._change_encoder_tokens(torch.Tensor.detach)
 
     def mark(self) -> CacheMark:
-        held = {path: copy.copy(layer) for path, layer in self.layers.items() if isinstance(layer, RecurrentState)}
-        mark = CacheMark(self.length, held)
+        states = {path: copy.copy(layer) for path, layer in self.layers.items() if isinstance(layer, RecurrentState)}
+        mark = CacheMark(self.length, states)
         self.marks.add(mark)
         return mark
 
@@ -277,35 +261,21 @@ class Cache:
         self.real = None if self.real is None else self.real[:, : mark.length]
         self.length = mark.length
 
-    def clone(self) -> Cache:
-        """A copy that can go its own way."""
-        other = copy.copy(self)
-        other.layers = {path: copy.copy(layer) for path, layer in self.layers.items()}
-        for layer in other.layers.values():
-            layer.apply(torch.Tensor.clone)
-        other.encoder_tokens = dict(self.encoder_tokens)
-        other.marks = weakref.WeakSet()
-        return other
-
-    def _apply(self, change: Callable[[Tensor], Tensor]) -> None:
-        for remembered in (*self.layers.values(), *self.marks):
-            remembered.apply(change)
-        self.real = None if self.real is None else change(self.real)
-        self.encoder_tokens = {stage: _change(tokens, change) for stage, tokens in self.encoder_tokens.items()}
-
     def truncate(self, length: int) -> bool:
-        """Forget all but the first `length` tokens; False, and nothing done, where a recurrence cannot: rewind then."""
+        """Forget all but the first `length` tokens; False, and nothing done, if a recurrent layer cannot."""
         if any(isinstance(layer, RecurrentState) for layer in self.layers.values()):
             return False
         self.rewind(CacheMark(length, {}))
         return True
 
+    def clone(self) -> Cache:
+        """An independent copy."""
+        other = copy.copy(self)
+        other.layers = {path: copy.copy(layer) for path, layer in self.layers.items()}
+        for layer in other.layers.values():
+            layer.apply(torch.Tensor.clone)
+        other.encoder_tokens, other.marks = dict(self.encoder_tokens), weakref.WeakSet()
+        return other
 
-def _change(tokens: Tokens, change: Callable[[Tensor], Tensor]) -> Tokens:
-    return Tokens(
-        change(tokens.x),
-        None if tokens.mask is None else change(tokens.mask),
-        pos_embed=None if tokens.pos_embed is None else change(tokens.pos_embed.expand(tokens.x.shape[0], -1, -1)),
-        grid=tokens.grid,
-        summary=None if tokens.summary is None else change(tokens.summary),
-    )
+    def _change_encoder_tokens(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.encoder_tokens = {stage: tokens.map(change) for stage, tokens in self.encoder_tokens.items()}

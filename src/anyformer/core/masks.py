@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core.tokens import Packing
-from anyformer.layers.raster import BlockNeighborhood, Raster
+from anyformer.core.packing import Packing
 
 
 class Mask:
@@ -199,52 +198,6 @@ class Local2D(Mask):
         low = (first // self.width - self.rows) * self.width
         high = ((last - 1) // self.width + self.rows + 1) * self.width
         return max(0, min(low, n_keys)), max(0, min(high, n_keys))
-
-
-@dataclass(frozen=True)
-class BlockLocal2D(Mask):
-    """Tokens are the cells of an image, block by block; a query sees its own block and that block's memory: the cells
-    at most `above` rows over it and `aside` columns to either side (Image Transformer's local attention; with blocks
-    that stand in one line, its local 1D attention). `Causal` beside it forbids what is not read yet.
-    """
-
-    by_position = True
-
-    raster: Raster
-    above: int
-    aside: int
-
-    @property
-    def span(self) -> int:  # type: ignore[override]
-        return self._behind + self.raster.size - 1
-
-    @property
-    def _behind(self) -> int:
-        """Tokens before a block among which its memory lies."""
-        raster = self.raster
-        if raster.across is None:
-            return self.aside * raster.depth
-        over, beside = -(-self.above // raster.rows), -(-self.aside // raster.columns)
-        return (over * raster.across + beside) * raster.size
-
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        top, left = self.raster.corner(q)
-        row, column, _ = self.raster.coordinates(k)
-        near = (row >= top - self.above) & (row < top + self.raster.rows)
-        near = near & (column >= left - self.aside) & (column < left + self.raster.columns + self.aside)
-        return near[None, None]
-
-    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
-        raster = self.raster
-        low, high = first // raster.size * raster.size - self._behind, (last - 1) // raster.size + 1
-        high = (high + -(-self.aside // raster.columns)) * raster.size
-        return max(0, min(low, n_keys)), max(0, min(high, n_keys))
-
-    @property
-    def surroundings(self) -> BlockNeighborhood | None:
-        """The memories as tiles of one size, where they reach no further than the next block."""
-        fits = self.above <= self.raster.rows and self.aside <= self.raster.columns
-        return BlockNeighborhood(self.raster, self.above, self.aside) if fits else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.host import is_capturing
 from anyformer.core.rope import RopeConfig
-from anyformer.core.tokens import Tokens, is_capturing
+from anyformer.core.tokens import Tokens
 from anyformer.errors import ConfigError, InputError
-from anyformer.layers.raster import Raster
 
 SinusoidLayout = Literal["halves", "interleaved", "stretched"]
 
@@ -122,7 +122,7 @@ class Sinusoidal(Positions):
         self.layout: SinusoidLayout = layout
 
     def embed(self, tokens: Tokens) -> Tensor:
-        return sinusoids(_at(tokens), self.d_model, self.layout).to(tokens.x.dtype)
+        return sinusoids(positions_of(tokens), self.d_model, self.layout).to(tokens.x.dtype)
 
 
 class LearnedPositions(Positions):
@@ -142,9 +142,9 @@ class LearnedPositions(Positions):
             self.weight.data.copy_(values)
 
     def embed(self, tokens: Tokens) -> Tensor:
-        at = _at(tokens)
+        at = positions_of(tokens)
         n = self.weight.shape[0]
-        longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
+        longest = tokens.x.shape[-2] if tokens.positions is None else highest_position(at) + 1
         if longest > n:
             raise InputError(
                 f"The sequence reaches position {longest - 1}, but the model has a table of {n} positions."
@@ -241,39 +241,6 @@ def interpolate_1d(line: Tensor, n: int) -> Tensor:
     return F.interpolate(line.T.unsqueeze(0), size=n, mode="linear", align_corners=False)[0].T
 
 
-class RasterPositions(Positions):
-    """Learned vectors of row, column and channel, added up, for the cells of an image that come one after another in
-    the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
-    """
-
-    def __init__(self, rows: int, columns: int, raster: Raster, d_model: int, before: int = 0) -> None:
-        super().__init__()
-        self.raster, self.before = raster, before
-        self.max_positions = before + rows * columns * raster.depth
-        self.text = nn.Parameter(torch.empty(before, d_model)) if before else None
-        self.row = nn.Parameter(torch.empty(rows, d_model))
-        self.column = nn.Parameter(torch.empty(columns, d_model))
-        self.channel = nn.Parameter(torch.empty(raster.depth, d_model)) if raster.depth > 1 else None
-
-    def reset(self, std: float) -> None:
-        for table in (self.text, self.row, self.column, self.channel):
-            if table is not None:
-                nn.init.normal_(table, std=std)
-
-    def embed(self, tokens: Tokens) -> Tensor:
-        at = _at(tokens)
-        longest = tokens.x.shape[-2] if tokens.positions is None else _highest(at) + 1
-        if self.max_positions is not None and longest > self.max_positions:
-            raise InputError(f"There are {longest} tokens, but the model has places for {self.max_positions}.")
-        row, column, channel = self.raster.coordinates((at - self.before).clamp(min=0))
-        x = F.embedding(row, self.row) + F.embedding(column, self.column)
-        x = x if self.channel is None else x + F.embedding(channel, self.channel)
-        if self.text is None:
-            return x
-        words = F.embedding(at.clamp(max=self.before - 1), self.text)
-        return torch.where((at < self.before).unsqueeze(-1), words, x)
-
-
 class Sinusoidal2D(Positions):
     """DETR's sines and cosines of the place within the real part of the image, scaled to 0…2π (Carion 2020, A.4)."""
 
@@ -325,7 +292,7 @@ class Rotary(Positions):
             _check_width("Rotary positions of a head", d_head, 2)
 
     def prepare(self, tokens: Tokens) -> Encoding:
-        return Rotation(self, _at(tokens).unsqueeze(0) if tokens.packed else _at(tokens))
+        return Rotation(self, positions_of(tokens).unsqueeze(0) if tokens.packed else positions_of(tokens))
 
     @property
     def shared_key(self) -> Any:
@@ -337,7 +304,7 @@ class Rotary(Positions):
         Single precision is what published models were trained with; half precision does not tell far positions apart.
         """
         precision = torch.float64 if dtype == torch.float64 else torch.float32
-        highest = _highest(at) if self.rope.rope_type == "dynamic" else 0
+        highest = highest_position(at) if self.rope.rope_type == "dynamic" else 0
         rates = self.rope.rates(self.d_head, self.trained, highest, precision, at.device)
         angles = (at.to(precision).unsqueeze(-1) * rates).unsqueeze(1)
         gain = self.rope.amplitude
@@ -509,13 +476,14 @@ class ALiBi(BiasedPositions):
         return -slopes * _distances(query, key, offset).abs().to(query.dtype)
 
 
-def _at(tokens: Tokens) -> Tensor:
+def positions_of(tokens: Tokens) -> Tensor:
+    """The indices of the tokens, [B or 1, T]."""
     if tokens.positions is not None:
         return tokens.positions
     return torch.arange(tokens.x.shape[-2], device=tokens.x.device).unsqueeze(0)
 
 
-def _highest(at: Tensor) -> int:
+def highest_position(at: Tensor) -> int:
     return int(at.max()) if at.numel() and not is_capturing(at) else -1
 
 

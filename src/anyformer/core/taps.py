@@ -15,7 +15,7 @@ from contextvars import ContextVar
 
 from torch import Tensor, nn
 
-from anyformer.core.tokens import Packing
+from anyformer.core.packing import Packing
 from anyformer.errors import InputError, nearest
 
 

@@ -1,128 +1,23 @@
-"""Tokens: the one currency. What inputs make, stacks transform and heads read.
+"""Tokens: the type that inputs, stacks and heads exchange.
 
 Padded, `x` is [B, T, d] with `mask` [B, T] (True = a real token). Packed, `x` is [N, d]: the real tokens of all rows,
-one after another, and `packing` knows where each came from. Everything between the inputs and the heads works on both.
+one after another, and `packing` says where each came from. Everything between inputs and heads works on both.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
+
+from anyformer.core.packing import Packing
 
 if TYPE_CHECKING:
     from anyformer.core.positions import Encoding
-
-_HOST = WeakIdKeyDictionary()  # tensors on a GPU -> the copies that they were made from
-
-
-def remember_host_copy(moved: Tensor, original: Tensor) -> Tensor:
-    """`moved`, whose values may be asked of the original without waiting for the GPU."""
-    if moved is not original:
-        _HOST[moved] = original
-    return moved
-
-
-def host_copy(x: Tensor) -> Tensor:
-    """The same values where looking at them costs least."""
-    if not x.is_cuda or torch.compiler.is_compiling():
-        return x
-    known: Tensor = _HOST.get(x, x)
-    return known
-
-
-def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Moved without waiting for what the device has to do before."""
-    if device.type != "cuda" or x.is_cuda:
-        return x.to(device)
-    return remember_host_copy(x.pin_memory().to(device, non_blocking=True), x)
-
-
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """Where packed tokens came from: `index` [N] into the flattened [B·T], `sizes` the real tokens of each row."""
-
-    index: Tensor
-    sizes: tuple[int, ...]
-    length: int  # T of the padded form
-
-    @classmethod
-    def of(cls, mask: Tensor) -> Packing:
-        known = host_copy(mask)
-        index = known.flatten().nonzero().squeeze(1)
-        return cls(to_device(index, mask.device), tuple(known.sum(dim=1).tolist()), mask.shape[1])
-
-    @classmethod
-    def full(cls, batch: int, length: int, device: torch.device) -> Packing:
-        """Rows with nothing to drop, so that they can meet packed ones."""
-        return cls(torch.arange(batch * length, device=device), (length,) * batch, length)
-
-    @property
-    def batch(self) -> int:
-        return len(self.sizes)
-
-    @cached_property
-    def rows(self) -> Tensor:
-        """The row each packed token belongs to.  sizes (2, 1) -> [0, 0, 1]"""
-        return to_device(torch.repeat_interleave(torch.tensor(self.sizes)), self.index.device)
-
-    @cached_property
-    def starts(self) -> Tensor:
-        """Where each row begins, and the end.  sizes (2, 1) -> [0, 2, 3]"""
-        sizes = torch.tensor((0, *self.sizes), dtype=torch.int32)
-        return to_device(sizes.cumsum(0, dtype=torch.int32), self.index.device)
-
-    @cached_property
-    def places(self) -> Tensor:
-        """The place of each packed token within its row.  sizes (2, 1) -> [0, 1, 0]"""
-        return torch.arange(len(self.index), device=self.index.device) - self.starts[self.rows]
-
-    @cached_property
-    def right_padded(self) -> Packing:
-        """The same rows padded on the right, and no further than the longest: a token's slot is its place."""
-        length = max(self.sizes, default=0)
-        return Packing(self.rows * length + self.places, self.sizes, length)
-
-    @cached_property
-    def mask(self) -> Tensor:
-        flat = torch.zeros(self.batch * self.length, dtype=torch.bool, device=self.index.device)
-        return flat.index_fill(0, self.index, True).view(self.batch, self.length)
-
-    def pack(self, x: Tensor) -> Tensor:
-        """[B, T, ...] -> [N, ...]"""
-        return x.flatten(0, 1).index_select(0, self.index)
-
-    def unpack(self, x: Tensor) -> Tensor:
-        """[N, ...] -> [B, T, ...], zeros where nothing was."""
-        flat = x.new_zeros(self.batch * self.length, *x.shape[1:]).index_copy(0, self.index, x)
-        return flat.view(self.batch, self.length, *x.shape[1:])
-
-
-_UNSEEN = [False]
-
-
-@contextmanager
-def no_host_sync() -> Iterator[None]:
-    """Passes that do the same whatever the values are, as they must where a step is recorded."""
-    before, _UNSEEN[0] = _UNSEEN[0], True
-    try:
-        yield
-    finally:
-        _UNSEEN[0] = before
-
-
-def is_capturing(x: Tensor) -> bool:
-    """Is this pass being compiled or recorded, so that nobody may look at values?"""
-    if torch.compiler.is_compiling():
-        return True
-    return _UNSEEN[0] or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 @dataclass(eq=False, slots=True)
@@ -198,6 +93,16 @@ class Tokens:
             positions=None if self.positions is None else self.packing.unpack(self.positions),
             pos_embed=None if self.pos_embed is None else self.packing.unpack(self.pos_embed),
             packing=None,
+        )
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """An encoder's tokens with every tensor changed along the batch."""
+        return Tokens(
+            change(self.x),
+            None if self.mask is None else change(self.mask),
+            pos_embed=None if self.pos_embed is None else change(self.pos_embed.expand(self.x.shape[0], -1, -1)),
+            grid=self.grid,
+            summary=None if self.summary is None else change(self.summary),
         )
 
     def take(self, index: Tensor) -> Tokens:

@@ -20,17 +20,8 @@ from anyformer.core.attend import (
     repeat_kv,
     sdpa,
 )
-from anyformer.core.masks import (
-    NO_MASK,
-    BlockLocal2D,
-    Causal,
-    Dense,
-    Dilated,
-    Mask,
-    Padding,
-    StaticCacheMask,
-    Window,
-)
+from anyformer.core.masks import NO_MASK, Causal, Dense, Dilated, Mask, Padding, StaticCacheMask, Window
+from anyformer.layers.raster import BlockLocal2D
 
 BLOCK = 256  # queries a step in the blocked kernel
 

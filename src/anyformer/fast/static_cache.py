@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core.cache import Cache, CrossAttentionCache, SelfAttentionCache
-from anyformer.core.masks import BlockLocal2D, Causal, Mask, StaticCacheMask, Window
+from anyformer.core.masks import Causal, Mask, StaticCacheMask, Window
 from anyformer.core.tokens import Tokens
 from anyformer.fast.device import HAS_TRITON
+from anyformer.layers.raster import BlockLocal2D
 
 PADDED = 32  # the encoder's tokens are padded to a multiple of this, so that fewer sizes are recorded
 

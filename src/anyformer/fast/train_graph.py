@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.core.host import no_host_sync
 from anyformer.core.stack import Stack
-from anyformer.core.tokens import no_host_sync
 from anyformer.errors import ConfigError
 from anyformer.fast.host_sync import detect_host_syncs
 from anyformer.training.distributed import Devices

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from anyformer.core import rewrites
 from anyformer.core.cache import GROW_BY, Cache
-from anyformer.core.cache_rows import compact, evict_rows, insert_rows
 from anyformer.core.positions import Rotary
 from anyformer.errors import InputError
+from anyformer.generation.cache_rows import compact, evict_rows, insert_rows
 from anyformer.generation.engine import LEAST, can_capture, decode_step, decoding_stage, optimize_for_decoding, prefill
 from anyformer.generation.logits_processors import Processor, sampling_processors
 from anyformer.generation.options import resolve

@@ -66,6 +66,8 @@ def mean_token(tokens: Tokens) -> Tensor:
 class AttentionPool(nn.Module):
     """Attention pooling with one learned query (SeqPool of Hassani et al. 2021): [B, d]."""
 
+    tap_points = ("weights",)
+
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.query = nn.Parameter(torch.empty(1, d_model))

@@ -12,8 +12,9 @@ from anyformer.core.linear import Linear
 from anyformer.core.positions import LearnedGrid
 from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
+from anyformer.inputs.backbone import FeatureInput
 from anyformer.inputs.base import Input
-from anyformer.layers.resnet import FeatureInput, ResNetConfig
+from anyformer.layers.resnet import ResNetConfig
 
 
 class FeatureGridInput(Input):

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.host import is_capturing
 from anyformer.core.linear import Linear
-from anyformer.core.tokens import Tokens, is_capturing
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input

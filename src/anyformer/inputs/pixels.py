@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyformer.core.positions import RasterPositions
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.text import Embedding, TextInput, TextInputConfig, check_ids
+from anyformer.layers.raster import RasterPositions
 
 
 class PixelInput(TextInput):

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
+from anyformer.core.host import host_copy, is_capturing
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
-from anyformer.core.tokens import Tokens, host_copy, is_capturing
+from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from anyformer.core.masks import Mask
+from anyformer.core.positions import Positions, highest_position, positions_of
+from anyformer.core.tokens import Tokens
+from anyformer.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -102,3 +107,82 @@ class BlockNeighborhood:
         batch, n_heads, down, across, rows, columns, depth, width = cells.shape
         tokens = cells.permute(0, 2, 3, 1, 4, 5, 6, 7)  # blocks before heads
         return tokens.reshape(batch, down * across * n_heads, rows * columns * depth, width)
+
+
+@dataclass(frozen=True)
+class BlockLocal2D(Mask):
+    """Tokens are the cells of an image, block by block; a query sees its own block and that block's memory: the cells
+    at most `above` rows over it and `aside` columns to either side (Image Transformer's local attention; with blocks
+    that stand in one line, its local 1D attention). `Causal` beside it forbids what is not read yet.
+    """
+
+    by_position = True
+
+    raster: Raster
+    above: int
+    aside: int
+
+    @property
+    def span(self) -> int:  # type: ignore[override]
+        return self._behind + self.raster.size - 1
+
+    @property
+    def _behind(self) -> int:
+        """Tokens before a block among which its memory lies."""
+        raster = self.raster
+        if raster.across is None:
+            return self.aside * raster.depth
+        over, beside = -(-self.above // raster.rows), -(-self.aside // raster.columns)
+        return (over * raster.across + beside) * raster.size
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        top, left = self.raster.corner(q)
+        row, column, _ = self.raster.coordinates(k)
+        near = (row >= top - self.above) & (row < top + self.raster.rows)
+        near = near & (column >= left - self.aside) & (column < left + self.raster.columns + self.aside)
+        return near[None, None]
+
+    def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        raster = self.raster
+        low, high = first // raster.size * raster.size - self._behind, (last - 1) // raster.size + 1
+        high = (high + -(-self.aside // raster.columns)) * raster.size
+        return max(0, min(low, n_keys)), max(0, min(high, n_keys))
+
+    @property
+    def surroundings(self) -> BlockNeighborhood | None:
+        """The memories as tiles of one size, where they reach no further than the next block."""
+        fits = self.above <= self.raster.rows and self.aside <= self.raster.columns
+        return BlockNeighborhood(self.raster, self.above, self.aside) if fits else None
+
+
+class RasterPositions(Positions):
+    """Learned vectors of row, column and channel, added up, for the cells of an image that come one after another in
+    the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
+    """
+
+    def __init__(self, rows: int, columns: int, raster: Raster, d_model: int, before: int = 0) -> None:
+        super().__init__()
+        self.raster, self.before = raster, before
+        self.max_positions = before + rows * columns * raster.depth
+        self.text = nn.Parameter(torch.empty(before, d_model)) if before else None
+        self.row = nn.Parameter(torch.empty(rows, d_model))
+        self.column = nn.Parameter(torch.empty(columns, d_model))
+        self.channel = nn.Parameter(torch.empty(raster.depth, d_model)) if raster.depth > 1 else None
+
+    def reset(self, std: float) -> None:
+        for table in (self.text, self.row, self.column, self.channel):
+            if table is not None:
+                nn.init.normal_(table, std=std)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        at = positions_of(tokens)
+        longest = tokens.x.shape[-2] if tokens.positions is None else highest_position(at) + 1
+        if self.max_positions is not None and longest > self.max_positions:
+            raise InputError(f"There are {longest} tokens, but the model has places for {self.max_positions}.")
+        row, column, channel = self.raster.coordinates((at - self.before).clamp(min=0))
+        x = F.embedding(row, self.row) + F.embedding(column, self.column)
+        x = x if self.channel is None else x + F.embedding(channel, self.channel)
+        if self.text is None:
+            return x
+        words = F.embedding(at.clamp(max=self.before - 1), self.text)
+        return torch.where((at < self.before).unsqueeze(-1), words, x)

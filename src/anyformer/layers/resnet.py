@@ -13,13 +13,8 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
-from anyformer.core.linear import Linear
-from anyformer.core.positions import Positions
 from anyformer.core.taps import NO_TAPS
-from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
-from anyformer.inputs.base import Input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +99,8 @@ class ConvNormAct(nn.Module):
 class ResidualBlock(nn.Module):
     """x + f(x), f with two 3x3 convolutions ("basic") or 1x1, 3x3, 1x1 ("bottleneck")."""
 
+    tap_points = ("output",)
+
     def __init__(self, config: ResNetConfig, d_in: int, d_out: int, stride: int, dilations: tuple[int, int]) -> None:
         super().__init__()
         self.taps = NO_TAPS
@@ -133,6 +130,8 @@ class ResidualBlock(nn.Module):
 
 class ResNetBackbone(nn.Module):
     """[B, C, H, W] -> [B, d_out, H / 32, W / 32] (or / 16 with `dilation`, / 8 with a small stem)."""
+
+    tap_points = ("features",)
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -168,74 +167,3 @@ class ResNetBackbone(nn.Module):
 def check_images(pixels: Tensor, n_channels: int) -> None:
     if pixels.dim() != 4 or pixels.shape[1] != n_channels:
         raise InputError(f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {n_channels}, H, W].")
-
-
-class FeatureInput(Input):
-    """Each cell of the feature grid becomes a token, unchanged."""
-
-    names = ("pixel_values",)
-
-    def __init__(self, config: ResNetConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.resnet = ResNetBackbone(config)
-
-    def forward(self, run: ForwardContext) -> Tokens:
-        _, pixels = run.require_one("pixel_values")
-        check_images(pixels, self.config.n_channels)
-        features = self.resnet(pixels.to(self.resnet.stem.filter.weight.dtype))
-        return Tokens(features.flatten(2).transpose(1, 2), grid=(features.shape[2], features.shape[3]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackboneInputConfig(Settings):
-    resnet: ResNetConfig | None
-    d_model: int
-    dropout: float = 0.0
-    d_features: int = 0  # without a ResNet: width of the other backbone's features
-    n_channels: int = 3
-
-    @property
-    def channels(self) -> int:
-        return self.n_channels if self.resnet is None else self.resnet.n_channels
-
-
-class BackboneInput(Input):
-    """Each cell of the feature grid becomes a token; its position embedding is added in the attention of every layer.
-
-    `net`, if given, computes the features instead of a ResNet: [B, C, H, W] -> [B, d, rows, columns].
-    """
-
-    names = ("pixel_values", "pixel_mask", "inputs_embeds")
-
-    def __init__(self, config: BackboneInputConfig, positions: Positions, net: nn.Module | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.net = net
-        self.resnet = ResNetBackbone(config.resnet) if config.resnet is not None else None
-        self.project = Linear(config.resnet.d_out if config.resnet is not None else config.d_features, config.d_model)
-        self.positions = positions
-
-    def forward(self, run: ForwardContext) -> Tokens:
-        name, value = run.require_one("pixel_values", "inputs_embeds")
-        pixel_mask = run.tensor("pixel_mask")
-        if name == "pixel_values":
-            x, grid = self._features(value)
-        else:
-            x, grid = value, (int(value.shape[1] ** 0.5),) * 2
-            if x.dim() != 3 or x.shape[1] != grid[0] * grid[1]:
-                raise InputError(f"inputs_embeds has shape {list(x.shape)}; it must be [batch, n·n cells, features].")
-        mask = None
-        if pixel_mask is not None:
-            small = F.interpolate(pixel_mask[None].float(), size=grid)[0].to(torch.bool).flatten(1)
-            mask = None if bool(small.all()) else small
-        # given features fill their grid: positions do not depend on the mask
-        code = self.positions.pos_embed(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
-        return Tokens(F.dropout(x, self.config.dropout, self.training), mask, pos_embed=code, grid=grid)
-
-    def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        check_images(pixels, self.config.channels)
-        net = self.resnet if self.resnet is not None else self.net
-        assert net is not None
-        features = net(pixels.to(self.project.weight.dtype))
-        return self.project(features.flatten(2).transpose(1, 2)), (features.shape[2], features.shape[3])

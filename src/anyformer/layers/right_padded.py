@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core.tokens import Packing, Tokens, is_capturing, to_device
+from anyformer.core.host import is_capturing, to_device
+from anyformer.core.packing import Packing
+from anyformer.core.tokens import Tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from anyformer.core.tokens import host_copy
+from anyformer.core.host import host_copy
 from anyformer.layers.right_padded import gather_tokens
 
 CellType = Literal["lstm", "gru"]

@@ -14,10 +14,9 @@ from typing import Any
 
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import RasterPositions
 from anyformer.core.stack import Stack
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.layers.raster import Raster
+from anyformer.layers.raster import Raster, RasterPositions
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import deep_init, next_token_head, stack_report
 from anyformer.recipes.gpt2 import GPT2Config, block

@@ -22,10 +22,11 @@ from anyformer.core.stack import Stack
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.set_criterion import SetCriterionConfig
 from anyformer.inputs.anchors import AnchorQueries, AnchorQueriesConfig, BoxEmbedding, BoxOffsets
+from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig
 from anyformer.inputs.projection import ProjectedInput
 from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
 from anyformer.layers.conv_stem import ConvStem, ConvStemConfig, PatchEmbed
-from anyformer.layers.resnet import BackboneInput, BackboneInputConfig, ResNetConfig
+from anyformer.layers.resnet import ResNetConfig
 from anyformer.layers.wrappers import NormedStack, RefiningStack
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import pair_report, transformer_block

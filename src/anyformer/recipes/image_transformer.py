@@ -17,13 +17,12 @@ from anyformer.config import Settings
 from anyformer.core.attention import AttentionConfig
 from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.masks import BlockLocal2D, Causal, Mask
+from anyformer.core.masks import Causal, Mask
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import RasterPositions
 from anyformer.core.stack import Stack
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.pixels import PixelInput
-from anyformer.layers.raster import Raster
+from anyformer.layers.raster import BlockLocal2D, Raster, RasterPositions
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import TINY, check_heads_divide, deep_init, stack_report, transformer_block
 from anyformer.registry import Family, register

@@ -19,6 +19,7 @@ from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Sinusoidal2D
 from anyformer.core.stack import Stack
 from anyformer.heads.keypoints import KeypointHead
+from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.queries import (
@@ -27,7 +28,7 @@ from anyformer.inputs.queries import (
     LearnedQueries,
     LearnedQueriesConfig,
 )
-from anyformer.layers.resnet import BackboneInput, BackboneInputConfig, ResNetConfig
+from anyformer.layers.resnet import ResNetConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import check_heads_divide, image_input_config, pair_report, transformer_block
 from anyformer.registry import Family, register

@@ -13,7 +13,8 @@ from typing import Literal
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
-from anyformer.layers.resnet import FeatureInput, ResNetConfig
+from anyformer.inputs.backbone import FeatureInput
+from anyformer.layers.resnet import ResNetConfig
 from anyformer.model import Model, OutputSpec, Stage
 from anyformer.registry import Family, register
 

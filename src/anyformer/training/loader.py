@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core.tokens import remember_host_copy
+from anyformer.core.host import remember_host_copy
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
 from anyformer.tasks.negatives import REPEATED

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core.cache import PAST, Cache
-from anyformer.core.cache_rows import compact, evict_rows, insert_rows
 from anyformer.core.tokens import Tokens
+from anyformer.generation.cache_rows import compact, evict_rows, insert_rows
 
 CPU = torch.device("cpu")
 SPAN = 5

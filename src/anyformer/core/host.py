@@ -1,0 +1,54 @@
+"""Values that the host may read without waiting for the GPU, and passes in which it may not read any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+_HOST = WeakIdKeyDictionary()  # tensors on a GPU -> the copies that they were made from
+
+
+def remember_host_copy(moved: Tensor, original: Tensor) -> Tensor:
+    """Return `moved`; its values can be read from the original without waiting for the GPU."""
+    if moved is not original:
+        _HOST[moved] = original
+    return moved
+
+
+def host_copy(x: Tensor) -> Tensor:
+    """The same values where reading them costs least."""
+    if not x.is_cuda or torch.compiler.is_compiling():
+        return x
+    known: Tensor = _HOST.get(x, x)
+    return known
+
+
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """Move without waiting for what the device has to do before."""
+    if device.type != "cuda" or x.is_cuda:
+        return x.to(device)
+    return remember_host_copy(x.pin_memory().to(device, non_blocking=True), x)
+
+
+_NO_SYNC = [False]
+
+
+@contextmanager
+def no_host_sync() -> Iterator[None]:
+    """Passes that do not depend on values, as they must while a step is captured."""
+    before, _NO_SYNC[0] = _NO_SYNC[0], True
+    try:
+        yield
+    finally:
+        _NO_SYNC[0] = before
+
+
+def is_capturing(x: Tensor) -> bool:
+    """Whether this pass is compiled or captured, so that the host may not read values."""
+    if torch.compiler.is_compiling():
+        return True
+    return _NO_SYNC[0] or (x.is_cuda and torch.cuda.is_current_stream_capturing())

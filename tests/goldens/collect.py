@@ -36,7 +36,7 @@ def tensors(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
 
 def outputs(name: str, home: Path) -> Iterator[tuple[str, Tensor]]:
     """Outputs of one recipe for its training batch, in evaluation mode."""
-    model = af.load(folders.write(name, home / name)).eval()
+    model = af.load(folders.write(name, home / name), optimize=False).eval()
     with torch.no_grad():
         yield from tensors(model(**training_batch(folders.recipe(name))), name)
 

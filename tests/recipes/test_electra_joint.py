@@ -42,7 +42,7 @@ def test_all_may_be_shared(tmp_path: Path) -> None:
     size = af.build("electra-tiny").config
     model = af.build("electra-joint-tiny", discriminator=size, generator=size.replace(head="masked"), tied="all")
     one, other = model.stages["generator"], model.stages["discriminator"]
-    pairs = list(zip(one.stack.parameters(), other.stack.parameters(), strict=True))
+    pairs = list(zip(one.stack.blocks.parameters(), other.stack.blocks.parameters(), strict=True))
     assert pairs and all(a is b for a, b in pairs) and one.inputs.norm.weight is other.inputs.text.norm.weight
     single = sum(p.numel() for p in af.build("electra-tiny").parameters())
     words = sum(p.numel() for p in other.inputs.words.parameters() if p is not one.inputs.words.weight)
@@ -58,7 +58,9 @@ def test_all_may_be_shared(tmp_path: Path) -> None:
     assert all(
         a is b
         for a, b in zip(
-            again.stages["generator"].stack.parameters(), again.stages["discriminator"].stack.parameters(), strict=True
+            again.stages["generator"].stack.blocks.parameters(),
+            again.stages["discriminator"].stack.blocks.parameters(),
+            strict=True,
         )
     )
     encoder = discriminator(model)
@@ -124,7 +126,7 @@ def test_no_gradient_through_the_draw() -> None:
     model = af.build("electra-joint-tiny")
     batch = training_batch("electra-joint-tiny")
     model(**batch).discriminator_loss.backward()
-    touched = [name for name, p in model.stages["generator"].stack.named_parameters() if p.grad is not None]
+    touched = [name for name, p in model.stages["generator"].stack.blocks.named_parameters() if p.grad is not None]
     assert not touched
 
 

@@ -15,9 +15,9 @@ pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from anyformer.core import gpu
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.norms import OffsetRMSNorm
+from anyformer.fast import triton_decode
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NORMS = {
@@ -51,17 +51,17 @@ def make_norm(kind: str, width: int) -> nn.Module | None:
 
 
 @pytest.mark.parametrize("kind", NORMS)
-@pytest.mark.parametrize("activation", gpu.ACTIVATIONS)
+@pytest.mark.parametrize("activation", triton_decode.ACTIVATIONS)
 @pytest.mark.parametrize(("width", "n"), [(48, 70), (768, 96), (1500, 33), (5000, 17)])
 def test_a_product_of_one_row(width: int, n: int, activation: str | None, kind: str) -> None:
     x, weight, bias, add = normal(1, 1, width), normal(n, width) / width**0.5, normal(n), normal(1, 1, n)
     norm = make_norm(kind, width)
-    assert gpu.can_multiply(x, weight, norm, activation)
+    assert triton_decode.can_multiply(x, weight, norm, activation)
     y = F.linear(x if norm is None else norm(x), weight, bias)
     y = (y if activation is None else ACTIVATIONS[activation](y)) + add
-    assert float((gpu.vector_linear(x, weight, bias, norm, activation, add) - y).abs().max()) < 1e-4
+    assert float((triton_decode.vector_linear(x, weight, bias, norm, activation, add) - y).abs().max()) < 1e-4
     bare = F.linear(x, weight)
-    assert float((gpu.vector_linear(x, weight) - bare).abs().max()) < 1e-4
+    assert float((triton_decode.vector_linear(x, weight) - bare).abs().max()) < 1e-4
 
 
 @pytest.mark.parametrize("kind", [kind for kind in NORMS if kind != "none"])
@@ -69,7 +69,7 @@ def test_a_product_of_one_row(width: int, n: int, activation: str | None, kind: 
 def test_a_sum_and_its_norm(kind: str, keep: bool) -> None:
     x, y, norm = normal(3, 2, 700), normal(3, 2, 700), make_norm(kind, 700)
     assert norm is not None
-    total, out = gpu.add_norm(x, y, norm, keep)
+    total, out = triton_decode.add_norm(x, y, norm, keep)
     assert float((out - norm(x + y)).abs().max()) < 1e-5
     assert not keep or torch.equal(total, x + y)
 
@@ -91,7 +91,7 @@ def test_one_query_over_a_cache(
     first[1] = last  # sees itself alone
     table = torch.randint(0, rows, (rows, columns), device=DEVICE, dtype=torch.int32) if ancestors else None
     column = torch.tensor([last], device=DEVICE)
-    found = gpu.single_query(query, key, value, keys, values, first, column, span, table, 0.3)
+    found = triton_decode.single_query(query, key, value, keys, values, first, column, span, table, 0.3)
     assert torch.equal(keys[:, :, last], key[:, :, 0]) and torch.equal(values[:, :, last], value[:, :, 0])
     source = torch.arange(rows, device=DEVICE)[:, None].expand(rows, columns).clone() if table is None else table.long()
     source[:, last] = torch.arange(rows, device=DEVICE)
@@ -111,14 +111,14 @@ def test_the_likeliest_token() -> None:
     scores[2, 7] = scores[2, 9_999] = 3.0  # the first of two
     ids = torch.zeros(5, 1, dtype=torch.long, device=DEVICE)
     said = torch.zeros(5, 9, dtype=torch.long, device=DEVICE)
-    gpu.argmax_tokens(scores, ids, said, torch.tensor([4], device=DEVICE))
+    triton_decode.argmax_tokens(scores, ids, said, torch.tensor([4], device=DEVICE))
     assert ids[:, 0].tolist() == [*scores[:2].argmax(1).tolist(), 7, *scores[3:].argmax(1).tolist()]
     assert torch.equal(said[:, 4], ids[:, 0]) and int(said.sum()) == int(ids.sum())
 
 
 def test_the_best_few() -> None:
     scores = normal(5, 1000)
-    values, places, sums = gpu.topk_logsumexp(scores, 8)
+    values, places, sums = triton_decode.topk_logsumexp(scores, 8)
     expected = scores.topk(8)
     assert torch.equal(values, expected.values) and torch.equal(places, expected.indices)
     assert torch.allclose(sums, scores.logsumexp(1))

@@ -183,6 +183,7 @@ class Model(nn.Module):
             self.add_module(name, module)
         self.origin = Origin()
         self.watch = Watch()
+        self.auto_optimize = True  # whether `generate` and tasks may optimize the model
         self.points: list[str] = name_taps(self, self.watch)
         self.names = self._names(stages, heads, report.cache)  # every keyword that `model(**batch)` takes
 
@@ -401,11 +402,18 @@ class Model(nn.Module):
         minute.
         """
         self.eval()
+        self.auto_optimize = True
         rewrites.apply("optimize", self, rows)
         return self
 
+    @property
+    def packed_bytes(self) -> int:
+        """Memory that packed copies of weights take on a CPU."""
+        return int(rewrites.apply("packed_bytes", self) or 0)
+
     def restore(self) -> Self:
-        """Undo `optimize`."""
+        """Undo `optimize`; `generate` then leaves the plain modules too."""
+        self.auto_optimize = False
         rewrites.apply("restore", self)
         return self
 

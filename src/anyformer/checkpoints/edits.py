@@ -14,7 +14,7 @@ from anyformer.model import Model
 
 # Attributes that say how a model is run, trained or observed: with others it gives the same numbers.
 FREE = re.compile(
-    r"_.*|packed_rows|n_first|training|taps|watch|origin|points|gradient_checkpointing|(.*_)?(dropout|drop_path|drop)"
+    r"_.*|packed_rows|n_first|on_use|auto_optimize|training|taps|watch|origin|points|gradient_checkpointing|(.*_)?(dropout|drop_path|drop)"
 )
 
 

@@ -20,6 +20,7 @@ from anyformer.checkpoints.files import WEIGHT_FILES, check_fit, check_layers, l
 from anyformer.checkpoints.hf import fill, load_hf, load_hf_meta, read_companions, save_hf, write_companions
 from anyformer.checkpoints.key_table import Key, named_tensors
 from anyformer.checkpoints.low_precision import dequantize, scales_of
+from anyformer.core import rewrites
 from anyformer.core.linear import is_quantized
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import read_object
@@ -55,12 +56,16 @@ def load(
     dtype: torch.dtype | str | None = None,
     weights: str | None = None,
     ignore: Collection[str] = (),
+    optimize: bool = True,
 ) -> Model:
     """A model from an anyformer folder, a Hugging Face one or a .gguf file, or one that ships, by name; on `device`, as
     it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs faster.
 
     A Hugging Face config with fields that anyformer does not know is an error; `ignore` names those that make no
-    difference to the numbers you want."""
+    difference to the numbers you want.
+
+    The model runs with faster modules of equal numbers, but for rounding. On a CPU, matrices in float32 are packed when
+    they are first used, which takes memory for a copy (`model.packed_bytes`); `optimize=False` leaves plain modules."""
     if isinstance(ignore, str):
         raise ConfigError(f'ignore is a list of field names, such as ["{ignore}"].')
     if dtype is not None:
@@ -68,9 +73,13 @@ def load(
     if isinstance(device, str):
         device = read_device(device)
     path = pretrained.resolve_path(_place(folder))
-    if weights is None:
-        return read(path, device, dtype, ignore)
-    return read(path, device, torch.float32 if dtype is None else dtype, ignore).quantize(weights)
+    if weights is not None:
+        return read(path, device, torch.float32 if dtype is None else dtype, ignore).quantize(weights)
+    model = read(path, device, dtype, ignore)
+    model.auto_optimize = optimize
+    if optimize:
+        rewrites.apply("optimize_on_use", model)
+    return model
 
 
 def load_meta(folder: str | PathLike[str]) -> Model:

@@ -3,7 +3,9 @@
 anyformer.fast registers them. Without it nothing is registered: the plain modules run, slower, with the same numbers.
 
     optimize   (model, rows): prepare for inference           restore   (model): undo that
+    optimize_on_use   (model): prepare, and copy weights when they are first used
     optimize_products (model, rows): only the linear layers
+    packed_bytes      (model): memory that copies of weights take
     check      (model): before every pass, drop what was made of weights that have changed since
     training   (model, compiled): a context manager, while the model is trained
     decoding   (model): a context manager, while a decode step on a GPU is captured

@@ -10,12 +10,22 @@ from importlib import import_module
 from anyformer.core import rewrites
 from anyformer.fast import attention as attention
 from anyformer.fast.int8 import quantize
-from anyformer.fast.rewrite import decoding, optimize, optimize_products, restore_all, training
+from anyformer.fast.rewrite import (
+    decoding,
+    optimize,
+    optimize_on_use,
+    optimize_products,
+    packed_bytes,
+    restore_all,
+    training,
+)
 from anyformer.fast.weight_copies import check_copies
 
 rewrites.RULES.update(
     optimize=optimize,
+    optimize_on_use=optimize_on_use,
     optimize_products=optimize_products,
+    packed_bytes=packed_bytes,
     restore=restore_all,
     check=check_copies,
     training=training,

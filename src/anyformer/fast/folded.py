@@ -20,11 +20,14 @@ class FoldedConvNormAct(ConvNormAct):
     """Keeps one convolution that does what its own and the norm do. Changed weights are folded again."""
 
     _folded: FoldedConv | None = None
+    on_use = False  # whether to fold at the first use
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._folded is None or self.norm.training or torch.is_grad_enabled() or self._is_watched():
+        if self.norm.training or torch.is_grad_enabled() or self._is_watched():
             return super().forward(x)
-        if not torch.compiler.is_compiling() and not self._folded.holds(*folds(self)):
+        if self._folded is None and (not self.on_use or self.training or torch.compiler.is_compiling()):
+            return super().forward(x)
+        if self._folded is None or (not torch.compiler.is_compiling() and not self._folded.holds(*folds(self))):
             self.fold()
         return super().forward(x) if self._folded is None else self.activation(self._folded(x, self.filter))
 

@@ -19,6 +19,7 @@ class PackedLinear(Linear):
     """Keeps a packed copy of its matrix for inference in float32. A changed matrix is packed again."""
 
     packed_rows = 1024  # products are made for about so many rows
+    on_use = False  # whether to pack at the first product
     _packed: PackedWeight | None = None
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -30,13 +31,15 @@ class PackedLinear(Linear):
     def layout(self, x: Tensor) -> PackedWeight | None:
         """The packed matrix, if it pays for this input. It has a fixed cost that a small matrix does not win back at
         one row."""
-        if self._packed is None or not x.is_cpu or x.dtype != torch.float32 or torch.is_grad_enabled():
+        if torch.is_grad_enabled() or x.dtype != torch.float32 or not x.is_cpu:
+            return None
+        if self._packed is None and not (self.on_use and not self.training):
             return None
         if x.numel() <= x.shape[-1] and self.weight.numel() <= SMALL:
             return None
         if torch.compiler.is_compiling() or "parametrizations" in self._modules:
             return None
-        if not self._packed.holds(self.weight):
+        if self._packed is None or not self._packed.holds(self.weight):
             self.pack(self.packed_rows)
         return self._packed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -28,20 +28,46 @@ ON_GPU: Classes = {Linear: GPULinear, FusedLinear: GPUFusedLinear, FeedForward: 
 LASTING = {*ON_CPU.values(), *ON_GPU.values(), FirstTokensBlock, FoldedConvNormAct}
 
 
+PACKED_BYTES = 2**31  # models up to this size keep a second, packed copy of their matrices without being asked
+PACKED_ROWS = 64  # the layout for products of about so many rows costs little at one row
+
+
 def optimize(model: nn.Module, rows: int) -> None:
     """Prepare for inference: products, folded batch norms, and last blocks that compute what is read."""
     optimize_products(model, rows)
     for module in list(model.modules()):
         if isinstance(module, ConvNormAct):
             fold(module)
+    narrow_last_blocks(model)
+
+
+def optimize_on_use(model: nn.Module) -> None:
+    """The same; weights are copied when they are first used."""
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    if next(model.parameters()).device.type != "cpu" or size <= PACKED_BYTES:
+        optimize_products(model, None)
+    for module in list(model.modules()):
+        if type(module) is ConvNormAct:
+            swap(module, FoldedConvNormAct)
+            module.on_use = True  # type: ignore[assignment]
+    narrow_last_blocks(model)
+
+
+def packed_bytes(model: nn.Module) -> int:
+    packed = [module._packed for module in model.modules() if isinstance(module, PackedLinear)]
+    return sum(one.layout.numel() * one.layout.element_size() for one in packed if one is not None)
+
+
+def narrow_last_blocks(model: nn.Module) -> None:
     for block, n in last_blocks(model):
         if type(block) is Block:
             swap(block, FirstTokensBlock)
             block.n_first = n  # type: ignore[assignment]
 
 
-def optimize_products(model: nn.Module, rows: int) -> None:
-    """Swap linear layers for those of the device; on a CPU pack their weights for products of about so many rows."""
+def optimize_products(model: nn.Module, rows: int | None) -> None:
+    """Swap linear layers for those of the device. On a CPU pack their weights for products of about so many rows; None:
+    when they are first used."""
     kind = next(model.parameters()).device.type
     classes: Classes = {"cpu": ON_CPU, "cuda": ON_GPU}.get(kind, {})
     for module in list(model.modules()):
@@ -49,8 +75,10 @@ def optimize_products(model: nn.Module, rows: int) -> None:
             restore(module)  # the model has moved
         if type(module) in classes:
             swap(module, classes[type(module)])
-        if isinstance(module, PackedLinear) and not module.packed:
-            module.pack(rows)
+        if isinstance(module, PackedLinear) and rows is None:
+            module.on_use, module.packed_rows = True, PACKED_ROWS
+        elif isinstance(module, PackedLinear) and not module.packed:
+            module.pack(cast("int", rows))
 
 
 def restore_all(model: nn.Module) -> None:
@@ -58,7 +86,7 @@ def restore_all(model: nn.Module) -> None:
     for module in list(model.modules()):
         while type(module) in LASTING:
             restore(module)
-            for name in ("_packed", "_folded", "packed_rows", "n_first"):
+            for name in ("_packed", "_folded", "packed_rows", "n_first", "on_use"):
                 module.__dict__.pop(name, None)
 
 

@@ -166,6 +166,8 @@ def optimize_for_decoding(model: Model) -> None:
     """Swap linear layers for faster ones; on a CPU pack weights, once per model up to PACKED_BYTES: a decode step is
     then about twice as fast."""
     rewrites.apply("check", model)
+    if not model.auto_optimize:
+        return
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if model.device.type != "cpu" or size <= PACKED_BYTES:
         rewrites.apply("optimize_products", model, PACKED_ROWS)

@@ -214,7 +214,8 @@ class Embed(TextTask):
         limit = plan.max_length or said.get("max_length") or build.max_positions(model) or 512
         task = cls(model, tokenizer, chosen, plan=plan, tokens=tokens, max_length=limit)
         model.set_heads({"sentence": model.heads["sentence"]})
-        rewrites.apply("optimize_products", model, tokens)
+        if model.auto_optimize:
+            rewrites.apply("optimize_products", model, tokens)
         task.tokenizer.engine.enable_truncation(task.max_length)  # faster than cutting texts here
         task.cuts = False
         return task

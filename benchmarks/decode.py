@@ -102,9 +102,10 @@ def weight_bytes(model: torch.nn.Module, stage: str = "decoder") -> int:
     """What a step of decoding reads: the matrices of the stage that decodes, without the encoder's keys, and words."""
     total = 0
     for name, module in model.named_modules():
-        read = name.startswith((f"{stage}", "heads.")) and not name.endswith(".kv")
+        read = name.partition(".")[0] in (stage, *model.heads) and not name.endswith(".kv")
         if isinstance(module, Linear) and read:
-            total += module.d_in * module.d_out * (1 if module.is_quantized else module.weight.element_size())
+            size = 1 if module.quantized else module.weight.element_size()
+            total += module.in_features * module.out_features * size
     return total
 
 

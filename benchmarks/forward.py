@@ -132,11 +132,11 @@ def timed(action: Callable[[], Any], device: str) -> float:
 def operations(model: torch.nn.Module, tokens: float) -> float:
     """2 · matrix weights · tokens: what cannot be avoided. Tables that are only looked up do not count."""
     tables = ("words.weight", "positions.weight", "types.weight")
-    heads = sum(p.numel() for n, p in model.named_parameters() if p.dim() > 1 and n.startswith("heads."))
+    heads = sum(p.numel() for n, p in model.named_parameters() if p.dim() > 1 and n.partition(".")[0] in model.heads)
     body = sum(
         p.numel()
         for n, p in model.named_parameters()
-        if p.dim() > 1 and not n.endswith(tables) and not n.startswith("heads.")
+        if p.dim() > 1 and not n.endswith(tables) and n.partition(".")[0] not in model.heads
     )
     stages = len(model.stages)  # type: ignore[arg-type]
     return 2 * tokens * (body / stages + heads)

@@ -27,6 +27,7 @@ from torch import Tensor
 from turns import Batch, Given, measure, read_options, take_turns
 
 import anyformer as af
+from anyformer.core import rewrites
 from anyformer.training.distributed import Devices
 from anyformer.training.settings import TrainSettings
 from anyformer.training.trainer import Trainer
@@ -87,7 +88,7 @@ def ours(model: af.Model, batches: Sequence[Batch], device: str) -> Step:
     )
     engine = Trainer(Given(model, batches), settings, Devices(torch.device(device)))
     model.train()
-    model.sparing = True  # as in Engine.run
+    rewrites.applied("training", model, True).__enter__()  # as in Trainer.run, until the process ends
     return engine.step
 
 

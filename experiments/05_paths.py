@@ -13,7 +13,6 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.positions import Sinusoidal
@@ -23,7 +22,7 @@ from anyformer.layers.recurrent import RNNEncoderConfig
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, Verdict, main, plot, spread
 from learn import Course, learn
-from models import Reader, accuracy, block, parameters, read_with
+from models import BlockSpec, Reader, accuracy, block, parameters, read_with
 
 CLAIM = Claim(
     number=5,
@@ -61,38 +60,38 @@ WIDTH, LETTERS, KERNEL = 32, 8, 3
 GOAL = 0.05
 
 
-def fully_connected(n: int) -> tuple[BlockConfig, ...]:
+def fully_connected(n: int) -> tuple[BlockSpec, ...]:
     return (_with_feedforward("positions", TokenMixingConfig(d_model=WIDTH, length=n + 1)),) * 2
 
 
-def recurrent(n: int) -> tuple[BlockConfig, ...]:
+def recurrent(n: int) -> tuple[BlockSpec, ...]:
     part = RNNEncoderConfig(d_model=WIDTH, d_hidden=WIDTH)
     return (block(("recurrent", part), norm=None, residual=False),)
 
 
-def convolutional(n: int) -> tuple[BlockConfig, ...]:
+def convolutional(n: int) -> tuple[BlockSpec, ...]:
     return tuple(_convolution(1) for _ in range(ceil(n / (KERNEL - 1))))
 
 
-def dilated(n: int) -> tuple[BlockConfig, ...]:
+def dilated(n: int) -> tuple[BlockSpec, ...]:
     """The reach is (KERNEL - 1)·(1 + 2 + 4 + …)."""
     return tuple(_convolution(2**layer) for layer in range(ceil(log2(n / (KERNEL - 1) + 1))))
 
 
-def attention(n: int) -> tuple[BlockConfig, ...]:
+def attention(n: int) -> tuple[BlockSpec, ...]:
     return (_with_feedforward("self", AttentionConfig(d_query=WIDTH, n_heads=4, mask=Causal())),) * 2
 
 
-def _convolution(dilation: int) -> BlockConfig:
+def _convolution(dilation: int) -> BlockSpec:
     part = DilatedConvBlockConfig(d_model=WIDTH, d_inner=WIDTH // 2, kernel=KERNEL, dilation=dilation)
     return block(("convolution", part))
 
 
-def _with_feedforward(name: str, part: TokenMixingConfig | AttentionConfig) -> BlockConfig:
+def _with_feedforward(name: str, part: TokenMixingConfig | AttentionConfig) -> BlockSpec:
     return block((name, part), ("feedforward", FeedForwardConfig(d_model=WIDTH, d_hidden=2 * WIDTH)))
 
 
-MIXERS: dict[str, Callable[[int], tuple[BlockConfig, ...]]] = {
+MIXERS: dict[str, Callable[[int], tuple[BlockSpec, ...]]] = {
     "fully connected": fully_connected,
     "recurrent (LSTM)": recurrent,
     "convolution": convolutional,

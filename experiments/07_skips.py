@@ -13,13 +13,12 @@ from torch import Generator, Tensor
 
 import anyformer as af
 from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import BlockConfig
 from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.positions import Sinusoidal
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, Verdict, main, plot, spread
 from learn import learn
-from models import Reader, accuracy, block, read_with
+from models import BlockSpec, Reader, accuracy, block, read_with
 
 CLAIM = Claim(
     number=7,
@@ -43,7 +42,7 @@ N_PROBED, N_RANKED = 6, 12
 ALIKE = 1e-3
 
 
-def blocks(n: int, skips: bool, feedforward: bool = True, norms: bool = True) -> tuple[BlockConfig, ...]:
+def blocks(n: int, skips: bool, feedforward: bool = True, norms: bool = True) -> tuple[BlockSpec, ...]:
     attention = AttentionConfig(d_query=WIDTH, n_heads=N_HEADS)
     parts = [("self", attention)]
     parts += [("feedforward", FeedForwardConfig(d_model=WIDTH, d_hidden=2 * WIDTH))] if feedforward else []
@@ -51,7 +50,7 @@ def blocks(n: int, skips: bool, feedforward: bool = True, norms: bool = True) ->
     return (one,) * n
 
 
-def make(stack: tuple[BlockConfig, ...], seed: int, norms: bool = True) -> Model:
+def make(stack: tuple[BlockSpec, ...], seed: int, norms: bool = True) -> Model:
     config = Reader(vocab_size=LETTERS, n_labels=LETTERS, d_model=WIDTH, blocks=stack)
     return read_with(config if norms else config.replace(final_norm=None), seed=seed, embed=Sinusoidal(WIDTH))
 

@@ -90,7 +90,7 @@ def count(model: Model) -> int:
 def inside(model: Model) -> int:
     """Of the blocks alone."""
     stacks = [cast("Stage", stage).stack for stage in model.stages.values()]
-    return sum(parameter.numel() for stack in stacks if stack is not None for parameter in stack.parameters())
+    return sum(parameter.numel() for stack in stacks if stack is not None for parameter in stack.blocks.parameters())
 
 
 def estimate(model: Model) -> float:

@@ -8,11 +8,15 @@ from anyformer.checkpoints.folder import load
 from anyformer.core import masks, positions
 from anyformer.core import score as scores
 from anyformer.core.attend import attend, attention_weights
+from anyformer.core.attention import Attention, AttentionConfig
+from anyformer.core.block import Block, Sublayer
+from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.stack import Stack
 from anyformer.core.taps import look
 from anyformer.core.tokens import Tokens
 from anyformer.errors import ConfigError, DataError, Error, FolderError, InputError, WeightsError
 from anyformer.forward_context import Output
-from anyformer.model import Model
+from anyformer.model import Model, Stage
 from anyformer.registry import build, recipes
 from anyformer.training import train
 from anyformer.version import __version__
@@ -42,6 +46,10 @@ _LATER = {
 }
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'anyformer' has no attribute '{name}'")
@@ -51,13 +59,21 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Attention",
+    "AttentionConfig",
+    "Block",
     "ConfigError",
     "DataError",
     "Error",
+    "FeedForward",
+    "FeedForwardConfig",
     "FolderError",
     "InputError",
     "Model",
     "Output",
+    "Stack",
+    "Stage",
+    "Sublayer",
     "Tokenizer",
     "Tokens",
     "WeightsError",

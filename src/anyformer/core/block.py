@@ -41,7 +41,7 @@ class LayerScale(nn.Module):
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
         self.start = start
-        self.weight = nn.Parameter(torch.empty(width))
+        self.weight = nn.Parameter(torch.full((width,), start))
 
     def reset(self, std: float) -> None:
         nn.init.constant_(self.weight, self.start)

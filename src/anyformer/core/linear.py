@@ -16,7 +16,9 @@ class Linear(nn.Linear):
         self.residual = residual
 
     def reset_parameters(self) -> None:
-        """Does nothing: `initialize` draws the weights of a whole model."""
+        """Draw weights as nn.Linear does. Models are built on the meta device, and drawn as a whole by `initialize`."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """`bias` replaces the layer's own, for a head that keeps it elsewhere."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 import anyformer as af
 
+from . import inside
 from .item import Table, item, missing, section, unavailable
 from .run import NeedsError, data
 from .show import documented, figure, given, heatmap, refusal, shipped
@@ -37,12 +38,6 @@ WIDE = "The animal didn't cross the street because it was too wide."
 
 def _normal(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
-
-
-def _part(model: Any, ending: str) -> Any:
-    """The one module whose name ends so."""
-    (found,) = [module for name, module in model.named_modules() if name.endswith(ending)]
-    return found
 
 
 def _parameters(recipe: str, **settings: Any) -> int:
@@ -206,7 +201,7 @@ def contributions_of_2017() -> Table:
     found = {
         pattern: sum(bool(re.match(pattern.replace("*", r"\d"), point)) for point in model.points) for pattern in asked
     }
-    fixed = [name for name, p in model.named_parameters() if name.endswith("positions.weight") and not p.requires_grad]
+    fixed = [stage for stage in model.stages if not inside.positions(model, stage).requires_grad]
     assert all(found.values()) and len(fixed) == 2
     assert not any(isinstance(module, (nn.RNNBase, nn.Conv1d)) for module in model.modules())
     return Table(["part", "points to look at"], [*found.items(), ["fixed positions", len(fixed)]])
@@ -946,7 +941,7 @@ def learned_embedding(shift: int = 0) -> Table:
 
     The sequence of these vectors is the real input of the network. Both forms have the same gradient.
     """
-    table = af.build("gpt2-tiny").get_parameter("stages.decoder.inputs.words.weight")  # [256, 64]
+    table = inside.words(af.build("gpt2-tiny"), "decoder")  # [256, 64]
     ids = torch.tensor([5, 6, 5, 9])
     looked_up = F.embedding(ids, table)
     product = F.one_hot((ids + shift) % 256, 256).float() @ table
@@ -1320,12 +1315,11 @@ def one_embedding() -> Table:
     rows = []
     for n_layers in (1, 6):
         model = af.build("bert-tiny", head="base", n_layers=n_layers).eval()
-        tables = [name for name, p in model.named_parameters() if p.shape == (256, 64)]  # 256 tokens, 64 features
+        tables = [p for p in model.parameters() if p.shape == (256, 64)]  # 256 tokens, 64 features
         assert [point for point in model.points if point.endswith(".input")] == ["encoder.input"]
         rows.append([n_layers, len(tables)])
-        table = model.get_parameter(tables[0])
         with torch.no_grad():
-            from_ids, from_vectors = model(input_ids=SOURCE), model(inputs_embeds=table[SOURCE])
+            from_ids, from_vectors = model(input_ids=SOURCE), model(inputs_embeds=tables[0][SOURCE])
         assert torch.allclose(from_ids.last_hidden_state, from_vectors.last_hidden_state, atol=1e-6)
     assert rows == [[1, 1], [6, 1]]
     return Table(["blocks", "tables of embeddings"], rows)
@@ -1337,7 +1331,7 @@ section("000-2.4", "The feed-forward network")
 @item("000-2.4-01", kind="formula", also=("001-7-01", "002-6-05"), wrong={"sigma": F.gelu})
 def feed_forward(sigma: Any = F.relu) -> Table:
     """FFN(x) = σ(x W₁ + B₁) W₂ + B₂: two layers, wide between them; here σ is ReLU."""
-    part = _part(af.build("transformer-tiny").eval(), "encoder.stack.blocks.0.sublayers.feedforward.part")
+    part = inside.feed_forward(af.build("transformer-tiny").eval(), "encoder")
     (w1, b1), (w2, b2) = ((layer.weight.T, layer.bias) for layer in (part.up, part.down))
     x = torch.randn(1, 4, 64)
     assert torch.allclose(part(x), sigma(x @ w1 + b1) @ w2 + b2, atol=1e-6)
@@ -1352,7 +1346,7 @@ def each_token_alone() -> Table:
 
     Another last token changes nothing of the others.
     """
-    part = _part(af.build("transformer-tiny").eval(), "encoder.stack.blocks.0.sublayers.feedforward.part")
+    part = inside.feed_forward(af.build("transformer-tiny").eval(), "encoder")
     x = torch.randn(1, 4, 64)
     changed = x.clone()
     changed[0, 3] += 1
@@ -1378,8 +1372,7 @@ def input_plus_branch(signal: float = 1.0) -> Table:
     ):
         model(input_ids=SOURCE)
         y = signal * seen["decoder.input"] + seen["decoder.blocks.0.self.output"]
-        sublayer = "blocks.0.sublayers.feedforward"
-        z = y + _part(model, f"{sublayer}.part")(_part(model, f"{sublayer}.norm")(y))
+        z = y + inside.feed_forward(model, "decoder")(inside.norm(model, "decoder", part="feedforward")(y))
     assert torch.allclose(z, seen["decoder.blocks.0.output"], atol=1e-6)
     sizes = [["x", seen["decoder.input"]], ["A(x)", seen["decoder.blocks.0.self.output"]], ["output", z]]
     return Table(["", "root mean square"], [[name, float(value.square().mean().sqrt())] for name, value in sizes])
@@ -1426,7 +1419,7 @@ def layer_norm(over: Any = -1) -> Table:
 
     Other tokens do not matter: they may have any size.
     """
-    norm = _part(af.build("gpt2-tiny").eval(), "blocks.0.sublayers.self.norm")
+    norm = inside.norm(af.build("gpt2-tiny").eval(), "decoder")
     x = torch.randn(2, 5, 64) * torch.tensor([0.1, 1, 10, 100, 3])[:, None] + 3
     by_hand = (x - x.mean(over, keepdim=True)) / (x.var(over, unbiased=False, keepdim=True) + norm.eps).sqrt()
     y = norm(x).detach()
@@ -1470,7 +1463,7 @@ def histograms() -> Any:
     stories = shipped("generate", "stories")
     ids = torch.tensor([stories.tokenizer.encode("Once upon a time there was a little fox who lived in the forest.")])
     middle = stories.model.config.n_layers // 2
-    norm = _part(stories.model, f"blocks.{middle}.sublayers.self.norm")
+    norm = inside.norm(stories.model, "decoder", middle)
     with af.look(stories.model, f"decoder.blocks.{middle - 1}.output") as seen, torch.no_grad():
         stories.model(input_ids=ids)
         before = seen[f"decoder.blocks.{middle - 1}.output"][0]  # [tokens, d_model]
@@ -1561,8 +1554,8 @@ def added_to_the_words(first: int = 0) -> Table:
     ids = torch.tensor([[7, 8, 7]])
     with af.look(model, "encoder.input") as seen, torch.no_grad():
         model(input_ids=ids, decoder_input_ids=TARGET)
-    words = model.get_parameter("stages.encoder.inputs.words.weight").detach()[ids[0]] * 64**0.5
-    encoding = model.get_parameter("stages.encoder.inputs.positions.weight").detach()[first : first + 3]
+    words = inside.words(model, "encoder").detach()[ids[0]] * 64**0.5
+    encoding = inside.positions(model, "encoder").detach()[first : first + 3]
     assert torch.allclose(seen["encoder.input"][0], words + encoding, atol=1e-5)
     rows = [[t, int(ids[0, t]), *(float(value[t].norm()) for value in (words, encoding))] for t in range(3)]
     return Table(["position", "id", "size of √d word", "size of PE"], rows)
@@ -1633,7 +1626,7 @@ def learned_table(same_token: bool = True) -> list[Any]:
     with af.look(model, "decoder.input") as seen, torch.no_grad():
         model(input_ids=ids)
     vectors = seen["decoder.input"][0]
-    table = model.get_parameter("stages.decoder.inputs.positions.weight").detach()  # [128, 64]
+    table = inside.positions(model, "decoder").detach()  # [128, 64]
     assert torch.allclose(vectors[1:] - vectors[:1], table[1:3] - table[:1], atol=1e-6)
     said = refusal(lambda: model(input_ids=torch.full((1, 129), 7)))
     return [Table(["position", "first features"], [[t, table[t, :4].tolist()] for t in range(3)]), said]
@@ -1653,7 +1646,7 @@ def positions_by_a_network(reaches: float = 1.0) -> Table:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 64))
     model = af.build("roformer-tiny", head="base").eval()  # no positions at its input
-    table = model.get_parameter("stages.encoder.inputs.words.weight")
+    table = inside.words(model, "encoder")
     positions = network(torch.arange(7.0)[:, None] / 100)  # [7, 64]
     out = model(inputs_embeds=table[SOURCE].detach() + reaches * positions).last_hidden_state
     out.mul(torch.randn(out.shape)).sum().backward()
@@ -1726,19 +1719,19 @@ def _pytorch_layer(model: Any, stage: str) -> Any:
     """PyTorch's own encoder or decoder layer, with the weights of the first block of a stage."""
     kind = nn.TransformerEncoderLayer if stage == "encoder" else nn.TransformerDecoderLayer
     theirs = kind(64, 4, 128, activation="relu", batch_first=True, dropout=0.0)
-    block = {name: _part(model, f"{stage}.stack.blocks.0.sublayers.{name}") for name in _names(model, stage)}
-    copied = [(theirs.linear1, block["feedforward"].part.up), (theirs.linear2, block["feedforward"].part.down)]
-    copied += [(getattr(theirs, f"norm{i}"), sublayer.norm) for i, sublayer in enumerate(block.values(), start=1)]
-    copied.append((theirs.self_attn.out_proj, block["self"].part.out))
+    ours, parts = inside.feed_forward(model, stage), _names(model, stage)
+    copied = [(theirs.linear1, ours.up), (theirs.linear2, ours.down)]
+    copied += [(getattr(theirs, f"norm{i}"), inside.norm(model, stage, part=part)) for i, part in enumerate(parts, 1)]
+    for their, our in copied:
+        their.load_state_dict(our.state_dict())
     with torch.no_grad():
-        for name in ("weight", "bias"):
-            getattr(theirs.self_attn, f"in_proj_{name}").copy_(getattr(block["self"].part.qkv, name))
-            if "cross" in block:
-                inward = [getattr(layer, name) for layer in (block["cross"].part.query, block["cross"].part.kv)]
-                getattr(theirs.multihead_attn, f"in_proj_{name}").copy_(torch.cat(inward))
-                getattr(theirs.multihead_attn.out_proj, name).copy_(getattr(block["cross"].part.out, name))
-            for their, our in copied:
-                getattr(their, name).copy_(getattr(our, name))
+        for part, attention in (("self", theirs.self_attn), ("cross", getattr(theirs, "multihead_attn", None))):
+            if part in parts:
+                maps = inside.projections(model, stage, part=part)
+                weights, biases = zip(*(maps[name] for name in ("query", "key", "value")), strict=True)
+                attention.in_proj_weight.copy_(torch.cat(weights))
+                attention.in_proj_bias.copy_(torch.cat(biases))
+                attention.out_proj.load_state_dict(dict(zip(("weight", "bias"), maps["output"], strict=True)))
     return theirs
 
 

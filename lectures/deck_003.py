@@ -7,6 +7,8 @@ this library, a row belongs to a query.
 
 from __future__ import annotations
 
+import functools
+import gzip
 import math
 from typing import Any
 
@@ -16,7 +18,9 @@ from torch import Tensor, nn
 
 import anyformer as af
 
+from . import inside
 from .item import Table, item, missing, section, unavailable
+from .run import data
 from .show import documented, figure, given, heatmap, shipped
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])  # 7 tokens
@@ -27,12 +31,6 @@ FRENCH = "L'accord sur la zone économique européenne a été signé en août 1
 
 def _normal(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
-
-
-def _weights(model: Any, ending: str) -> Tensor:
-    """The one parameter whose name ends so."""
-    (found,) = [p for name, p in model.named_parameters() if name.endswith(ending)]
-    return found.detach()
 
 
 section("003-1", "Sequence to sequence with RNNs")
@@ -61,7 +59,7 @@ def encoder_and_decoder(from_encoder: bool = True) -> Table:
     model = af.build("sutskever-tiny", context_every_step=True, reverse=False).eval()
     with af.look(model, "encoder.input", "decoder.input", "decoder.output") as seen, torch.no_grad():
         model(input_ids=SOURCE, decoder_input_ids=WORDS)
-        read, write = [module for module in model.modules() if isinstance(module, nn.LSTM)]
+        read, write = inside.rnns(model)
         h, last = read(seen["encoder.input"])  # [1, 7, 48], and the last state of each layer
         c = h[:, -1:].expand(-1, 3, -1)  # c = h_T, the same at every step
         s, _ = write(torch.cat([seen["decoder.input"], c], dim=-1), last if from_encoder else None)
@@ -142,8 +140,8 @@ def weights_of_the_source(axis: int = -1) -> Any:
         model(input_ids=SOURCE, decoder_input_ids=WORDS)
     h, weights = seen.values()  # [1, T_in, 96], [1, 1, T_out, T_in]
     assert weights.shape == (1, 1, 3, 7) and torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
-    s0 = torch.tanh(F.linear(h[:, 0, 48:], _weights(model, "start.weight"), _weights(model, "start.bias")))
-    w, u, v = (_weights(model, f"score.{name}") for name in ("query", "key", "value"))
+    s0 = inside.first_state(model, h[:, 0, 48:])
+    w, u, v = inside.score(model).values()
     e = torch.tanh(s0 @ w.T + h[0] @ u.T) @ v  # the scores of the first word written
     assert torch.allclose(e[None].softmax(axis), weights[0, 0, :1], atol=1e-5)
     return heatmap([weights[0, 0]], ["a fresh model's weights"], ("word read", "word written"), size=3.2)
@@ -161,12 +159,11 @@ def context_then_state(asked_by: int = 0) -> Table:
         model(input_ids=SOURCE, decoder_input_ids=WORDS)
         h, words, weights = (seen[name] for name in points)  # [1, 7, 96], [1, 3, 32], [1, 1, 3, 7]
         c = weights[0] @ h  # [1, 3, 96]
-        s0 = torch.tanh(F.linear(h[:, 0, 48:], _weights(model, "start.weight"), _weights(model, "start.bias")))
-        write = [module for module in model.modules() if isinstance(module, nn.GRU)][1]
+        s0, (_, write) = inside.first_state(model, h[:, 0, 48:]), inside.rnns(model)
         s, _ = write(torch.cat([words, c], dim=-1), s0[None])
         states = torch.cat([s0[:, None], s], dim=1)[:, asked_by : 3 + asked_by]
         score = af.scores.AdditiveScore(48, 96, 48)
-        score.load_state_dict({name: _weights(model, f"score.{name}") for name in ("query", "key", "value")})
+        score.load_state_dict(inside.score(model))
         again = torch.softmax(score(states, h), dim=-1)
     assert torch.allclose(again, weights[0], atol=1e-5)
     return Table(["", "shape"], [["h", list(h.shape)], ["a", list(weights[0].shape)], ["c", list(c.shape)]])
@@ -269,7 +266,7 @@ def show_and_tell() -> Table:
     model = af.build("show-tell-tiny").eval()
     with torch.no_grad():
         first, second = model(pixel_values=_images(2), decoder_input_ids=WORDS.expand(2, -1)).logits
-    (write,) = [module for module in model.modules() if isinstance(module, nn.LSTM)]
+    (write,) = inside.rnns(model)
     assert first.shape == (3, 256) and not torch.allclose(first, second, atol=1e-4)
     assert write.input_size == model.config.d_model  # a step reads its word, and no features
     return Table(["", "width"], [["a step reads: a word", write.input_size], ["its state", write.hidden_size]])
@@ -299,7 +296,7 @@ def words_from_states(late: int = 0) -> Table:
     with af.look(model, "decoder.output") as seen, torch.no_grad():
         logits = model(pixel_values=_images(), decoder_input_ids=WORDS).logits  # [1, 3, 256]
     h = seen["decoder.output"].roll(late, dims=1)  # [1, 3, 48]
-    by_hand = F.linear(h, _weights(model, "language.words.weight"), _weights(model, "language.bias"))
+    by_hand = F.linear(h, *inside.language(model))
     assert torch.allclose(by_hand, logits, atol=1e-5)
     return Table(["", "shape"], [["h", list(h.shape)], ["T", "48 x 256"], ["y", list(logits.shape)]])
 
@@ -410,9 +407,8 @@ def scores_of_cells(squash: Any = torch.tanh) -> Table:
 
 def _first_scores(model: Any, z: Tensor, squash: Any = torch.tanh) -> Tensor:
     """The score of each cell [16] for the first word."""
-    start = torch.tanh(F.linear(z.mean(0), _weights(model, "start.weight"), _weights(model, "start.bias")))
-    h0 = start[:48]  # the other half starts the LSTM's cell
-    w, u, v = (_weights(model, f"score.{name}") for name in ("query", "key", "value"))
+    h0 = inside.first_state(model, z.mean(0))[:48]  # the other half starts the LSTM's cell
+    w, u, v = inside.score(model).values()
     found: Tensor = squash(w @ h0 + z @ u.T) @ v
     return found
 
@@ -446,7 +442,7 @@ def lstm_gates(order: str = "ifgo") -> Table:
     PyTorch keeps them in the order i, f, g, o, in two matrices and with two biases.
     """
     model = af.build("show-attend-tell-tiny")
-    (lstm,) = [module for module in model.modules() if isinstance(module, nn.LSTM)]
+    (lstm,) = inside.rnns(model)
     n, m, d = 48, 32, 32  # widths of the state, of a word and of a cell of the grid
     assert lstm.weight_ih_l0.shape == (4 * n, m + d) and lstm.weight_hh_l0.shape == (4 * n, n)
     read, h, cell = torch.randn(m + d), torch.randn(n), torch.randn(n)  # read = (E y, context)
@@ -858,13 +854,26 @@ def less_training_time() -> Table:
     "003-15-03",
     kind="claim",
     partly="models of others that run here (SmolLM2, MiniLM) read web text; our own read small public sets",
+    beside="python benchmarks/results.py stories bert",
 )
 def corpora() -> Table:
-    """Transformers are trained on Wikipedia and Common Crawl; ours on corpora that are a thousandth of those."""
-    corpora = documented("results.md", r"\| \| (classic stories \+ TinyStories) \| `gpt2-mini`")
-    size = documented("results.md", r"On the (39 MB) of `classic_stories`")
-    rows = [["gpt2-mini (stories)", corpora[0]], ["bert-mini", f"classic stories, {size[0]}"]]
-    return Table(["model", "corpus"], rows)
+    """Transformers are trained on Wikipedia and Common Crawl; ours on corpora that are hundreds of times smaller.
+
+    BERT's Wikipedia and books are 3.3 billion words (Devlin et al. 2019), Common Crawl for GPT-3 is 570 GB of text
+    after filtering (Brown et al. 2020). Counted here: the letters of the stories.
+    """
+    (name,) = documented("results.md", r"\| \| (classic stories \+ TinyStories) \| `gpt2-mini`")
+    (said,) = documented("results.md", r"On the (\d+) MB of `classic_stories`")
+    size = 0
+    for split in ("train", "valid"):
+        with gzip.open(data("classic_stories", f"{split}.txt.gz"), "rb") as file:
+            size += sum(len(part) for part in iter(functools.partial(file.read, 1 << 20), b""))
+    assert abs(size / 1e6 - int(said)) < 0.1 * int(said)
+    assert size < 570e9 / 1000
+    words = size / 6  # about six letters a word, its space with it
+    assert words < 3.3e9 / 300
+    rows = [["gpt2-mini", name, ""], ["bert-mini", "classic stories", f"{size / 1e6:.0f} MB"]]
+    return Table(["model", "corpus", "size"], [*rows, ["GPT-3 (published)", "Common Crawl, filtered", "570 GB"]])
 
 
 @item("003-15-04", kind="table", cost="slow")
@@ -971,9 +980,7 @@ def transformer_captioner(axis: int = -1) -> Table:
 def no_recurrence() -> Table:
     """No recurrence at all, and the best CIDEr of our four captioners (documented runs, of unequal length)."""
     names = ("show-tell", "show-attend-tell", "cnn-transformer")
-    recurrent = {
-        name: any(isinstance(module, nn.RNNBase) for module in af.build(f"{name}-tiny").modules()) for name in names
-    }
+    recurrent = {name: bool(inside.rnns(af.build(f"{name}-tiny"))) for name in names}
     assert recurrent == {"show-tell": True, "show-attend-tell": True, "cnn-transformer": False}
     scores = {name: documented("results.md", rf"`{name}-small`, [\d.]+M \| CIDEr \**([\d.]+)")[0] for name in names}
     assert max(scores, key=lambda name: float(scores[name])) == "cnn-transformer"

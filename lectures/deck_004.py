@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import anyformer as af
 
+from . import inside
 from .item import Table, item, missing, section
 from .run import ROOT, data
 from .show import documented, figure, given, heatmap, refusal, shipped
@@ -33,12 +34,6 @@ WORDS = torch.tensor([[0, 5, 6]])  # the start token and 2 words
 
 def _normal(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
-
-
-def _weights(model: Any, ending: str) -> Tensor:
-    """The one parameter whose name ends so."""
-    (found,) = [p for name, p in model.named_parameters() if name.endswith(ending)]
-    return found.detach()
 
 
 def _entropy(weights: Tensor) -> Tensor:
@@ -58,9 +53,7 @@ def score_weigh_sum(axis: int = -1) -> Table:
     """
     model = af.build("luong-tiny", score="dot", input_feeding=False).eval()
     states: list[Tensor] = []
-    [m for m in model.modules() if isinstance(m, nn.LSTM)][1].register_forward_hook(
-        lambda *run: states.append(run[2][0])
-    )
+    inside.rnns(model)[1].register_forward_hook(lambda *run: states.append(run[2][0]))
     with af.look(model, "encoder.output", "*.cross.weights") as seen, torch.no_grad():
         model(input_ids=IDS, decoder_input_ids=WORDS)
     h, s = seen["encoder.output"], states[0]  # [1, 7, 48], [1, 3, 48]
@@ -77,9 +70,8 @@ def input_feeding(feed: bool = True) -> Table:
     Without that the LSTM reads the word alone, and no step knows where the one before it looked.
     """
     model = af.build("luong-tiny", input_feeding=feed).eval()
-    lstm = [module for module in model.modules() if isinstance(module, nn.LSTM)][1]
     read: list[Tensor] = []
-    lstm.register_forward_hook(lambda *run: read.append(run[1][0]))
+    inside.rnns(model)[1].register_forward_hook(lambda *run: read.append(run[1][0]))
     with af.look(model, "decoder.input", "decoder.output") as seen, torch.no_grad():
         model(input_ids=IDS, decoder_input_ids=WORDS)
     words, output = seen["decoder.input"], seen["decoder.output"]  # [1, 3, 32], [1, 3, 48]
@@ -395,7 +387,7 @@ def logits_of_the_dictionary(tied: bool = True) -> Table:
     model = af.build("gpt2-tiny", tied=tied).eval()
     with af.look(model, "decoder.output") as seen, torch.no_grad():
         logits = model(input_ids=IDS).logits
-    table = _weights(model, "inputs.words.weight")  # [256, 64]
+    table = inside.words(model, "decoder").detach()  # [256, 64]
     probabilities = logits.softmax(-1)
     assert logits.shape == (1, 7, 256) and torch.allclose(probabilities.sum(-1), torch.ones(1, 7), atol=1e-5)
     assert torch.allclose(seen["decoder.output"] @ table.T, logits, atol=1e-5)
@@ -417,7 +409,7 @@ def norm_of_each_token() -> Table:
     The slide also takes them over the sequence, as for images. Then a token would depend on its neighbors.
     """
     model = af.build("transformer-tiny").eval()
-    norm = next(module for module in model.modules() if isinstance(module, nn.LayerNorm))
+    norm = inside.norm(model, "encoder")
     x, y = _normal(5, 64).float(), _normal(5, 64).float() * 3
     over_features = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
     over_both = (x - x.mean()) / x.std(unbiased=False)
@@ -568,7 +560,7 @@ def all_tokens_at_once() -> Table:
         powers["full"][1] > 1.9 and powers["flash"][0] > 1.9 and powers["flash"][1] < 1.1 and powers["window"][0] < 1.1
     )
     model, read = af.build("gpt2-tiny").eval(), []
-    norm = next(module for module in model.modules() if isinstance(module, nn.LayerNorm))
+    norm = inside.norm(model, "decoder")
     norm.register_forward_hook(lambda *run: read.append(run[1][0].shape[-2]))
     model.generate(IDS, max_new_tokens=4, eos_token_id=None)
     assert read == [7, 1, 1, 1]
@@ -602,7 +594,7 @@ def too_many_heads() -> Any:
     model, heads = generate.model, generate.model.config.n_heads
     with gzip.open(data("tinystories_sample", "valid.txt.gz"), "rt", encoding="utf-8") as file:
         ids = torch.tensor([generate.tokenizer.encode(file.read(2000))[:250]])
-    outputs = [p for name, p in model.named_parameters() if name.endswith("self.part.out.weight")]
+    outputs = inside.output_maps(model)
     lost = torch.zeros(len(outputs), heads)
 
     def bits() -> float:
@@ -778,7 +770,7 @@ def gelu(activation: str = "gelu") -> Table:
     Smallest near x = -0.75, where it is -0.17.
     """
     model, inputs = af.build("bert-tiny", activation=activation).eval(), []
-    up = next(module for name, module in model.named_modules() if name.endswith("feedforward.part.up"))
+    up = inside.feed_forward(model, "encoder").up
     up.register_forward_hook(lambda *run: inputs.append(F.linear(run[1][0], up.weight, up.bias)))
     with af.look(model, "encoder.blocks.0.feedforward.hidden") as seen, torch.no_grad():
         model(input_ids=IDS)
@@ -829,7 +821,8 @@ def segments(types: tuple[int, ...] = (0, 0, 1, 1)) -> Table:
     model, ids, given_types = af.build("bert-tiny").eval(), torch.tensor([[5, 6, 7, 8]]), torch.tensor([[0, 0, 1, 1]])
     with af.look(model, "encoder.input") as seen, torch.no_grad():
         model(input_ids=ids, token_type_ids=given_types)
-    words, segment, positions = (_weights(model, f"inputs.{name}.weight") for name in ("words", "types", "positions"))
+    tables = (inside.words, inside.segments, inside.positions)
+    words, segment, positions = (table(model, "encoder").detach() for table in tables)
     total = words[ids[0]] + segment[list(types)] + positions[:4]
     entered = F.layer_norm(total, (64,), eps=1e-12)
     assert torch.allclose(entered, seen["encoder.input"][0], atol=1e-5)
@@ -912,7 +905,7 @@ def cost_of_bert() -> Table:
     model, ids = af.build("gpt2-tiny").train(), torch.randint(0, 256, (2, 16))
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=ids).loss.backward()
-    used = sum(p.numel() for name, p in model.named_parameters() if "positions" not in name)
+    used = sum(p.numel() for p in model.parameters()) - inside.positions(model, "decoder").numel()
     assert abs(counter.get_total_flops() / (6 * used * ids.numel()) - 1) < 0.05  # the rule; attention is the rest
     rows: list[list[Any]] = [
         ["bert-base", _parameters("bert-base"), 128e9, 4 * 4],
@@ -1129,8 +1122,7 @@ def generator_and_discriminator(weight: float = 50.0) -> Table:
     chosen, replaced = batch["labels"] != -100, out.replaced.bool()
     assert not bool((replaced & ~chosen).any()) and 0 < int(replaced.sum()) < int(chosen.sum())  # a few were hit
     parts = {  # the two share their word vectors, and nothing else
-        stage: [p for name, p in model.stages[stage].named_parameters() if "blocks" in name]
-        for stage in ("generator", "discriminator")
+        stage: inside.block_parameters(model, stage) for stage in ("generator", "discriminator")
     }
     reached = {
         stage: sum(

@@ -98,7 +98,7 @@ def test_a_page_shows_every_item() -> None:
 def test_a_page_shows_what_came_out() -> None:
     (one,) = choose("003-5-02")
     text = page("003", [run(one)])
-    assert "<table>" in text and "<td class=n>" in text and "✓ holds" in text
+    assert "<table>" in text and "<td class=n>" in text and "✓ shown" in text
     assert "<span class=k>return</span>" in text and "With <code>" in text
 
 

@@ -251,15 +251,21 @@ def quadratic_in_the_length() -> Table:
     partly="the six photos of the figure, which cannot be had; here is another, with a plain caption",
 )
 def where_a_caption_looked() -> Any:
-    """Show, Attend and Tell (Xu et al. 2015), figure 4: for each word of a caption, where in the image it looked."""
+    """Show, Attend and Tell (Xu et al. 2015), figure 4: for each word of a caption, where in the image it looked.
+
+    The weights are not even: some cells have several times their share, and words differ in which.
+    """
     answer = shipped("caption")(given("portrait.jpg"), alignment=True)
-    maps = answer.alignment  # [words and end, cells]
+    maps = answer.alignment  # [words, cells]
+    assert str(answer).startswith("a man ")
     assert float(maps.min()) >= 0 and torch.allclose(maps.sum(-1), torch.ones(len(maps)), atol=1e-4)
-    assert len(maps) >= len(str(answer).split())
+    assert len(maps) == len(str(answer).split())
+    cells = maps.shape[1]
+    assert float(maps.max()) > 2.5 / cells and len(set(maps.argmax(-1).tolist())) > 2
     drawn, axes = figure(8, 4)
     axes.imshow(answer.draw())
     axes.set_axis_off()
-    return [str(answer), drawn]
+    return [f"{answer} (largest weight {float(maps.max()) * cells:.1f} times its share)", drawn]
 
 
 @item("000-1-07", kind="claim")
@@ -551,12 +557,26 @@ def planning() -> Table:
 @item("000-1-16", kind="claim", partly="a model for several kinds of input that ships; the recipes build and run")
 def multimodal() -> Table:
     """Text, image, sound, video, even at the same time: here a model reads two images between the words of a text."""
-    kinds = {"image and text": "clip-tiny", "image to text": "git-tiny", "sound to text": "whisper-tiny"}
-    kinds |= {"sound": "ast-tiny", "video": "videomae-tiny", "anything": "perceiver-tiny"}
-    assert set(kinds.values()) <= set(af.recipes())
+    image, text = torch.zeros(1, 3, 32, 32), torch.tensor([[5, 6, 7]])
+    sound = {"input_features": torch.zeros(1, 80, 3000), "decoder_input_ids": text}  # 30 seconds
+    small = {"n_layers": 1, "n_decoder_layers": 1, "vocab_size": 100, "padding": 0, "decoder_start": 0, "end": 1}
+    rows = []
+    for kind, name, batch in (
+        ("image and text", "clip-tiny", {"pixel_values": image, "input_ids": text}),
+        ("image to text", "git-tiny", {"pixel_values": image, "input_ids": text}),
+        ("sound to text", "whisper-tiny", sound),
+        ("sound", "ast-tiny", {"input_values": torch.zeros(1, 48, 32)}),
+        ("video", "videomae-tiny", {"pixel_values": torch.zeros(1, 4, 3, 32, 32)}),
+        ("anything (here text)", "perceiver-tiny", {"input_ids": text}),
+    ):
+        with torch.no_grad():
+            out = af.build(name, **(small if "whisper" in name else {})).eval()(**batch)
+        answer = out.logits_per_image if "clip" in name else out.logits
+        assert bool(answer.isfinite().all()) and answer.shape[0] == 1
+        rows.append([kind, name, list(answer.shape)])
     model = af.build("metalm-tiny").eval()
-    image = [255] * 17
-    ids = torch.tensor([[5, *image, 6, 7, *image, 8, 9]])  # text, image, text, image, text
+    tokens = [255] * 17  # where the 17 tokens of an image stand
+    ids = torch.tensor([[5, *tokens, 6, 7, *tokens, 8, 9]])  # text, image, text, image, text
     images, other = torch.randn(2, 3, 32, 32), torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         logits = model(input_ids=ids, pixel_values=images).logits
@@ -564,7 +584,8 @@ def multimodal() -> Table:
     assert logits.shape == (1, 39, 256)
     assert torch.allclose(logits[:, :20], second[:, :20], atol=1e-6)  # before the second image nothing changes
     assert not torch.allclose(logits[:, -1], second[:, -1], atol=1e-6)
-    return Table(["input", "recipe"], [*kinds.items(), ["text and images, interleaved", "metalm-tiny"]])
+    rows.append(["text and images, interleaved", "metalm-tiny", list(logits.shape)])
+    return Table(["input", "recipe", "shape of the answer"], rows)
 
 
 missing(
@@ -660,15 +681,16 @@ The table didn't fit in the truck because it was too big/small. | elle | La tabl
     "000-1b-03a",
     kind="claim",
     cost="slow",
+    holds="no",
     partly="a translator for which it holds; the shipped one takes the gender of the first noun in nine of ten pairs",
 )
 def il_or_elle() -> Table:
     """French "il" or "elle" shows which noun "it" stands for: here the likelier of the two, given all that is before.
 
     Two endings make a pair, and ask for one pronoun each. To be right in 80% of them would show that the model knows;
-    ours does not change its mind with the ending in any.
+    ours does not change its mind with the ending in any. In nine pairs it takes the pronoun of the first noun.
     """
-    translate, rows, right = shipped("translate", "en-fr"), [], 0
+    translate, rows, right, of_first = shipped("translate", "en-fr"), [], 0, 0
     encode = translate.tokenizer.encode
     for line in PRONOUNS.strip().splitlines():
         text, first, french = line.split(" | ")  # the first ending means the first noun, whose pronoun follows
@@ -680,9 +702,12 @@ def il_or_elle() -> Table:
             found = translate.model.score(source, continuations=continuations).totals
             likelier.append(("il", "elle")[int(found.argmax())])
         right += sum(a == b for a, b in zip(wanted, likelier, strict=True))
+        of_first += likelier == [first, first]
         rows.append([text, *wanted, *likelier])
     assert right == 10 and all(row[3] == row[4] for row in rows)
-    return Table(["sentence", "right", "", "likelier", ""], rows, f"{right} of 20 right")
+    assert of_first == 9
+    head = ["sentence", "right", "", "likelier", ""]
+    return Table(head, rows, f"{right} of 20 right; the pronoun of the first noun in {of_first} of 10 pairs")
 
 
 @item(
@@ -719,20 +744,22 @@ def what_it_looks_at() -> Any:
     return drawn
 
 
-@item("000-1b-05", kind="formula", also=("003-9-02",), wrong={"causal_encoder": True})
-def three_directions(causal_encoder: bool = False) -> Any:
+@item("000-1b-05", kind="formula", also=("003-9-02",), wrong={"causal": True})
+def three_directions(causal: bool = False) -> Any:
     """Three kinds of attention: input to input, output to input, output to output; input and output differ in length.
 
-    The output looks at itself causally: above the diagonal all weights are zero.
+    The output looks at itself causally: above the diagonal all weights are zero. The input looks at all of itself; an
+    encoder that is causal would not.
     """
-    model = af.build("transformer-tiny").eval()
+    encoder = {**af.build("encoder-decoder-tiny").config.encoder, "causal": causal}
+    model = af.build("encoder-decoder-tiny", encoder=encoder).eval()
     with af.look(model, "*.blocks.0.*.weights") as seen, torch.no_grad():
         model(input_ids=SOURCE, decoder_input_ids=TARGET)
     names = ["encoder.blocks.0.self.weights", "decoder.blocks.0.cross.weights", "decoder.blocks.0.self.weights"]
     to_input, across, to_output = (seen[name][0].mean(0) for name in names)
     assert to_input.shape == (7, 7) and across.shape == (4, 7) and to_output.shape == (4, 4)
     assert bool((to_output.triu(1) == 0).all())
-    assert bool((to_input.triu(1) == 0).all()) == causal_encoder
+    assert bool((to_input > 0).all()) and bool((across > 0).all())
     return heatmap([to_input, across, to_output], ["input to input", "output to input", "output to output"])
 
 
@@ -841,7 +868,10 @@ def fragments_of_text(vocab_size: int = 300) -> Table:
 
 @item("000-2.1-04", kind="system")
 def kinds_of_tokenizers() -> Table:
-    """Standard techniques: Byte Pair Encoding (BPE) and SentencePiece's unigrams; WordPiece is BERT's."""
+    """Standard techniques: Byte Pair Encoding (BPE) and SentencePiece's unigrams; WordPiece is BERT's.
+
+    A model file that SentencePiece itself has written is read, too, and gives the ids that SentencePiece gives.
+    """
     text, rows = "the oldest sea", []
     for kind in ("bpe", "unigram", "wordpiece", "char", "word", "byte"):
         tokenizer = _trained(kind, 300)
@@ -851,6 +881,21 @@ def kinds_of_tokenizers() -> Table:
     lengths = {kind: count for kind, count, _ in rows}
     assert lengths["word"] == 3 and lengths["char"] == lengths["byte"] == len(text)
     assert all(lengths["word"] <= lengths[kind] < lengths["char"] for kind in ("bpe", "unigram", "wordpiece"))
+    try:
+        import sentencepiece
+    except ImportError:
+        raise NeedsError("needs the sentencepiece library") from None
+    for kind in ("unigram", "bpe"):
+        with tempfile.TemporaryDirectory() as folder:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(CORPUS * 10), model_prefix=f"{folder}/spiece", vocab_size=40, model_type=kind,
+                hard_vocab_limit=False, minloglevel=2,
+            )  # fmt: skip
+            theirs = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/spiece.model")
+            ours = af.Tokenizer.load(folder)
+        ids = theirs.encode(text)
+        assert ours.encode(text, special=False) == ids and ours.decode(ids) == text
+        rows.append([f"SentencePiece's file, {kind}", len(ids), " | ".join(ours.tokens(ids))])
     return Table(["kind", "tokens", "pieces"], rows)
 
 
@@ -891,14 +936,16 @@ def there_and_back(lost: int = 0) -> Table:
 
 @item("000-2.1-07", kind="claim", cost="slow")
 def fast_tokenizers() -> str:
-    """Tokenizing has to be fast: a megabyte takes less than a second or so of one core."""
-    tokenizer, text = shipped("generate", "stories").tokenizer, f"{CORPUS[0].capitalize()}. " * 20_000
-    started = time.process_time()
-    ids = tokenizer.encode(text)
-    seconds = time.process_time() - started
-    assert len(text) / 1e6 / seconds > 0.3  # 1.9 on a core that has nothing else to do
+    """Tokenizing has to be fast: a megabyte takes less than a second of one core."""
+    tokenizer, text = shipped("generate", "stories").tokenizer, f"{CORPUS[0].capitalize()}. " * 45_000
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        ids = tokenizer.encode(text)
+        seconds.append(time.process_time() - started)
+    assert len(text) > 1e6 and len(text) / 1e6 / min(seconds) > 1  # 4 on a core that has nothing else to do
     assert len(ids) < len(text.encode()) / 3  # BPE of English
-    return f"{len(text):,} letters, {len(ids):,} tokens: {len(text) / 1e6 / seconds:.1f} MB a second"
+    return f"{len(text):,} letters, {len(ids):,} tokens: {len(text) / 1e6 / min(seconds):.1f} MB a second"
 
 
 @item("000-2.1-08", kind="claim")
@@ -1173,26 +1220,28 @@ def limited_span() -> Any:
 
 @item("000-2.2-12", kind="claim")
 def variants() -> Table:
-    """Mitigation 2, variants of the architecture: latents, state spaces, memory, local images, bands."""
-    n, rows = 24, []
-    for name, why in (
-        ("gpt3-tiny", "full and banded layers in turn"),
-        ("transformer-xl-tiny", "segments, with a memory of the one before"),
-        ("mamba-tiny", "a state in place of attention"),
+    """Mitigation 2, variants of the architecture: latents, state spaces, memory, local images, bands.
+
+    Each is built and run on 24 tokens; shown is the largest number of tokens that one query of a layer looks at.
+    """
+    n, rows, ids = 24, [], torch.full((1, 24), 7)
+    for name, why, point in (
+        ("gpt3-tiny", "full and banded layers in turn", "decoder.*.self.weights"),
+        ("transformer-xl-tiny", "segments, with a memory of the one before", "decoder.*.self.weights"),
+        ("mamba-tiny", "a state in place of attention", ""),
+        ("perceiver-tiny", "few latents ask all inputs", "latents.*.weights"),
+        ("image-transformer-tiny", "blocks of an image and their surroundings", "decoder.*.self.weights"),
     ):
         model = af.build(name).eval()
-        with torch.no_grad():
-            assert model(input_ids=torch.full((1, n), 7)).logits.shape[:2] == (1, n)
-        if name == "gpt3-tiny":
-            with af.look(model, "*.self.weights") as seen, torch.no_grad():
-                model(input_ids=torch.full((1, n), 7))
-            widest = [int((weights[0, 0] > 0).sum(-1).max()) for weights in seen.values()]
-            assert widest == [n, model.config.local_window]
-        rows.append([name, why])
-    rows.append(["perceiver-tiny", "few latents ask all inputs"])
-    rows.append(["image-transformer-tiny", "blocks of an image and their surroundings"])
-    assert {name for name, _ in rows} <= set(af.recipes())
-    return Table(["recipe", "way"], rows)
+        batch = torch.zeros(1, 64, dtype=torch.long) if "image" in name else ids
+        with af.look(model, *([point] if point else [])) as seen, torch.no_grad():
+            out = model(input_ids=batch)
+        assert bool(out.logits.isfinite().all())
+        rows.append([name, why, [int((weights[0] > 0).sum(-1).max()) for weights in seen.values()]])
+    widest = {name: found for name, _, found in rows}
+    assert widest["gpt3-tiny"] == [n, af.build("gpt3-tiny").config.local_window] and not widest["mamba-tiny"]
+    assert widest["perceiver-tiny"][0] == n and max(widest["image-transformer-tiny"]) < 64
+    return Table(["recipe", "way", "keys of a query, by layer"], rows)
 
 
 @item("000-2.2-13", kind="claim")
@@ -1481,27 +1530,29 @@ def histograms() -> Any:
     return drawn
 
 
-@item("000-2.6-04", kind="figure")
+@item("000-2.6-04", kind="figure", beside="python experiments/06_training.py")
 def batch_norm_and_layer_norm() -> Table:
     """BatchNorm takes the mean over batch and positions for each feature, LayerNorm over the features of each token.
 
-    So with BatchNorm the numbers of a row change with the other rows of its batch, with LayerNorm they do not.
+    So with BatchNorm the numbers of a row change with the other rows of its batch, with LayerNorm they do not; in the
+    documented run as here.
     """
     x = torch.randn(4, 5, 8)  # batch, positions, features
     other = x.clone()
     other[1:] += 3
-    norms = {
-        "BatchNorm": lambda x: nn.BatchNorm1d(8)(x.flatten(0, 1)).view_as(x),
-        "LayerNorm": lambda x: nn.LayerNorm(8)(x),
-    }
     rows = []
-    for name, norm in norms.items():
+    for name in ("batch", "layer"):
+        norm = af.norms.make_norm(af.norms.NormConfig(kind=name), 8)
         y = norm(x)
         means = [float(y.mean(axes).abs().max()) for axes in ((0, 1), -1)]
-        rows.append([name, *means, float((norm(other)[0] - y[0]).abs().max())])
+        rows.append([f"{name} norm", *means, float((norm(other)[0] - y[0]).abs().max())])
     assert rows[0][1] < 1e-5 < 0.1 < rows[0][2] and rows[1][2] < 1e-5 < 0.1 < rows[1][1]
     assert rows[0][3] > 0.1 and rows[1][3] == 0
-    return Table(["norm", "largest mean of a feature", "of a token", "row 0 moved by other rows"], rows)
+    page, row = "experiments/06-training.md", r"\| {} \| [\d,]+ \|.*\| ([\d.e-]+) ± [\d.e-]+ \|\n"
+    batch, layer = (float(documented(page, row.format(name))[0]) for name in ("batch norm", "as usual"))
+    assert batch == 0.517 and layer < 1e-6
+    head = ["norm", "largest mean of a feature", "of a token", "row 0 moved by other rows", "in the documented run"]
+    return Table(head, [[*rows[0], batch], [*rows[1], layer]])
 
 
 @item("000-2.6-04a", kind="figure")
@@ -1510,14 +1561,13 @@ def averaged_cells() -> Any:
 
     They are found by the gradient. BatchNorm: its feature in all rows and positions; LayerNorm: its token's features.
     """
-    x = _normal(4, 4, 4).requires_grad_()  # batch, positions, features
-    results = {
-        "BatchNorm": nn.BatchNorm1d(4).double()(x.flatten(0, 1)).view_as(x),
-        "LayerNorm": nn.LayerNorm(4).double()(x),
-    }
-    marked = {name: torch.autograd.grad(y[0, 0, 3], x)[0] != 0 for name, y in results.items()}
-    assert bool(marked["BatchNorm"][:, :, 3].all()) and int(marked["BatchNorm"].sum()) == 16
-    assert bool(marked["LayerNorm"][0, 0].all()) and int(marked["LayerNorm"].sum()) == 4
+    x, marked = _normal(4, 4, 4).requires_grad_(), {}  # batch, positions, features
+    for name in ("batch", "layer"):
+        y = af.norms.make_norm(af.norms.NormConfig(kind=name), 4).double()(x)
+        marked[f"{name} norm"] = torch.autograd.grad(y[0, 0, 3], x)[0] != 0
+    by_batch, by_layer = marked.values()
+    assert bool(by_batch[:, :, 3].all()) and int(by_batch.sum()) == 16
+    assert bool(by_layer[0, 0].all()) and int(by_layer.sum()) == 4
     drawn = figure(7, 3.4)[0]
     drawn.clear()
     for i, (name, cells) in enumerate(marked.items(), start=1):

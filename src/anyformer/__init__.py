@@ -18,9 +18,11 @@ from anyformer.training import train
 from anyformer.version import __version__
 
 if TYPE_CHECKING:
+    import anyformer.core.norms as norms
     import anyformer.plot as plot
     import anyformer.tasks.objectives as objectives
     import anyformer.training.energy as energy
+    from anyformer.data.images.attention_maps import rollout
     from anyformer.explorer.path_length import path_length
     from anyformer.tasks import task
     from anyformer.tokenizers.tokenizer import Tokenizer
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 _LATER = {
     "Tokenizer": ("anyformer.tokenizers.tokenizer", "Tokenizer"),
     "energy": ("anyformer.training.energy", None),
+    "norms": ("anyformer.core.norms", None),
     "objectives": ("anyformer.tasks.objectives", None),
     "path_length": ("anyformer.explorer.path_length", "path_length"),
     "plot": ("anyformer.plot", None),
+    "rollout": ("anyformer.data.images.attention_maps", "rollout"),
     "task": ("anyformer.tasks", "task"),
 }
 
@@ -63,11 +67,13 @@ __all__ = [
     "load",
     "look",
     "masks",
+    "norms",
     "objectives",
     "path_length",
     "plot",
     "positions",
     "recipes",
+    "rollout",
     "scores",
     "task",
     "train",

@@ -54,6 +54,7 @@ section("000-0", "Sources")
     kind="system",
     cost="slow",
     partly="few-shot accuracy of more sizes than SmolLM2-135M (see 001-11-06)",
+    beside="python experiments/12_limits.py",
 )
 def gpt3() -> Table:
     """GPT-3 (Brown et al. 2020): a decoder with 175 billion parameters that learns a task from examples in its prompt.
@@ -190,7 +191,7 @@ def inside_language_models() -> str:
     return text
 
 
-@item("000-1-03", kind="claim", also=("000-2.11-01",))
+@item("000-1-03", kind="claim", also=("000-2.11-01",), holds="partly")
 def contributions_of_2017() -> Table:
     """2017 (Vaswani et al.): encoder and decoder, self-attention in both, cross-attention, position embedding.
 
@@ -211,6 +212,8 @@ def contributions_of_2017() -> Table:
     "000-1-04",
     kind="claim",
     partly="accuracy against compute; the claim is shown at small scale alone",
+    holds="partly",
+    beside="python benchmarks/results.py vit-1 resnet-1",
 )
 def data_and_compute() -> list[Table]:
     """Transformers need much data and computing power.
@@ -303,7 +306,7 @@ def what_encoder_decoder_means() -> Table:
     return Table(["tokens of the source", "of the target", "outputs"], lengths)
 
 
-@item("000-1-09", kind="claim")
+@item("000-1-09", kind="claim", documented="python benchmarks/results.py shakespeare-cpu")
 def excels_at_language() -> Table:
     """Transformers excel at sequential data such as language (documented run: letters of Shakespeare, 2 CPU cores).
 
@@ -342,7 +345,7 @@ def _copied(mixer: str) -> tuple[float, float]:
     return int(path), float(right)
 
 
-@item("000-1-11", kind="claim", also=("004-3-01",))
+@item("000-1-11", kind="claim", also=("004-3-01",), documented="python experiments/05_paths.py")
 def distant_dependencies() -> Table:
     """Attention learns what is far apart; LSTMs (seq2seq 2014) and plain convolutions lose it over many steps.
 
@@ -423,6 +426,7 @@ def battles() -> Table:
     kind="table",
     cost="slow",
     partly="segmentation of unseen images (see 000-1-13a)",
+    beside="python benchmarks/results.py segment-overfit",
 )
 def regular_tasks() -> Table:
     """Regular tasks: classification, embedding, segmentation.
@@ -450,7 +454,7 @@ missing(
 )
 
 
-@item("000-1-14", kind="table", cost="slow")
+@item("000-1-14", kind="table", cost="slow", beside="python benchmarks/results.py en-de en-fr")
 def sequence_tasks() -> Table:
     """Sequence tasks: summarization and translation, with one answer of each model that ships."""
     text = "The children are playing football in the garden."
@@ -466,7 +470,7 @@ def sequence_tasks() -> Table:
     return Table(["task", "input", "answer"], [*rows, ["summarize", CHAT, summary]])
 
 
-@item("000-1-14a", kind="example", cost="slow")
+@item("000-1-14a", kind="example", cost="slow", beside="anyformer models dialogues")
 def summarization() -> Table:
     """Summarization that works out of the box: a chat in one sentence.
 
@@ -715,6 +719,7 @@ def il_or_elle() -> Table:
     kind="figure",
     cost="slow",
     partly="a head that does so in other sentences too; this one was chosen for the slide's",
+    beside="python experiments/14_heads.py",
 )
 def what_it_looks_at() -> Any:
     """Attention from input to input: with "tired" for "wide", "it" looks more at the animal, less at the street.
@@ -830,7 +835,7 @@ def _cut(kind: str) -> list[str]:
     return list(documented("experiments/09-text.md", row))
 
 
-@item("000-2.1-01", kind="claim")
+@item("000-2.1-01", kind="claim", documented="python experiments/09_text.py")
 def words_as_tokens() -> Table:
     """One word, one number is a bad strategy: new words and typos have none (documented run on film reviews)."""
     rows = [[kind, *_cut(kind)[2:]] for kind in ("words", "characters", "BPE")]
@@ -838,7 +843,7 @@ def words_as_tokens() -> Table:
     return Table(["tokens", "unknown, %", "unknown with typos, %"], rows)
 
 
-@item("000-2.1-02", kind="claim")
+@item("000-2.1-02", kind="claim", documented="python experiments/09_text.py")
 def characters_as_tokens() -> Table:
     """One character, one number is sometimes fine, but costly: five times the tokens, and 25 times the weights.
 
@@ -948,7 +953,7 @@ def fast_tokenizers() -> str:
     return f"{len(text):,} letters, {len(ids):,} tokens: {len(text) / 1e6 / min(seconds):.1f} MB a second"
 
 
-@item("000-2.1-08", kind="claim")
+@item("000-2.1-08", kind="claim", holds="partly")
 def unknown_characters() -> Table:
     """A tokenizer without bytes fails on characters it never saw; the slide says so of all, but bytes never fail."""
     rows = []
@@ -1145,6 +1150,7 @@ def convolutional(kernel: int = 3) -> Table:
     "000-2.2-07",
     kind="table",
     partly="the first three as encoders of a classifier (bilstm, textcnn, mixer recipes); here they copy letters",
+    documented="python experiments/05_paths.py",
 )
 def four_ways_to_mix() -> Table:
     """Four ways to mix tokens, at one width: parameters, path, and what is learned over 32 positions (documented)."""
@@ -1190,7 +1196,12 @@ def queries_keys_values() -> Any:
     return drawn
 
 
-@item("000-2.2-10", kind="claim", also=("003-18-03", "004-26-03"))
+@item(
+    "000-2.2-10",
+    kind="claim",
+    also=("003-18-03", "004-26-03"),
+    documented="python experiments/08_length.py --device cuda",
+)
 def all_with_all() -> Table:
     """Every x_i is compared with every x_j, so time and memory grow with the square of the length.
 
@@ -1244,7 +1255,7 @@ def variants() -> Table:
     return Table(["recipe", "way", "keys of a query, by layer"], rows)
 
 
-@item("000-2.2-13", kind="claim")
+@item("000-2.2-13", kind="claim", beside="python experiments/08_length.py --device cuda")
 def flash_attention() -> Table:
     """Mitigation 3, a better implementation: flash attention gives the same numbers and saves memory, not operations.
 
@@ -1268,6 +1279,7 @@ section("000-2.3", "Multi-head attention")
     kind="claim",
     cost="slow",
     partly="heads for polarity; relative position and subjects (000-2.3-01a) show, coreference hardly (000-1b-04)",
+    holds="partly",
 )
 def specialized_heads() -> Any:
     """Heads specialize: on relative positions, coreference, polarity, subjects and objects.
@@ -1443,7 +1455,7 @@ def a_difference_is_learned() -> Table:
     return Table(["block", "size of the attention branch, of its input"], rows)
 
 
-@item("000-2.5-03", kind="claim")
+@item("000-2.5-03", kind="claim", documented="python experiments/07_skips.py")
 def residuals_help() -> Table:
     """In any case they help gradients flow: six blocks learn to reverse letters with them, and not without.
 
@@ -1481,7 +1493,7 @@ def layer_norm(over: Any = -1) -> Table:
     return Table(["token", "mean before", "after", "deviation before", "after"], rows)
 
 
-@item("000-2.6-02", kind="claim", also=("001-2-06",))
+@item("000-2.6-02", kind="claim", also=("001-2-06",), beside="python experiments/06_training.py")
 def before_or_after() -> list[Table]:
     """The norm stands before or after the sublayer: after, what a block gives has variance 1; before, it has not.
 
@@ -1904,7 +1916,7 @@ def one_token() -> Any:
 section("000-2.10", "Cross-attention in the decoder")
 
 
-@item("000-2.10-01", kind="claim", also=("003-19-03", "004-10-02"))
+@item("000-2.10-01", kind="claim", also=("003-19-03", "004-10-02"), holds="partly")
 def cross_attention() -> Table:
     """Cross-attention: queries from the decoder, keys and values from the encoder. (The slide says self-attention.)
 
@@ -1998,7 +2010,7 @@ def _draw_stage(axes: Any, model: Any, stage: str, place: int) -> int:
 section("000-2.11", "Architecture summary")
 
 
-@item("000-2.11-02", kind="claim")
+@item("000-2.11-02", kind="claim", holds="partly")
 def only_at_the_beginning() -> Table:
     """Embeddings and position encodings are computed only at the beginning: so it was in 2017, and is no rule.
 
@@ -2030,7 +2042,7 @@ def only_at_the_beginning() -> Table:
     return Table(["recipe", "positions enter with the tokens", "act in the layers"], rows)
 
 
-@item("000-2.11-03", kind="claim")
+@item("000-2.11-03", kind="claim", holds="no")
 def softmax_does_not_select() -> Table:
     """The softmax gives each token a probability; what selects is the largest one (greedy search) or a draw.
 
@@ -2059,6 +2071,7 @@ section("000-2.12", "One last thing")
     "000-2.12-01",
     kind="system",
     partly="Mamba as a classifier or tagger; it is a language model alone",
+    beside="python experiments/08_length.py --device cuda",
 )
 def mamba() -> Table:
     """Mamba (Gu and Dao 2023): a state space in place of attention. What it remembers does not grow with the text.

@@ -413,7 +413,12 @@ def worked_sum() -> Table:
 section("001-5", "Several heads")
 
 
-@item("001-5-01", kind="claim", also=("003-13-01",), beside="python experiments/06_training.py")
+@item(
+    "001-5-01",
+    kind="claim",
+    also=("003-13-01",),
+    beside="python experiments/02_equalities.py; python experiments/06_training.py",
+)
 def heads_like_filters() -> list[Any]:
     """Several heads give several patterns in one layer, as several filters do in a convolution.
 
@@ -667,7 +672,12 @@ def receptive_field() -> Any:
     return heatmap(maps, ["a layer of attention", "a 3 x 3 convolution"], ("x", "y"))
 
 
-@item("001-9-05", kind="claim", holds="partly", documented="python benchmarks/results.py vit-1 hybrid-1 resnet-1")
+@item(
+    "001-9-05",
+    kind="claim",
+    holds="partly",
+    documented="python benchmarks/results.py vit-1 hybrid-1 resnet-1; python experiments/10_pictures.py",
+)
 def vit_needs_data() -> Table:
     """ViTs need more data than CNNs: with 1% of CIFAR-10 a ResNet is far ahead, with all of it they are level.
 
@@ -691,6 +701,7 @@ def vit_needs_data() -> Table:
     "001-9-06",
     kind="claim",
     partly="shown at small scale; accuracy against compute for several sizes is missing",
+    documented="python benchmarks/results.py mae-chain vit-tenth",
 )
 def vit_after_pretraining() -> Table:
     """After pre-training a ViT is competitive: from 10% of CIFAR-10's labels (documented run)."""
@@ -834,7 +845,7 @@ def attends_to_what_matters() -> list[Any]:
 section("001-10", "Encoders and decoders")
 
 
-@item("001-10-01", kind="claim")
+@item("001-10-01", kind="claim", holds="partly")
 def one_output_a_token() -> Table:
     """An encoder sees all inputs at once and gives one output for each; a fixed size is the work of the head."""
     model = af.build("bert-tiny", head="base").eval()
@@ -944,7 +955,12 @@ missing(
 )  # fmt: skip
 
 
-@item("001-11-03", kind="claim", also=("003-23-04",))
+@item(
+    "001-11-03",
+    kind="claim",
+    also=("003-23-04",),
+    documented="python benchmarks/results.py multi30k-transformer multi30k-convs2s multi30k-bytenet multi30k-sutskever",
+)
 def preferred_for_text() -> Table:
     """Transformers are preferred for text and vision: BLEU on Multi30k of four translators (documented runs)."""
     names = ["transformer-small", "convs2s-small", "bytenet-small", "sutskever-small"]

@@ -113,7 +113,7 @@ def real_vectors(first: int = 0) -> Table:
 section("002-3", "Learned positions")
 
 
-@item("002-3-01", kind="claim")
+@item("002-3-01", kind="claim", documented="python experiments/03_positions.py")
 def learned_as_good_as_sines() -> Table:
     """A learned table of positions does as well as sines, within the lengths it was trained on.
 
@@ -144,7 +144,7 @@ def table_is_one_hot_product(shift: int = 0) -> Table:
     return Table(["what", "shape"], [["one-hot positions", "5 x 128"], ["table", "128 x 64"], ["one position", "64"]])
 
 
-@item("002-3-03", kind="claim")
+@item("002-3-03", kind="claim", holds="partly")
 def parameter_takes_a_tensor() -> str:
     """A learned table is `nn.Embedding(M, E)`, or an `nn.Parameter` made from a tensor.
 
@@ -277,7 +277,7 @@ def who_asks_who_offers() -> Table:
 section("002-8", "Heads")
 
 
-@item("002-8-02", kind="claim", cost="slow")
+@item("002-8-02", kind="claim", cost="slow", holds="partly")
 def heads_differ() -> Table:
     """Heads of a layer look at different things: their maps are far from equal, and far from unrelated.
 
@@ -358,7 +358,7 @@ def training_in_one_pass() -> Table:
     return Table(["prefix", "loss of the next token"], [[n, float(loss)] for n, loss in enumerate(alone, start=1)])
 
 
-@item("002-10-02", kind="claim")
+@item("002-10-02", kind="claim", holds="no")
 def masks_are_added() -> Table:
     """A mask is added to the scores as -inf, before the softmax; the slide multiplies by it.
 
@@ -528,7 +528,7 @@ def like_masked_words() -> Table:
     return Table(["", "share hidden", "loss: mean of the hidden", "mean of all"], rows)
 
 
-@item("002-13-04", kind="claim")
+@item("002-13-04", kind="claim", documented="python benchmarks/results.py mae-chain vit-tenth")
 def mae_pretraining_helps() -> Table:
     """Pre-trained by MAE, a ViT learns more from few labels: CIFAR-10 with 10% of its labels (documented run)."""
     with_it, without = documented("results.md", r"reaches ([\d.]+)%, the same network from nothing ([\d.]+)%")
@@ -720,7 +720,7 @@ def slots_of_queries() -> Any:
     return [told, af.plot.query_boxes(boxes, n=20)]
 
 
-@item("002-16-02", kind="claim", cost="slow")
+@item("002-16-02", kind="claim", cost="slow", documented="python experiments/11_decoding.py")
 def slots_specialize() -> Table:
     """Queries specialize in places and sizes (documented run on blood cells).
 

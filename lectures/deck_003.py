@@ -101,6 +101,7 @@ def sutskever(n_layers: int = 4) -> Table:
     "003-1-06",
     kind="claim",
     also=("004-1-01", "004-2-03"),
+    documented="python experiments/04_bottleneck.py",
 )
 def bottleneck() -> Table:
     """Everything must fit into one vector: without attention BLEU falls with the length, with it it does not.
@@ -301,7 +302,12 @@ def words_from_states(late: int = 0) -> Table:
     return Table(["", "shape"], [["h", list(h.shape)], ["T", "48 x 256"], ["y", list(logits.shape)]])
 
 
-@item("003-3-04", kind="claim")
+@item(
+    "003-3-04",
+    kind="claim",
+    documented="python benchmarks/results.py caption-show-tell caption-show-attend-tell",
+    holds="partly",
+)
 def one_vector_for_an_image() -> Table:
     """The problem: all that is to be said must be in one vector. With attention CIDEr is higher (documented runs).
 
@@ -456,7 +462,13 @@ def lstm_gates(order: str = "ifgo") -> Table:
     return Table(["", "shape"], [["T", list(one_matrix.shape)], ["(E y, c, h)", m + d + n], ["gates", "4 x 48"]])
 
 
-@item("003-4-06", kind="claim", cost="slow", partly="the shipped captioner's sentences are plain and often wrong")
+@item(
+    "003-4-06",
+    kind="claim",
+    cost="slow",
+    partly="the shipped captioner's sentences are plain and often wrong",
+    holds="partly",
+)
 def looks_elsewhere() -> Any:
     """Each word of a caption looks at another part of the image.
 
@@ -636,7 +648,7 @@ section("003-9", "Self-attention")  # whose items are those of other decks
 section("003-10", "Transformers and pre-training")
 
 
-@item("003-10-01", kind="claim")
+@item("003-10-01", kind="claim", documented="python benchmarks/results.py bert bert-wide sst2")
 def imagenet_moment() -> Table:
     """The "ImageNet moment" of language: train a model on much text, then fine-tune it on your task.
 
@@ -691,7 +703,7 @@ def consistent_distances() -> Any:
     return drawn
 
 
-@item("003-11-03", kind="claim")
+@item("003-11-03", kind="claim", holds="partly", beside="python experiments/03_positions.py")
 def longer_than_trained() -> Table:
     """Desirable 3: the values are bounded, so longer sentences should be easy. The first half holds, the second not.
 
@@ -807,6 +819,8 @@ def heads_of_64(n_heads: int = 8) -> Table:
     "003-13-04",
     kind="claim",
     also=("004-16-01",),
+    holds="partly",
+    documented="python experiments/06_training.py",
 )
 def one_head_averages() -> Table:
     """One head alone averages, which inhibits attending to several places at once (documented run).
@@ -840,7 +854,7 @@ def general_and_self() -> Table:
 section("003-15", "Advantages and applications")
 
 
-@item("003-15-02", kind="claim")
+@item("003-15-02", kind="claim", holds="partly", documented="python experiments/04_bottleneck.py")
 def less_training_time() -> Table:
     """Without recurrent units a transformer should train faster than LSTMs: it holds against Bahdanau's alone.
 
@@ -937,7 +951,12 @@ missing(
 section("003-16", "RNNs and transformers")
 
 
-@item("003-16-01", kind="claim")
+@item(
+    "003-16-01",
+    kind="claim",
+    holds="partly",
+    documented="python experiments/05_paths.py; python experiments/12_limits.py",
+)
 def lstm_over_long_sequences() -> Table:
     """LSTMs work reasonably well for long sequences: it depends on the task (documented runs).
 
@@ -1002,7 +1021,11 @@ def transformer_captioner(axis: int = -1) -> Table:
     return Table(["", "shape"], [*rows, ["logits", list(logits.shape)]])
 
 
-@item("003-17-02", kind="claim")
+@item(
+    "003-17-02",
+    kind="claim",
+    beside="python benchmarks/results.py caption-show-tell caption-show-attend-tell caption-cnn-transformer",
+)
 def no_recurrence() -> Table:
     """No recurrence at all, and the best CIDEr of our four captioners (documented runs, of unequal length)."""
     names = ("show-tell", "show-attend-tell", "cnn-transformer")
@@ -1028,7 +1051,12 @@ section("003-19", "The decoder block")  # whose items are those of other decks
 section("003-20", "From pixels to language")
 
 
-@item("003-20-01", kind="claim")
+@item(
+    "003-20-01",
+    kind="claim",
+    holds="partly",
+    beside="python benchmarks/results.py caption-cnn-transformer caption-vit-transformer",
+)
 def no_convolutions() -> Table:
     """No convolutions are needed: ViT reads the image, a transformer writes the caption.
 
@@ -1074,7 +1102,12 @@ missing(
 section("003-23", "Summary")
 
 
-@item("003-23-05", kind="claim")
+@item(
+    "003-23-05",
+    kind="claim",
+    holds="partly",
+    documented="python benchmarks/results.py vit-cifar resnet-deit vit-1 resnet-1",
+)
 def may_replace_convolutions() -> Table:
     """Attention may even replace convolutions: on CIFAR-10 the two are level at equal size (documented runs).
 

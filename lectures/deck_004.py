@@ -13,6 +13,7 @@ import io
 import itertools
 import json
 import math
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from torch import Tensor, nn
 import anyformer as af
 
 from . import inside
-from .item import Table, item, missing, section
+from .elsewhere import places
+from .item import ITEMS, Table, item, missing, section
 from .run import ROOT, data
 from .show import documented, figure, given, heatmap, refusal, shipped
 
@@ -173,7 +175,12 @@ def no_focus_and_in_turn() -> Table:
     return Table(["", "sets of weights to look at", "in turn over 4 words", "16", "30"], rows)
 
 
-@item("004-3-04", kind="claim")
+@item(
+    "004-3-04",
+    kind="claim",
+    holds="partly",
+    documented="python experiments/05_paths.py; python experiments/12_limits.py",
+)
 def sequences_are_tough() -> Table:
     """Sequences are hard for sequential designs: it holds for a copy over 16 words, and not for parity.
 
@@ -258,7 +265,7 @@ def any_width_any_number() -> Any:
     return [Table(["width", "heads", "tokens", "output"], rows), refused]
 
 
-@item("004-6-03", kind="claim")
+@item("004-6-03", kind="claim", holds="partly")
 def value_is_the_content() -> Table:
     """The query is what to match, keys are what is matched, and the value is the content that is passed on.
 
@@ -346,7 +353,7 @@ section("004-9", "The encoder block")
 section("004-10", "The decoder block")
 
 
-@item("004-10-01", kind="claim")
+@item("004-10-01", kind="claim", holds="partly")
 def only_the_past() -> Any:
     """The decoder's self-attention sees the past alone: future tokens are masked. (The slide masks previous ones.)"""
     model = af.build("transformer-tiny").eval()
@@ -402,7 +409,7 @@ section("004-12", "General transformers")
 section("004-13", "Layer normalization")
 
 
-@item("004-13-01", kind="claim", also=("004-9-03",))
+@item("004-13-01", kind="claim", also=("004-9-03",), holds="partly")
 def norm_of_each_token() -> Table:
     """Layer norm in a transformer: mean and deviation of each token over its features alone.
 
@@ -576,7 +583,7 @@ def _first_step() -> tuple[float, float, Tensor, Tensor]:
 section("004-16", "Limitations")
 
 
-@item("004-16-02", kind="claim")
+@item("004-16-02", kind="claim", beside="python experiments/08_length.py --device cuda")
 def all_tokens_at_once() -> Table:
     """All tokens are computed at once, so memory grows with the length: in a square where weights are written down.
 
@@ -611,7 +618,7 @@ def energy_of_a_training() -> str:
     return said.partition("\nuse it")[0]
 
 
-@item("004-17-02", kind="claim", cost="training")
+@item("004-17-02", kind="claim", cost="slow")
 def too_many_heads() -> Any:
     """Too many heads to interpret, and hardly one that is needed: of a story model's 32, few cost much when silenced.
 
@@ -831,7 +838,7 @@ def gelu_relu_elu() -> Any:
 section("004-22", "BERT")
 
 
-@item("004-22-01", kind="claim")
+@item("004-22-01", kind="claim", holds="no")
 def bert_does_not_write() -> str:
     """BERT is encoder only, so it is not for generating text. (The slide says it is.)"""
     model = af.build("bert-tiny").eval()
@@ -881,7 +888,7 @@ def masked_words(rate: float = 0.15) -> Table:
     return Table(["tokens", "share"], list(shares.items()))
 
 
-@item("004-22-04", kind="mechanism", wrong={"rate": 0.9})
+@item("004-22-04", kind="mechanism", wrong={"rate": 0.9}, beside="python benchmarks/results.py bert")
 def next_sentence(rate: float = 0.5) -> Table:
     """Next sentence prediction: does the second sentence follow the first? In half of the pairs it does.
 
@@ -1011,7 +1018,7 @@ def single_sentences() -> list[Table]:
     return [Table(["text", "answer"], list(answers.items())), Table(["sentences", "score"], list(scores.items()))]
 
 
-@item("004-22-09", kind="figure", cost="slow")
+@item("004-22-09", kind="figure", cost="slow", beside="python benchmarks/results.py squad")
 def questions() -> Table:
     """(c) Question answering: where in the context does the answer begin, and where does it end? (SQuAD v1.1)"""
     answer = shipped("answer")
@@ -1023,7 +1030,7 @@ def questions() -> Table:
     return Table([context, "answer"], list(found.items()))
 
 
-@item("004-22-10", kind="figure", cost="slow")
+@item("004-22-10", kind="figure", cost="slow", beside="python benchmarks/results.py conll")
 def tagging() -> str:
     """(d) Tagging: a class for each token (CoNLL-2003: persons, places, organizations)."""
     found = str(shipped("tag")("Angela Merkel met Barack Obama in Berlin."))
@@ -1197,6 +1204,8 @@ def every_token_counts() -> Table:
     "004-24-04",
     kind="claim",
     partly="our runs are too small to decide; the paper claims RoBERTa's quality with a quarter of the compute",
+    holds="no",
+    documented="python benchmarks/results.py bert-wide electra",
 )
 def twelve_times_faster() -> Table:
     """Faster by 12 times: that figure is not the paper's, and at our size ELECTRA and BERT are level.
@@ -1225,7 +1234,7 @@ missing(
 section("004-25", "Vision transformers")
 
 
-@item("004-25-01", kind="claim")
+@item("004-25-01", kind="claim", holds="partly")
 def equivariance() -> Table:
     """A ViT lacks what weight sharing gives a CNN: shift the image, and a convolution's output shifts with it.
 
@@ -1253,6 +1262,7 @@ def equivariance() -> Table:
     kind="claim",
     cost="slow",
     partly="that the lead of a CNN shrinks with data is not seen in runs as short as ours (experiment 10)",
+    holds="partly",
 )
 def locality_is_learned() -> Any:
     """Biases can be learned from enough data: in a trained ViT some heads look nearby, in a fresh one none does.
@@ -1288,7 +1298,7 @@ def _pixels(name: str) -> Tensor:
     return torch.tensor(values).permute(2, 0, 1)[None].float() / 127.5 - 1
 
 
-@item("004-25-04", kind="claim")
+@item("004-25-04", kind="claim", beside="python benchmarks/results.py resnet-deit deit-alone")
 def distillation() -> Table:
     """Mitigated by a teacher: DeiT has a second special token that learns from a CNN's answers (documented runs)."""
     out = af.build("deit-tiny").eval()(pixel_values=torch.randn(1, 3, 32, 32))
@@ -1322,7 +1332,7 @@ def pixels_are_too_many() -> Any:
     return [f"{pairs:,} pairs; with 9 neighbors each {local:,}", heatmap([near], ["who sees whom"], size=4)]
 
 
-@item("004-25-06", kind="system")
+@item("004-25-06", kind="system", beside="python benchmarks/results.py pixels-1d")
 def image_transformer() -> Table:
     """Image Transformer (Parmar et al. 2018): pixel by pixel, each attending within a block, in 1D or in 2D.
 
@@ -1393,7 +1403,7 @@ section("004-26", "So what are transformers?")
     "004-26-01",
     kind="claim",
     cost="training",
-    partly="a table is learned as well as by an MLP; that it is learned better is not seen on two small tables",
+    holds="partly",
 )
 def sets_of_features() -> Table:
     """Transformers suit sets of independent numerical features: a smarter feed-forward network.
@@ -1479,7 +1489,7 @@ def not_for_streams() -> Any:
     return [refused, drawn, Table(["tokens", "two streams are", "largest difference of the logits"], rows)]
 
 
-@item("004-26-05", kind="claim", also=("004-R-08",))
+@item("004-26-05", kind="claim", also=("004-R-08",), documented="python experiments/12_limits.py")
 def not_for_hierarchies() -> Table:
     """Not for recursion and hierarchies (Hahn 2020): parity and nested brackets beyond the lengths of training.
 
@@ -1532,7 +1542,7 @@ def _noam(step: int, d_model: int, warmup: int) -> float:
     return float(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
 
 
-@item("004-R-03", kind="system")
+@item("004-R-03", kind="system", beside="python benchmarks/results.py multi30k-bytenet")
 def bytenet() -> Table:
     """ByteNet [60] translates in linear time: dilated convolutions, 8.1 M parameters, 29.4 BLEU on Multi30k."""
     count = _parameters("bytenet-small")
@@ -1543,7 +1553,7 @@ def bytenet() -> Table:
     return Table(["recipe", "parameters", "BLEU"], [["bytenet-small", f"{count:,}", bleu]])
 
 
-@item("004-R-04", kind="system")
+@item("004-R-04", kind="system", beside="python benchmarks/results.py wt2-xl wt2-xlmem")
 def transformer_xl() -> Table:
     """Transformer-XL [62] keeps a memory of the segment before: two halves read in turn equal the whole read at once.
 
@@ -1618,6 +1628,7 @@ def rank_collapse() -> Any:
     kind="claim",
     cost="training",
     partly="agreement on made-up sentences; the paper's other task, logical inference by depth, is not built",
+    holds="partly",
 )
 def agreement() -> Table:
     """Recurrence for hierarchy [82]: which verb agrees with the subject, with other nouns between the two?
@@ -1678,11 +1689,14 @@ def _sentences(many: int, between: int, generator: torch.Generator) -> tuple[Ten
 
 
 @item("004-R-10", kind="reference")
-def explorers_lecture() -> str:
+def explorers_lecture() -> Table:
     """Blogs, a survey and a talk [56, 57, 58, 61, 67, 68, 69, 76, 78, 79]: their figures are items above.
 
     The explorer's lecture (`anyformer explore`, button "Lecture") walks through the same figures with live numbers.
     """
-    (stops,) = documented("explore.md", r"attention lecture in (\d+) stops")
-    assert int(stops) > 20
-    return f"{stops} stops; docs/explore.md"
+    stops = [one for one in places().values() if one.name.startswith("explorer stop ")]
+    told = re.search(r"attention lecture in (\d+) stops", (ROOT / "docs" / "explore.md").read_text(encoding="utf-8"))
+    assert told is not None and int(told[1]) == len(stops)
+    known = {name for one in ITEMS.values() for name in (one.id, *one.also)}
+    assert all(set(stop.items) <= known for stop in stops)
+    return Table(["stop", "title", "items"], [[i, one.title, ", ".join(one.items)] for i, one in enumerate(stops, 1)])

@@ -85,5 +85,6 @@ export function bar(number, lost, go, close) {
 }
 
 function items({ items: ids }) {
+  if (!ids.length) return el("small", { class: "items" }, "on no slide");
   return el("small", { class: "items", title: `python -m lectures ${ids[0]}` }, `lecture ${ids.length > 1 ? "items" : "item"} ${ids.join(", ")}`);
 }

@@ -672,7 +672,8 @@ def bias_of_occupations() -> Any:
         prompt = torch.tensor([encode(f"The {job} said that")])
         he, she = generate.model.score(prompt, continuations=[encode(" he"), encode(" she")]).totals.tolist()
         odds[job] = she - he
-    assert odds["nurse"] > odds["carpenter"] + 1 and odds["librarian"] > odds["mechanic"] + 0.5
+    one, other = list(odds.values())[:4], list(odds.values())[4:]
+    assert min(one) > max(other) and sum(one) / 4 > sum(other) / 4 + 0.8 and odds["nurse"] > odds["carpenter"] + 1
     drawn, axes = figure(4.5, 2.8)
     axes.barh(list(odds), list(odds.values()))
     axes.axvline(0, color="gray")
@@ -727,7 +728,7 @@ def pretrain_then_finetune() -> Table:
 
     Four models that come along are one encoder, MiniLM, with four heads; fine-tuning moved it but little.
     """
-    encoder = dict(shipped("embed", "minilm").model.named_parameters())
+    encoder = shipped("embed", "minilm").model.state_dict()
     whole = sum(float(p.square().sum()) for p in encoder.values())
     rows = []
     for task, head in (
@@ -737,7 +738,7 @@ def pretrain_then_finetune() -> Table:
         ("answer", "where the answer begins and ends"),
     ):
         model = shipped(task).model
-        own = dict(model.named_parameters())
+        own = model.state_dict()
         moved = sum(float((own[name] - p).square().sum()) for name, p in encoder.items())
         assert 0 < moved < 0.1 * whole
         rows.append([task, head, (moved / whole) ** 0.5])
@@ -1548,8 +1549,9 @@ def bytenet() -> Table:
     count = _parameters("bytenet-small")
     bleu = float(documented("results.md", r"`bytenet-small` \| 8.1M \| ([\d.]+)")[0])
     assert count == 8_078_144 and bleu > 29
-    model = af.build("bytenet-tiny")
-    assert any(isinstance(module, nn.Conv1d) or "conv" in name for name, module in model.named_modules())
+    model = af.build("bytenet-tiny").eval()
+    assert [af.path_length(model, 0, n) for n in (1, 2, 4, 7)] == [1, 2, 3, 3]  # the reach doubles from layer to layer
+    assert not [point for point in model.points if point.endswith("weights")]  # and no attention
     return Table(["recipe", "parameters", "BLEU"], [["bytenet-small", f"{count:,}", bleu]])
 
 

@@ -273,18 +273,20 @@ def show_and_tell() -> Table:
     return Table(["", "width"], [["a step reads: a word", write.input_size], ["its state", write.hidden_size]])
 
 
-@item("003-3-02", kind="formula", wrong={"stride": 16})
-def grid_of_features(stride: int = 8) -> Table:
+@item("003-3-02", kind="formula", wrong={"dilation": True})
+def grid_of_features(dilation: bool = False) -> Table:
     """A CNN turns an image into a grid z of H x W cells with D features; the slide draws 3 x 3, here it is 4 x 4.
 
-    The strides of its layers multiply: here a cell stands for 8 x 8 pixels, so a larger image has more cells.
+    The strides of its layers multiply: here a cell stands for 8 x 8 pixels, so a larger image has more cells. With
+    dilation in place of the last stride it would stand for 4 x 4.
     """
-    model, rows = af.build("show-attend-tell-tiny").eval(), []
+    backbone = af.build("show-attend-tell-tiny").config.backbone.replace(dilation=dilation)
+    model, rows = af.build("show-attend-tell-tiny", backbone=backbone).eval(), []
     assert model.config.grid == (4, 4)  # of its usual images
     for size in (IMAGE_SIZE, 2 * IMAGE_SIZE):
         with af.look(model, "encoder.output") as seen, torch.no_grad():
             model(pixel_values=torch.randn(1, 3, size, size), decoder_input_ids=WORDS)
-        side, z = size // stride, seen["encoder.output"]
+        side, z = size // 8, seen["encoder.output"]
         assert z.shape == (1, side * side, 32)
         rows.append([f"{size} x {size}", f"{side} x {side}", z.shape[-1]])
     return Table(["pixels", "H x W", "D"], rows)

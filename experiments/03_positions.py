@@ -35,7 +35,7 @@ CLAIM = Claim(
     number=3,
     name="positions",
     title="Positions: what sines can do, and who reads past the length of training",
-    items=("000-2.7-05", "001-6-02", "002-3-01", "003-11-01", "003-11-03"),
+    items=("000-2.7-05", "001-6-02", "001-6-05", "002-3-01", "003-11-01", "003-11-03"),
     says="""Attention alone does not know the order of its words: "She prefers cats to dogs" and "She prefers dogs to
 cats" are one set. Sines and cosines tell it: they are bounded, no two positions are alike, PE(t + k) is a linear
 function of PE(t), so that distances are easy to learn, and they go on for sentences longer than any in

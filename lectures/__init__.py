@@ -14,5 +14,7 @@ An item reads like this:
         assert ...
         return Table(...)
 
+`partly` says what is missing of what an item shows, `holds` whether a claim of the slides holds ("partly", "no"), and
+`documented` names the command whose numbers it reads from docs/ and does not make again (`beside`: some of them).
 `wrong` replaces arguments by deliberately wrong ones: the tests check that the assertions then fail.
 """

@@ -32,6 +32,7 @@ article { margin: 1rem 0; padding: .8rem 1rem .9rem; border: 1px solid #d9dee6; 
 article.failed { border-left-color: #b42318 }
 .facts { font-size: .85rem; color: #5a6676; margin: 0 0 .5rem } .verdict { font-weight: 600; white-space: nowrap }
 .works > .facts .verdict, .m-works { color: #1a7f37 } .partly > .facts .verdict, .m-partly { color: #8a5a00 }
+.h-yes { color: #1a7f37 } .h-partly { color: #8a5a00 } .h-no { color: #b42318 }
 .failed > .facts .verdict, .m-failed { color: #b42318 } .note { border-left: 2px solid #d9dee6; padding-left: .7rem }
 .see { font-size: .85rem; color: #5a6676; max-width: none }
 pre { font: .76rem/1.45 ui-monospace, monospace; background: #f5f7fa; padding: .6rem .8rem; border-radius: .3rem;
@@ -50,13 +51,15 @@ td, th { padding: .2rem 1.1rem .2rem 0; border-bottom: 1px solid #d9dee6; vertic
 """
 MARKS = {"works": "✓", "partly": "◐", "missing": "–", "unavailable": "–", "failed": "✗", "skipped": "…"}
 SAID = {  # of an item on its own, and of several
-    "works": ("holds", "hold"),
-    "partly": ("holds in part", "hold in part"),
+    "works": ("shown", "shown"),
+    "partly": ("shown in part", "shown in part"),
     "missing": ("not built yet", "not built yet"),
     "unavailable": ("without its data", "without their data"),
     "failed": ("fails", "fail"),
     "skipped": ("not run", "not run"),
 }
+HOLDS = {"yes": "the claim holds", "partly": "the claim holds in part", "no": "the claim does not hold"}
+HELD = {"yes": "hold", "partly": "hold in part", "no": "do not"}
 LACKS = {"partly": "Still missing", "missing": "Not built yet", "unavailable": "Cannot be shown"}
 CODE = re.compile(
     r'(?P<c>#[^\n]*)|(?P<s>[rbf]{0,2}(?:""".*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'))'
@@ -97,6 +100,10 @@ def _counts(shown: Sequence[Shown]) -> str:
     count = Counter(one.verdict for one in shown)
     parts = [f"<span class=m-{name}>{MARKS[name]}</span> {count[name]} {SAID[name][count[name] > 1]}" for name in SAID]
     said = ", ".join(part for name, part in zip(SAID, parts, strict=True) if count[name])
+    claims = Counter(one.item.holds for one in shown if one.item.kind == "claim" and one.verdict in ("works", "partly"))
+    if claims:
+        said += f". Of {claims.total()} claim{'s' * (claims.total() > 1)} that are shown, "
+        said += ", ".join(f"<span class=h-{name}>{claims[name]} {HELD[name]}</span>" for name in HELD if claims[name])
     return (
         "What the slides say, executed: each item runs the code that stands with it, asserts what must be true, and "
         f"shows what came out. {len(shown)} item{'s' * (len(shown) > 1)}: {said}."
@@ -117,6 +124,9 @@ def _section(name: str, those: Sequence[tuple[str, Shown]]) -> str:
 def article(name: str, shown: Shown) -> str:
     one = shown.item
     facts = [f"<span class=verdict>{MARKS[shown.verdict]} {SAID[shown.verdict][0]}</span>", one.kind]
+    if one.kind == "claim" and shown.verdict in ("works", "partly"):
+        facts.insert(1, f"<span class=h-{one.holds}>{HOLDS[one.holds]}</span>")
+    facts += ["documented run, not run here"] if one.documented else []
     facts += [f"{shown.seconds:.0f} s"] if shown.seconds >= 1 else []
     parts = [f"<h3><span class=id>{name}</span>{_inline(one.title)}</h3><p class=facts>{' · '.join(facts)}</p>"]
     parts += [*_texts(shown), *(_thing(thing) for thing in shown.things)]
@@ -124,6 +134,8 @@ def article(name: str, shown: Shown) -> str:
         parts.append(
             f"<details{' open' * (one.code.count(chr(10)) < 12)}><summary>code</summary>{_code(one.code)}</details>"
         )
+    if one.helpers:
+        parts.append(f"<details><summary>what it uses</summary>{_code(one.helpers)}</details>")
     return f'<article id="{name}" class={shown.verdict}>{"".join([*parts, _see(name, one)])}</article>'
 
 
@@ -132,6 +144,10 @@ def _texts(shown: Shown) -> Iterator[str]:
     yield from (f"<p>{_inline(text)}</p>" for text in one.about.split("\n\n") if text)
     if one.note:
         yield f"<p class=note>{LACKS[one.status]}: {_inline(one.note)}.</p>"
+    if one.documented or one.beside:
+        whose = "All numbers are from" if one.documented else "Some numbers are from"
+        command = html.escape(one.documented or one.beside)
+        yield f"<p class=note>{whose} a documented run: <code>{command}</code>.</p>"
     if shown.error:
         yield f"<p class=note>{'Failed' if shown.verdict == 'failed' else 'Not run'}: {_inline(shown.error)}.</p>"
 

@@ -67,3 +67,11 @@ def heatmap(
         one.imshow(grid, cmap="Blues", vmin=0)
         one.set(title=title, xlabel=labels[0], ylabel=labels[1])
     return drawn
+
+
+def verdict(page: str, expected: str) -> str:
+    """The verdict of an experiment's page in its words; its first words must be those expected."""
+    said = documented(f"experiments/{page}.md", r"\*\*Verdict: ([\s\S]*?)\n\n")[0].replace("**", "")
+    words = " ".join(said.split())
+    assert words.startswith(f"{expected}. "), f"docs/experiments/{page}.md says: {words}"
+    return words

@@ -28,9 +28,11 @@ except ModuleNotFoundError as error:  # without it everything works, slower
         raise
 
 if TYPE_CHECKING:
+    import anyformer.core.norms as norms
     import anyformer.plot as plot
     import anyformer.tasks.objectives as objectives
     import anyformer.training.energy as energy
+    from anyformer.data.images.attention_maps import rollout
     from anyformer.explorer.path_length import path_length
     from anyformer.tasks import task
     from anyformer.tokenizers.tokenizer import Tokenizer
@@ -39,9 +41,11 @@ if TYPE_CHECKING:
 _LATER = {
     "Tokenizer": ("anyformer.tokenizers.tokenizer", "Tokenizer"),
     "energy": ("anyformer.training.energy", None),
+    "norms": ("anyformer.core.norms", None),
     "objectives": ("anyformer.tasks.objectives", None),
     "path_length": ("anyformer.explorer.path_length", "path_length"),
     "plot": ("anyformer.plot", None),
+    "rollout": ("anyformer.data.images.attention_maps", "rollout"),
     "task": ("anyformer.tasks", "task"),
 }
 
@@ -85,11 +89,13 @@ __all__ = [
     "load",
     "look",
     "masks",
+    "norms",
     "objectives",
     "path_length",
     "plot",
     "positions",
     "recipes",
+    "rollout",
     "scores",
     "task",
     "train",

@@ -87,9 +87,9 @@ def test_a_dry_run_of_a_run_that_is_not_there(table: Path, capsys: pytest.Captur
 RESTARTED = """
 import os, signal, sys
 from anyformer.cli.main import main
-from anyformer.training.checkpoint import Store
+from anyformer.training.checkpoint import CheckpointStore
 
-write = Store.write
+write = CheckpointStore.write
 
 def dying(store, kind, step, *rest):
     path = write(store, kind, step, *rest)
@@ -98,7 +98,7 @@ def dying(store, kind, step, *rest):
         os.kill(os.getpid(), signal.SIGKILL)
     return path
 
-Store.write = dying
+CheckpointStore.write = dying
 main(sys.argv[2:])
 """
 

@@ -2,7 +2,7 @@
 
     GET  /api/models                     what there is
     GET  /api/models/ID                  what a model is: its kind, stages and parameters
-    POST /api/models/ID/VIEW             a view of an input (views/__init__.py), as an `ViewRequest` in JSON
+    POST /api/models/ID/VIEW             a view of an input (views/__init__.py), as a `ViewRequest` in JSON
 
 A request says everything itself, so two people never see each other's; it is bounded in size and time, and ends when
 whoever asked goes away.

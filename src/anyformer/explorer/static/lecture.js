@@ -17,7 +17,7 @@ const pair = { says: "an encoder-decoder", hint: /translate|transformer|t5|pair/
 const recurrent = { says: "a recurrent encoder-decoder with attention", hint: /bahdanau|luong|recurrent|rnn/,
   make: "anyformer train translate --recipe bahdanau-small --data PAIRS.tsv --out bahdanau makes one.",
   fits: (info) => info.text && info.writes && info.crosses && info.recurs };
-const looks = { says: "a model that looks at pictures", hint: /classify-image|vit|cifar/, fits: (info) => info.pictures && info.patches && info.attends && !info.hides };
+const looks = { says: "a model that looks at images", hint: /classify-image|vit|cifar/, fits: (info) => info.pictures && info.patches && info.attends && !info.hides };
 const NEEDS = { reads, both, speaks, causal, pair, recurrent, looks };
 
 const answer = await fetch("stops.json");
@@ -85,5 +85,6 @@ export function bar(number, lost, go, close) {
 }
 
 function items({ items: ids }) {
+  if (!ids.length) return el("small", { class: "items" }, "on no slide");
   return el("small", { class: "items", title: `python -m lectures ${ids[0]}` }, `lecture ${ids.length > 1 ? "items" : "item"} ${ids.join(", ")}`);
 }

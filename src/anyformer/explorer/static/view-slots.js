@@ -18,7 +18,7 @@ export async function slots(context) {
   const all = found.get(key) || { boxes: [], colours: [], next: 0, of: given.length || 1, source: "" };
   found.set(key, all);
   const draw = () => {
-    const source = { given: "your pictures", folder: "pictures of the folder", example: "drawn examples; give your own above, or a folder with --pictures" }[all.source];
+    const source = { given: "your images", folder: "images of the folder", example: "drawn examples; give your own above, or a folder with --images" }[all.source];
     said.textContent = `${all.boxes.length} of ${Math.min(all.of, MOST)} ${source}`;
     holder.replaceChildren(figure("Where each query places its boxes", map(context, all), { boxes: all.boxes.map((one) => nested(one)) }));
   };

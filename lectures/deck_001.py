@@ -589,14 +589,14 @@ def pooling(exchanged: bool = False) -> Table:
 @item("001-8-02", kind="mechanism", wrong={"shuffle": True})
 def same_map_for_each_token(shuffle: bool = False) -> Table:
     """Several outputs: the same linear map on each token, so a token's logits depend on its own vector alone."""
-    model = af.build("bert-tiny", head="tag").eval()
+    model = af.build("bert-tiny", head="tag").double().eval()
     with af.look(model, "encoder.output") as seen, torch.no_grad():
         logits = model(input_ids=torch.randint(5, 250, (4, 50))).logits.flatten(0, 1)  # [200 tokens, labels]
-    vectors = torch.cat([seen["encoder.output"].flatten(0, 1), torch.ones(200, 1)], dim=-1)  # ones for the bias
+    vectors = torch.cat([seen["encoder.output"].flatten(0, 1), torch.ones(200, 1, dtype=torch.float64)], dim=-1)  # ones for the bias
     if shuffle:
         logits = logits.flip(0)
     one_map = torch.linalg.lstsq(vectors, logits).solution  # [features + 1, labels]
-    assert torch.allclose(vectors @ one_map, logits, atol=1e-3)
+    assert torch.allclose(vectors @ one_map, logits, atol=1e-6)
     return Table(["tokens", "shape of the one map"], [[200, list(one_map.shape)]])
 
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 
 def module(model: Any, ending: str) -> Any:
-    """The one module whose name ends so."""
-    (found,) = [one for name, one in model.named_modules() if f".{name}".endswith(f".{ending}")]
-    return found
+    """The one module whose name ends so; of a sublayer, its part, which has the same name."""
+    found = {name: one for name, one in model.named_modules() if f".{name}".endswith(f".{ending}")}
+    (only,) = found.values()
+    return only
 
 
 def weight(model: Any, ending: str) -> Tensor:
@@ -69,14 +70,14 @@ def feed_forward(model: Any, stage: str, block: int = 0) -> Any:
 
 def norm(model: Any, stage: str, block: int = 0, part: str = "self") -> Any:
     """The norm of a part of a block."""
-    return module(model, f"{stage}.stack.blocks.{block}.sublayers.{part}.norm")
+    return module(model, f"{stage}.blocks.{block}.{part}.norm")
 
 
 def output_maps(model: Any, part: str = "self", block: int | None = None) -> list[Tensor]:
     """The last matrix of each such part ("self", "cross" or "feedforward"), of all blocks or one; zeros silence it."""
     last = "down" if part == "feedforward" else "out"
-    where = "" if block is None else f".blocks.{block}.sublayers"
-    ending = f"{where}.{part}.part.{last}.weight"
+    where = "" if block is None else f".blocks.{block}"
+    ending = f"{where}.{part}.{last}.weight"
     return [one.detach() for name, one in model.named_parameters() if name.endswith(ending)]
 
 
@@ -111,4 +112,4 @@ def score(model: Any) -> dict[str, Tensor]:
 
 
 def _part(model: Any, stage: str, block: int, part: str) -> Any:
-    return module(model, f"{stage}.stack.blocks.{block}.sublayers.{part}.part")
+    return module(model, f"{stage}.blocks.{block}.{part}")

@@ -316,6 +316,11 @@ class Rotary(Positions):
             return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
         return torch.stack([cos, cos], dim=-1).flatten(-2), torch.stack([-sin, sin], dim=-1).flatten(-2)
 
+    def rotate(self, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys [B, H, T, d] at the positions [B or 1, T]."""
+        tables = self.tables(positions, query.dtype)
+        return self.turn(query, *tables), self.turn(key, *tables)
+
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate x [B, H, T, d]."""
         width = cos.shape[-1]

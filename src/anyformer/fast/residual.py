@@ -20,7 +20,9 @@ from anyformer.core.cache import Cache
 from anyformer.core.feedforward import FeedForward
 from anyformer.core.linear import Linear
 from anyformer.core.stack import Stack
+from anyformer.core.taps import NO_TAPS
 from anyformer.core.tokens import Tokens
+from anyformer.core.wrapper import innermost
 from anyformer.fast.device import is_hooked
 from anyformer.fast.swap import plain_class
 
@@ -77,8 +79,8 @@ class FusedSublayer(Sublayer):
         if not self._takes_row(tokens):
             return super().forward(tokens, memory, cache)
         tokens = settle(tokens)
-        if type(self.part) is Attention:
-            return Summed(self._attention(self.part, tokens, memory, cache))
+        if plain_class(self.part) is Attention:
+            return Summed(self._attention(cast("Attention", self.part), tokens, memory, cache))
         part = cast("FeedForward", self.part)
         return Summed(product(self._hidden(part, tokens.x), part.down, add=tokens.x))
 
@@ -86,10 +88,18 @@ class FusedSublayer(Sublayer):
         """Whether norm and sum go with the products."""
         can, x = KERNELS[-1].can_linear, tokens.x.x if isinstance(tokens.x, Pending) else tokens.x
         plain = self.order == "pre" and self.norm is not None and self.layer_scale is None and not self.training
-        if can is None or not plain or x.numel() != x.shape[-1]:
+        if can is None or not plain or x.numel() != x.shape[-1] or self._watched:
             return False
-        linears = [module for module in self.part.modules() if isinstance(module, Linear)]
-        return isinstance(self.part, (Attention, FeedForward)) and all(can(x, one.weight, self.norm) for one in linears)
+        if plain_class(self.part) not in (Attention, FeedForward):
+            return False
+        layers = [getattr(self.part, name, None) for name in ("qkv", "query", "kv", "gate_up", "up", "down", "out")]
+        # A tool may have put a layer of its own in the place of one, such as an adapter.
+        return all(isinstance(one, Linear) and can(x, one.weight, self.norm) for one in layers if one is not None)
+
+    @property
+    def _watched(self) -> bool:
+        """Whether somebody looks at the model, who is shown sums and products as they are."""
+        return bool(getattr(innermost(self.part), "taps", NO_TAPS).watched)
 
     def _attention(self, part: Attention, tokens: Tokens, memory: Tokens | None, cache: Cache | None) -> Tensor:
         source = memory if part.crosses else None
@@ -121,6 +131,8 @@ class FusedSublayer(Sublayer):
         if self.order == "post" and self.norm is not None:
             if KERNELS[-1].can_add_norm(tokens.x, self.norm):
                 return tokens.replace(KERNELS[-1].add_norm(tokens.x, y, self.norm)[1])
+            return super().add(tokens, y)
+        if self._watched:
             return super().add(tokens, y)
         return tokens.replace(Pending(tokens.x, y))  # type: ignore[arg-type]
 

@@ -592,11 +592,12 @@ def same_map_for_each_token(shuffle: bool = False) -> Table:
     model = af.build("bert-tiny", head="tag").double().eval()
     with af.look(model, "encoder.output") as seen, torch.no_grad():
         logits = model(input_ids=torch.randint(5, 250, (4, 50))).logits.flatten(0, 1)  # [200 tokens, labels]
-    vectors = torch.cat([seen["encoder.output"].flatten(0, 1), torch.ones(200, 1, dtype=torch.float64)], dim=-1)  # ones for the bias
+    ones = torch.ones(200, 1, dtype=torch.float64)  # for the bias
+    vectors = torch.cat([seen["encoder.output"].flatten(0, 1), ones], dim=-1)
     if shuffle:
         logits = logits.flip(0)
-    one_map = torch.linalg.lstsq(vectors, logits).solution  # [features + 1, labels]
-    assert torch.allclose(vectors @ one_map, logits, atol=1e-6)
+    one_map = torch.linalg.pinv(vectors, rtol=1e-9) @ logits  # [features + 1, labels], by least squares
+    assert torch.allclose(vectors @ one_map, logits, atol=1e-9)
     return Table(["tokens", "shape of the one map"], [[200, list(one_map.shape)]])
 
 

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import pickle
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 import anyformer as af
 from anyformer.core.linear import Linear
+from anyformer.core.tokens import Tokens
 from anyformer.fast.swap import plain_class
 from tests.batches import ids
 from tests.checkpoints.compare import flat
@@ -56,6 +58,12 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         if value.is_floating_point():
             size = max(float(value.abs().max()), 1.0) if value.numel() else 1.0
             torch.testing.assert_close(found[field], value, rtol=0, atol=2e-5 * size, msg=field)
+
+
+def plain_and_optimized(model: af.Model) -> Iterator[af.Model]:
+    """The same model twice: as it is, and then optimized."""
+    yield model
+    yield model.optimize()
 
 
 def classes(model: nn.Module) -> list[type[nn.Module]]:
@@ -125,7 +133,7 @@ def test_every_tap_shows_what_it_showed(name: str) -> None:
     model, seen = built(name), []
     batch = training_batch(name)
     kinds = sorted({point.rsplit(".", 1)[1] for point in model.points})
-    for made in (model, model.optimize()):
+    for made in plain_and_optimized(model):
         shown = []
         for patterns in (["*"], *([f"*.{kind}"] for kind in kinds)):
             torch.manual_seed(1)
@@ -145,7 +153,7 @@ def test_every_tap_shows_what_it_showed(name: str) -> None:
 def test_forward_hooks_see_plain_full_tensors(name: str) -> None:
     """At every module that has weights: the same inputs and outputs as in the plain model, as often."""
     model, seen = built(name), []
-    for made in (model, model.optimize()):
+    for made in plain_and_optimized(model):
         calls: list[tuple[str, Tensor, Tensor]] = []
 
         def note(path: str, into: list[tuple[str, Tensor, Tensor]] = calls) -> Any:
@@ -173,6 +181,35 @@ def test_forward_hooks_see_plain_full_tensors(name: str) -> None:
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5, msg=path)
 
 
+@pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "vit-tiny", "deit-tiny", "resnet-tiny", "perceiver-tiny"])
+def test_a_hook_alone_sees_what_it_saw(name: str) -> None:
+    """At any one module, with nothing else that would keep the others from being fast."""
+    model, seen = built(name), {}
+    paths = [path for path, _ in model.named_modules() if path]
+    for made in plain_and_optimized(model):
+        for path in dict.fromkeys(paths):
+            shown: list[Tensor] = []
+            handle = made.get_submodule(path).register_forward_hook(
+                lambda module, given, out, shown=shown: shown.extend(_vectors(out))
+            )
+            answers(made, name)
+            handle.remove()
+            seen.setdefault(path, []).append(shown)
+    for path, (plain, fast) in seen.items():
+        assert [x.shape for x in fast] == [x.shape for x in plain], path
+        for one, other in zip(fast, plain, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5, msg=path)
+
+
+def _vectors(out: Any) -> list[Tensor]:
+    """The tensors that a module gives: vectors, tokens, or those of several blocks."""
+    if isinstance(out, Tokens):
+        return [out.x]
+    if isinstance(out, (tuple, list)):
+        return [x for one in out for x in _vectors(one)]
+    return [out] if isinstance(out, Tensor) and out.is_floating_point() else []
+
+
 @pytest.mark.parametrize("where", ["qkv", "out", "up", "down"])
 @pytest.mark.parametrize("name", ["gpt2-tiny", "vit-tiny"])
 def test_one_hook_alone_fires_and_may_change_what_comes_out(name: str, where: str) -> None:
@@ -187,8 +224,8 @@ def test_one_hook_alone_fires_and_may_change_what_comes_out(name: str, where: st
 
     plain = answers(model, name)
     module.register_forward_hook(change)
-    for made in (model, model.optimize(), model.restore()):
-        found.append(answers(made, name))
+    for change_to in (lambda: model, model.optimize, model.restore):
+        found.append(answers(change_to(), name))
     same(found[1], found[0])
     same(found[2], found[0])
     assert len(shapes) == 3 and len(set(shapes)) == 1

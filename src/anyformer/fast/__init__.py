@@ -6,6 +6,7 @@ Parameters, their names, taps, hooks and identity stay as they are.
 """
 
 from importlib import import_module
+from typing import Any
 
 from anyformer.core import rewrites
 from anyformer.fast import attention as attention
@@ -21,6 +22,13 @@ from anyformer.fast.rewrite import (
 )
 from anyformer.fast.weight_copies import check_copies
 
+
+def _summed_entropy() -> Any:
+    from anyformer.fast.triton_training import summed_entropy  # torch.compile follows no import_module
+
+    return summed_entropy
+
+
 rewrites.RULES.update(
     optimize=optimize,
     optimize_on_use=optimize_on_use,
@@ -31,7 +39,7 @@ rewrites.RULES.update(
     training=training,
     decoding=decoding,
     quantize=quantize,
-    cross_entropy=lambda: import_module("anyformer.fast.triton_training").summed_entropy,
+    cross_entropy=_summed_entropy,
     topk_logsumexp=lambda: import_module("anyformer.fast.triton_decode").topk_logsumexp,
     decode_graph=lambda: import_module("anyformer.fast.decode_graph"),
     train_graph=lambda: import_module("anyformer.fast.train_graph"),

@@ -10,6 +10,7 @@ from anyformer.core.attention import Attention
 from anyformer.core.feedforward import FeedForward
 from anyformer.core.linear import FusedLinear, Linear
 from anyformer.fast.device import MOST_PARTS, is_hooked
+from anyformer.fast.gpu_linear import GPUFeedForward
 from anyformer.fast.swap import plain_class
 
 GELUS = {"gelu": False, "gelu_tanh": True}  # whether it is the one by tanh
@@ -28,7 +29,7 @@ class CompiledAttention(Attention):
         return linear_parts(x, linear.weight, linear.bias, linear.widths)
 
 
-class CompiledFeedForward(FeedForward):
+class CompiledFeedForward(GPUFeedForward):
     """The gradients of GELU and of the bias before it are computed by one kernel."""
 
     def hidden(self, x: Tensor) -> Tensor:
@@ -53,5 +54,5 @@ def compiled_parts(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module
         hooked = any(is_hooked(child) for child in module.children())
         if type(module) is Attention and not hooked:
             yield module, CompiledAttention
-        elif type(module) is FeedForward and not hooked:
+        elif type(module) in (FeedForward, GPUFeedForward) and not hooked:
             yield module, CompiledFeedForward

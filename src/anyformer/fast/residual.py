@@ -87,14 +87,19 @@ class FusedSublayer(Sublayer):
     def _takes_row(self, tokens: Tokens) -> bool:
         """Whether norm and sum go with the products."""
         can, x = KERNELS[-1].can_linear, tokens.x.x if isinstance(tokens.x, Pending) else tokens.x
-        plain = self.order == "pre" and self.norm is not None and self.layer_scale is None and not self.training
+        plain = self.order == "pre" and self.norm is not None and not self.training
+        plain = plain and self.layer_scale is None and self.post_norm is None
         if can is None or not plain or x.numel() != x.shape[-1] or self._watched:
             return False
         if plain_class(self.part) not in (Attention, FeedForward):
             return False
-        layers = [getattr(self.part, name, None) for name in ("qkv", "query", "kv", "gate_up", "up", "down", "out")]
+        names = ("qkv", "query", "kv", "gate_up", "up", "down", "out")
+        layers = {name: getattr(self.part, name) for name in names if hasattr(self.part, name)}
         # A tool may have put a layer of its own in the place of one, such as an adapter.
-        return all(isinstance(one, Linear) and can(x, one.weight, self.norm) for one in layers if one is not None)
+        if not all(isinstance(layer, Linear) for layer in layers.values()):
+            return False
+        ends = {"up": self.part.config.activation} if "up" in layers else {}  # type: ignore[union-attr]
+        return all(can(x, layer.weight, self.norm, ends.get(name)) for name, layer in layers.items())
 
     @property
     def _watched(self) -> bool:

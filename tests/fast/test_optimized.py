@@ -201,6 +201,15 @@ def test_a_hook_alone_sees_what_it_saw(name: str) -> None:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5, msg=path)
 
 
+def test_heads_may_be_replaced() -> None:
+    """By one that reads all tokens, where the last one read the class token alone."""
+    model, other = built("vit-tiny").optimize(), built("vit-tiny", pooling="mean")
+    answers(model, "vit-tiny")
+    other.encoder.load_state_dict(model.encoder.state_dict())
+    model.set_heads({"classify": other.heads["classify"]})
+    same(answers(model, "vit-tiny"), answers(other, "vit-tiny"))
+
+
 def _vectors(out: Any) -> list[Tensor]:
     """The tensors that a module gives: vectors, tokens, or those of several blocks."""
     if isinstance(out, Tokens):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from anyformer.core.attention import Attention
 from anyformer.core.block import Block, Sublayer
 from anyformer.core.cache import Cache
@@ -12,19 +15,36 @@ from anyformer.fast.device import is_hooked
 from anyformer.fast.residual import settle
 
 
+@dataclass(eq=False)
+class Readers:
+    """The heads that read a stage, as they are at each pass: they may be replaced."""
+
+    model: Any
+    stage: str
+
+    def n_first(self) -> int | None:
+        """How many tokens at the front they read; None: all of them, or a hook after the last block sees all."""
+        stack = self.model.stages[self.stage].stack
+        if any(module is not None and is_hooked(module) for module in (stack, stack.final_norm)):
+            return None
+        counts = [head.n_first for head in self.model.heads.values() if head.stage == self.stage]
+        return None if not counts or None in counts else max(counts)
+
+
 class FirstTokensBlock(Block):
     """Attention of the first tokens to all, then what is done to each of them alone; all tokens while a tap or a hook
     watches."""
 
-    n_first = 1
+    _readers: Readers
 
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:  # type: ignore[override]
-        if self.taps.watched or cache is not None or not self.narrows(tokens):
+        n = None if self.taps.watched or cache is not None else self._readers.n_first()
+        if n is None or not self.narrows(tokens):
             return super().forward(tokens, memory, cache)
         attention, *rest = self.active(memory)
         source = attention.read(tokens)
-        tokens = settle(tokens).first(self.n_first)
-        y = attention.part(source.first(self.n_first), source=source)
+        tokens = settle(tokens).first(n)
+        y = attention.part(source.first(n), source=source)
         tokens = attention.add(tokens, attention.finish(y, tokens))
         for sublayer in rest:
             tokens = sublayer.add(tokens, sublayer(tokens))

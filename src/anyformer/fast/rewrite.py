@@ -15,7 +15,7 @@ from anyformer.core.stack import Stack
 from anyformer.fast import residual
 from anyformer.fast.compiled_training import compiled_parts
 from anyformer.fast.device import HAS_TRITON
-from anyformer.fast.first_tokens import FirstTokensBlock, fits
+from anyformer.fast.first_tokens import FirstTokensBlock, Readers, fits
 from anyformer.fast.folded import FoldedConvNormAct, fold
 from anyformer.fast.gpu_linear import GPUFeedForward, GPUFusedLinear, GPULinear
 from anyformer.fast.packed import PackedFeedForward, PackedFusedLinear, PackedLinear
@@ -59,10 +59,10 @@ def packed_bytes(model: nn.Module) -> int:
 
 
 def narrow_last_blocks(model: nn.Module) -> None:
-    for block, n in last_blocks(model):
+    for block, readers in last_blocks(model):
         if type(block) is Block:
+            block.__dict__["_readers"] = readers
             swap(block, FirstTokensBlock)
-            block.n_first = n  # type: ignore[assignment]
 
 
 def optimize_products(model: nn.Module, rows: int | None) -> None:
@@ -86,22 +86,22 @@ def restore_all(model: nn.Module) -> None:
     for module in list(model.modules()):
         while type(module) in LASTING:
             restore(module)
-            for name in ("_packed", "_folded", "packed_rows", "n_first", "on_use"):
+            for name in ("_packed", "_folded", "packed_rows", "_readers", "on_use"):
                 module.__dict__.pop(name, None)
 
 
-def last_blocks(model: Any) -> Iterator[tuple[Block, int]]:
-    """Last blocks of which all readers take the first tokens alone, and how many."""
+def last_blocks(model: Any) -> Iterator[tuple[Block, Readers]]:
+    """Last blocks that nobody but heads reads, and those, who take the first tokens alone."""
     for name, stage in model.stages.items():
-        counts = [head.n_first for head in model.heads.values() if head.stage == name]
         others = {other.attends for other in model.stages.values()} | {*model.report.last.values()}
         stack = stage.stack
-        if not counts or None in counts or name in others or plain_class(stack or stage) is not Stack:
+        if name in others or plain_class(stack or stage) is not Stack:
             continue
+        readers = Readers(model, name)
         index = stack.order[-1] if stack.order else -1
         block = stack.blocks[index] if stack.order.count(index) == 1 else None
-        if block is not None and plain_class(block) is Block and fits(block):
-            yield block, max(counts)
+        if block is not None and plain_class(block) is Block and fits(block) and readers.n_first() is not None:
+            yield block, readers
 
 
 @contextmanager
@@ -110,10 +110,10 @@ def training(model: nn.Module, compiled: bool) -> Iterator[None]:
     if next(model.parameters()).is_cuda:
         optimize_products(model, 0)  # now, since compiled steps depend on the classes of modules
     pairs: list[tuple[nn.Module, type[nn.Module]]] = []
-    for block, n in last_blocks(model):
+    for block, readers in last_blocks(model):
         if type(block) is Block:
+            block.__dict__["_readers"] = readers
             pairs.append((block, FirstTokensBlock))
-            block.n_first = n  # type: ignore[assignment]
     with swapped(pairs):
         if not (compiled and HAS_TRITON):
             yield

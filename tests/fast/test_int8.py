@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ import anyformer as af
 from anyformer.core.linear import FusedLinear, Linear, is_quantized
 from anyformer.fast.cpu_gemm import Int8Weight
 from anyformer.fast.int8 import quantize
+from anyformer.fast.packed import PackedLinear
 
 pytestmark = pytest.mark.skipif(
     "fbgemm" not in torch.backends.quantized.supported_engines, reason="PyTorch without FBGEMM"
@@ -121,6 +124,19 @@ def test_a_quantised_model_says_nearly_the_same(recipe: str) -> None:
     assert sum(p.numel() for p in model.parameters()) < held
     assert float((rounded - exact).norm() / exact.norm()) < 0.05
     assert not torch.equal(rounded, exact)
+
+
+def test_nothing_keeps_the_weights() -> None:
+    """Nor a copy of them, where they were packed before."""
+    model = af.build("gpt2-tiny").eval()
+    model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3)
+    model.optimize()
+    weights = [weakref.ref(module.weight) for module in model.modules() if isinstance(module, Linear)]
+    copies = [weakref.ref(module._packed) for module in model.modules() if isinstance(module, PackedLinear)]
+    tied = {id(parameter) for parameter in model.quantize().parameters()}  # with the table of words
+    gc.collect()
+    assert copies and all(copy() is None for copy in copies)
+    assert all(weight() is None or id(weight()) in tied for weight in weights)
 
 
 def test_generate_and_copy_and_cache() -> None:

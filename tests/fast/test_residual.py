@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import anyformer as af
+from anyformer.core import rewrites
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.block import Block, LayerScale, Sublayer
@@ -145,6 +146,23 @@ def test_training(name: str, mode: str) -> None:
         assert (ours is None) == (theirs is None)
         if ours is not None and theirs is not None:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["vit-tiny", "deit-tiny"])
+def test_with_a_last_block_that_does_only_what_is_read(name: str) -> None:
+    """As in a compiled training step, which has both."""
+    model, batch = built(name), training_batch(name)
+
+    def learn() -> list[Tensor]:
+        loss = model(**batch).loss
+        return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+    expected = learn()
+    with rewrites.applied("training", model, False), fused(model, rows=False) as calls:
+        found = learn()
+    assert calls["sum and norm"] > 0
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "gpt1-tiny", "llama-tiny", "gptneox-tiny", "vit-tiny"])

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import anyformer as af
 from anyformer.core import masks
 from anyformer.core.masks import NO_MASK, AllOf, AnyOf, Causal, Mask, Padding, Window
+from anyformer.layers import raster
 from tests.core.mask_cases import BATCH, LENGTH, MASKS, PACKED, REAL, Case, PackedCase
 
 SHAPES = [(12, 12, 0), (5, 12, 7), (1, 12, 11), (12, 5, 0), (4, 9, 0), (3, 5, 6)]  # queries, keys, offset
@@ -81,7 +82,12 @@ def test_bounded_masks_have_a_short_reach() -> None:
 def test_every_mask_of_the_library_has_a_case() -> None:
     """A new mask without a rule in mask_cases.py fails here, so that none goes untested."""
     known = {kind for case in MASKS for kind in case.kinds} | {masks.PackedMask, AllOf, AnyOf, Mask}
-    there = {kind for _, kind in inspect.getmembers(masks, inspect.isclass) if issubclass(kind, Mask)}
+    there = {
+        kind
+        for place in (masks, raster)
+        for _, kind in inspect.getmembers(place, inspect.isclass)
+        if issubclass(kind, Mask)
+    }
     assert there == known
 
 

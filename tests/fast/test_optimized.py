@@ -114,6 +114,27 @@ def test_optimizing_again_changes_nothing_and_one_restore_undoes_it() -> None:
     assert classes(model.restore()) == kinds == classes(model.restore())
 
 
+def test_who_optimizes(tmp_path: Path) -> None:
+    """Loading and generating do, unless they are told not to; a model that was restored stays plain."""
+    model = built("gpt2-tiny")
+    kinds = classes(model)
+    model.save(tmp_path / "x")
+    expected = model(IDS).logits
+    plain, fast = af.load(tmp_path / "x", optimize=False), af.load(tmp_path / "x")
+    assert classes(plain) == kinds != classes(fast)
+    assert [plain_class(module) for module in fast.modules()] == kinds
+    with torch.no_grad():
+        assert torch.equal(plain(IDS).logits, expected)
+        torch.testing.assert_close(fast(IDS).logits, expected, rtol=1e-4, atol=1e-5)
+    assert plain.packed_bytes == 0 < fast.packed_bytes  # once they are used
+    words = plain.generate(IDS, max_new_tokens=6)
+    assert classes(plain) == kinds and plain.packed_bytes == 0
+    assert torch.equal(fast.generate(IDS, max_new_tokens=6), words)
+    assert torch.equal(fast.restore().generate(IDS, max_new_tokens=6), words)
+    assert classes(fast) == kinds and fast.packed_bytes == 0
+    assert torch.equal(model.generate(IDS, max_new_tokens=6), words) and classes(model) != kinds
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_saved_folder_is_the_same(name: str, tmp_path: Path) -> None:
     """Byte for byte."""

@@ -143,7 +143,6 @@ def test_how_a_model_is_run_is_no_edit(tmp_path: Path) -> None:
     with af.look(model, "*.self.weights"):
         model(ids()[0][None]).logits.sum().backward()
     model.eval().float().optimize()
-    model.sparing = True
     model.generate(ids()[0][None], max_new_tokens=3, eos_token_id=None)
     model.save(tmp_path)
 

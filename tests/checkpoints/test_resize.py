@@ -59,7 +59,8 @@ def test_larger_pictures_are_what_interpolation_gives(positions: str, tmp_path: 
         expected = model(pixel_values=pixels, interpolate_pos_encoding=True).logits
         torch.testing.assert_close(larger(pixel_values=pixels).logits, expected)
         larger.save(tmp_path / "folder")
-        assert torch.equal(af.load(tmp_path / "folder")(pixel_values=pixels).logits, larger(pixel_values=pixels).logits)
+        again = af.load(tmp_path / "folder", optimize=False)
+        assert torch.equal(again(pixel_values=pixels).logits, larger(pixel_values=pixels).logits)
 
 
 @pytest.mark.parametrize("patch", [(16, 16), (8, 16), (12, 12)])

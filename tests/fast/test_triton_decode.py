@@ -5,6 +5,7 @@ for: TRITON_INTERPRET=1.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
+import anyformer as af
+from anyformer.core import rewrites
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.norms import OffsetRMSNorm
 from anyformer.fast import triton_decode
@@ -122,3 +125,33 @@ def test_the_best_few() -> None:
     expected = scores.topk(8)
     assert torch.equal(values, expected.values) and torch.equal(places, expected.indices)
     assert torch.allclose(sums, scores.logsumexp(1))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "name", ["gpt2-tiny", "gpt1-tiny", "llama-tiny", "gemma3-tiny", "gptneox-tiny", "transformer-tiny"]
+)
+def test_a_step_with_them(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums, norms and products of a step with a cache, made by the kernels: the plain step's numbers."""
+    taken: list[str] = []
+    for kernel in ("vector_linear", "add_norm"):
+        plainly = getattr(triton_decode, kernel)
+        monkeypatch.setattr(
+            triton_decode,
+            kernel,
+            lambda *given, kernel=kernel, plainly=plainly: taken.append(kernel) or plainly(*given),
+        )
+    model = af.build(name).eval().to(DEVICE)
+    word = "decoder_input_ids" if name == "transformer-tiny" else "input_ids"
+    source = {"input_ids": torch.randint(5, 60, (rows, 6), device=DEVICE)} if name == "transformer-tiny" else {}
+    text = torch.randint(5, 60, (rows, 9), device=DEVICE)
+    plain, found = [], []
+    for kernels, logits in ((False, plain), (True, found)):
+        cache = model(**source, **{word: text[:, :6]}, use_cache=True).past_key_values
+        with rewrites.applied("decoding", model) if kernels else nullcontext():
+            for i in range(6, 9):
+                logits.append(model(**{word: text[:, i : i + 1]}, past_key_values=cache).logits)
+    for ours, theirs in zip(found, plain, strict=True):
+        assert float((ours - theirs).abs().max()) < 1e-4 * float(theirs.abs().max().clamp(min=1))
+    whole_rows = rows == 1 and name in ("gpt2-tiny", "llama-tiny")  # norms before the parts, and nothing after them
+    assert set(taken) == (set() if name == "gptneox-tiny" else {"vector_linear" if whole_rows else "add_norm"})

@@ -23,8 +23,8 @@ def model() -> af.Model:
     head = made.heads["boxes"]
     assert isinstance(head, BoxHead)
     with torch.no_grad():
-        for parameter in made.stages.parameters():
-            if parameter.dim() > 1:
+        for name, parameter in made.named_parameters():
+            if parameter.dim() > 1 and not name.startswith("boxes."):
                 parameter.mul_(3.0)
         head.classes.weight.normal_(std=2.0)
         bias = head.classes.bias

@@ -5,42 +5,35 @@ takes a faster subclass of its own class, and gives it back (`swap.py`, `rewrite
 Parameters, their names, taps, hooks and identity stay as they are.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from anyformer.core import rewrites
 from anyformer.fast import attention as attention
-from anyformer.fast.int8 import quantize
-from anyformer.fast.rewrite import (
-    decoding,
-    optimize,
-    optimize_on_use,
-    optimize_products,
-    packed_bytes,
-    restore_all,
-    training,
-)
-from anyformer.fast.weight_copies import check_copies
 
 
-def _summed_entropy() -> Any:
-    from anyformer.fast.triton_training import summed_entropy  # torch.compile follows no import_module
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that is imported when it is called: importing anyformer stays quick."""
+    return lambda *given, **named: getattr(import_module(f"anyformer.fast.{module}"), name)(*given, **named)
 
-    return summed_entropy
+
+def _module(name: str) -> Callable[[], Any]:
+    return lambda: import_module(f"anyformer.fast.{name}")
 
 
 rewrites.RULES.update(
-    optimize=optimize,
-    optimize_on_use=optimize_on_use,
-    optimize_products=optimize_products,
-    packed_bytes=packed_bytes,
-    restore=restore_all,
-    check=check_copies,
-    training=training,
-    decoding=decoding,
-    quantize=quantize,
-    cross_entropy=_summed_entropy,
+    optimize=_later("rewrite", "optimize"),
+    optimize_on_use=_later("rewrite", "optimize_on_use"),
+    optimize_products=_later("rewrite", "optimize_products"),
+    packed_bytes=_later("rewrite", "packed_bytes"),
+    restore=_later("rewrite", "restore_all"),
+    check=_later("weight_copies", "check_copies"),
+    training=_later("rewrite", "training"),
+    decoding=_later("rewrite", "decoding"),
+    quantize=_later("int8", "quantize"),
+    cross_entropy=lambda: import_module("anyformer.fast.triton_training").summed_entropy,
     topk_logsumexp=lambda: import_module("anyformer.fast.triton_decode").topk_logsumexp,
-    decode_graph=lambda: import_module("anyformer.fast.decode_graph"),
-    train_graph=lambda: import_module("anyformer.fast.train_graph"),
+    decode_graph=_module("decode_graph"),
+    train_graph=_module("train_graph"),
 )

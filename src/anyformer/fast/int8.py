@@ -59,6 +59,7 @@ def quantize(model: Any, weights: str) -> None:
         for module in part.modules():
             if type(module) in (PackedLinear, PackedFusedLinear):
                 restore(module)
+                module.__dict__.pop("_packed", None)  # it holds the weights
             if type(module) in (Linear, FusedLinear):
                 module._int8 = Int8Weight(module.weight.detach())
                 module.register_parameter("weight", None)

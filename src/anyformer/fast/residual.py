@@ -35,6 +35,8 @@ class Kernels(NamedTuple):
     # (x, weight, bias, norm, activation, add) -> act(W norm(x) + b) + add at one row, and whether that can be done
     linear: Callable[..., Tensor] | None = None
     can_linear: Callable[..., bool] | None = None
+    # add_norm for a sum that nothing else reads
+    norm_of_sum: Callable[[Tensor, Tensor, nn.Module], tuple[Tensor, Tensor]] | None = None
 
 
 KERNELS: list[Kernels] = []  # the ones in use
@@ -135,7 +137,8 @@ class FusedSublayer(Sublayer):
         tokens = settle(tokens)
         if self.order == "post" and self.norm is not None:
             if KERNELS[-1].can_add_norm(tokens.x, self.norm):
-                return tokens.replace(KERNELS[-1].add_norm(tokens.x, y, self.norm)[1])
+                compute = KERNELS[-1].norm_of_sum or KERNELS[-1].add_norm
+                return tokens.replace(compute(tokens.x, y, self.norm)[1])
             return super().add(tokens, y)
         if self._watched:
             return super().add(tokens, y)

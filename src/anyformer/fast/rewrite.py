@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 from torch import nn
@@ -129,7 +130,8 @@ def decoding(model: nn.Module) -> Iterator[None]:
     """While a decode step is captured."""
     from anyformer.fast.triton_decode import add_norm, can_add_norm, can_multiply, vector_linear
 
-    with fused_residuals(model, residual.Kernels(can_add_norm, add_norm, vector_linear, can_multiply)):
+    kernels = residual.Kernels(can_add_norm, add_norm, vector_linear, can_multiply, partial(add_norm, keep=False))
+    with fused_residuals(model, kernels):
         yield
 
 

@@ -25,6 +25,7 @@ from anyformer.fast.compiled_training import GELUS
 from anyformer.heads import cross_entropy
 from anyformer.heads.base import IGNORED
 from anyformer.tasks.text import token_loss
+from tests.recipes.batches import training_batch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter's bfloat16 truncates
@@ -275,3 +276,31 @@ def test_rows_in_any_number_are_not_compiled_each() -> None:
         step(normal(rows, 32, dtype=HALF), torch.randint(0, 60, (rows,), device=DEVICE)).backward()
         counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert counts[-1] <= counts[0] + 1
+
+
+@pytest.mark.parametrize("recipe", ["gpt2-tiny", "gpt1-tiny", "llama-tiny", "vit-tiny"])
+def test_a_step_with_them(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `training` swaps, here without a compiler around it: the plain step's loss and gradients."""
+    model, batch = af.build(recipe).to(DEVICE).eval(), training_batch(recipe)
+    batch = {name: value.to(DEVICE) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    taken: set[str] = set()
+
+    def learn() -> list[Tensor]:
+        loss = model(**batch).loss
+        return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+    expected = learn()
+    monkeypatch.setattr(rewrite, "HAS_TRITON", True)
+    monkeypatch.setattr(triton_training, "pays", lambda x: True)
+    for kernel in ("linear_gelu", "linear_parts", "sum_norm"):
+        plainly = getattr(triton_training, kernel)
+        monkeypatch.setattr(
+            triton_training,
+            kernel,
+            lambda *given, kernel=kernel, plainly=plainly: (taken.add(kernel), plainly(*given))[1],
+        )
+    with rewrites.applied("training", model, True):
+        found = learn()
+    assert taken == ({"sum_norm"} if recipe == "llama-tiny" else {"linear_gelu", "linear_parts", "sum_norm"})
+    for ours, theirs in zip(found, expected, strict=True):
+        assert float((ours - theirs).abs().max()) < 1e-4 * float(theirs.abs().max().clamp(min=1e-2))

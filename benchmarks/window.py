@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 
-from anyformer.core.attend import BLOCK, attend
+from anyformer.core.attend import attend
 from anyformer.core.masks import Causal, Dilated, Mask, Window
+from anyformer.fast.attention import BLOCK
 
 LENGTHS = [2**n * 1024 for n in range(7)]
 N_HEADS, D_HEAD, SPAN, STEP = 4, 64, 256, 4

@@ -68,21 +68,21 @@ def patches(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return inputs.patches(patchify(pixels, (height, width))), convolved.flatten(2).transpose(1, 2)
 
 
-def set_by_hand(kernel: Tensor, bias: Tensor) -> Attention:
-    """An attention of nine heads that does what a 3×3 convolution with this kernel [D_OUT, D_IN, 3, 3] does."""
+def set_by_hand(kernel: Tensor, bias: Tensor) -> tuple[Attention, RelativeGrid]:
+    """An attention of nine heads and relative positions that do what a 3×3 convolution with this kernel [D_OUT, D_IN, 3, 3] does."""
     config = AttentionConfig(d_query=D_IN, n_heads=9, d_qk=9, d_value=9 * D_IN, d_out=D_OUT, bias=False)
-    part = Attention(config, RelativeGrid(ROWS, COLUMNS, 9)).to(kernel.dtype)
+    part, positions = Attention(config).to(kernel.dtype), RelativeGrid(ROWS, COLUMNS, 9).to(kernel.dtype)
     initialize(part, InitConfig())
     with torch.no_grad():
         part.qkv.weight.zero_()
         part.qkv.weight[18:].copy_(torch.eye(D_IN, dtype=kernel.dtype).repeat(9, 1))  # every head's values: the input
-        table = part.positions.weight.fill_(NEVER)  # [(2 rows - 1)·(2 columns - 1) + 3, heads]
+        table = positions.weight.fill_(NEVER)  # [(2 rows - 1)·(2 columns - 1) + 3, heads]
         table[-2] = CLASS  # from a cell to the token in front
         for head, (down, right) in enumerate(TAPS):
             table[(ROWS - 1 - down) * (2 * COLUMNS - 1) + COLUMNS - 1 - right, head] = 0.0  # query minus key
             part.out.weight[:, head * D_IN : (head + 1) * D_IN] = kernel[:, :, down + 1, right + 1]
         part.out.bias.copy_(bias)
-    return part
+    return part, positions
 
 
 def convolve(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -90,7 +90,9 @@ def convolve(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     picture = torch.randn(2, D_IN, ROWS, COLUMNS, dtype=dtype)
     cells = F.pad(picture.flatten(2).transpose(1, 2), (0, 0, 1, 0))  # a token of zeros in front
     with torch.no_grad():
-        attended = set_by_hand(kernel, bias)(Tokens(cells, grid=(ROWS, COLUMNS)))[:, 1:]
+        part, positions = set_by_hand(kernel, bias)
+        tokens = Tokens(cells, grid=(ROWS, COLUMNS))
+        attended = part(tokens.with_encoding(positions.prepare(tokens)))[:, 1:]
     return attended, F.conv2d(picture, kernel, bias, padding=1).flatten(2).transpose(1, 2)
 
 

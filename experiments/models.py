@@ -38,7 +38,7 @@ PARTS: dict[type[Settings], type[torch.nn.Module]] = {
 class BlockSpec(Settings):
     """A block before it is built: its parts by name, and what all of its sublayers have in common."""
 
-    parts: tuple[tuple[str, Settings], ...]
+    parts: Any  # tuples of a name and the settings of a part
     order: NormOrder = "pre"
     norm: NormConfig | None = NormConfig()
     residual: bool = True

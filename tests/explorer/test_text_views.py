@@ -108,7 +108,7 @@ def test_one_head_step_by_step(opened: Models) -> None:
         assert got["result"] == pytest.approx((weights @ torch.tensor(got["values"])).tolist(), rel=1e-3, abs=1e-3)
         read, own = torch.tensor(got["read"]), got["own"]
         part = opened[name].model.stages[stage].stack.blocks[1].sublayers["self"].part  # type: ignore[union-attr]
-        made = {role: part.qkv.project_one(role, read[None])[0].view(4, -1)[1].tolist() for role in ("key", "value")}
+        made = {role: part.qkv(read[None], role=role)[0].view(4, -1)[1].tolist() for role in ("key", "value")}
         assert own["value"] == pytest.approx(made["value"], rel=1e-3, abs=1e-3)
         assert own["key"] == pytest.approx(made["key"], rel=1e-3, abs=1e-3)
         result = torch.tensor(got["result"])

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.cache import Cache, SelfAttentionCache
-from anyformer.fast.static_cache import StaticCache
 from anyformer.fast import decode_graph as graph
+from anyformer.fast.static_cache import StaticCache
 from anyformer.generation import engine
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

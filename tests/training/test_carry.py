@@ -16,6 +16,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.core.host import no_host_sync
 from anyformer.data.batch_sampler import BatchConfig
+from anyformer.fast import train_graph
 from anyformer.fast.host_sync import detect_host_syncs
 from anyformer.fast.train_graph import StepCapturer
 from anyformer.tasks.segment_memory import CONTINUES, MemoryStreams, SegmentMemory
@@ -129,7 +130,7 @@ def test_cut_off_and_continued_it_ends_the_same(
     """At every step of an epoch and a half, to the bit; evaluations in between leave the memory alone."""
     replays: list[int] = []
     plain = StepCapturer._replay
-    monkeypatch.setattr(engines, "can_capture_steps", lambda *_: recorded)
+    monkeypatch.setattr(train_graph, "can_capture_steps", lambda *_: recorded)
     monkeypatch.setattr(StepCapturer, "_replay", lambda self, tape: replays.append(1) or plain(self, tape))
     whole, never = ReadingToy(), ReadingToy()
     train(whole, settings(eval_every=1, average_checkpoints=1), folder=tmp_path / "whole")

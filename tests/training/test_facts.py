@@ -78,9 +78,9 @@ def test_a_fine_tuned_model(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert train("--set=train.freeze=encoder.*", recipe="mine", data="three.csv", out="next") == 0
     found = said(capsys.readouterr().out)
-    assert found["weights"] == "fine-tuned from mine; new: heads.classify" and found["classes"].startswith("3 (")
+    assert found["weights"] == "fine-tuned from mine; new: classify" and found["classes"].startswith("3 (")
     model = af.load("next")
-    head = sum(p.numel() for p in model.heads.parameters())
+    head = sum(p.numel() for one in model.heads.values() for p in one.parameters())
     total = sum(p.numel() for p in model.parameters())
     assert found["parameters"] == f"{head:,} of {total:,} are trained; frozen: encoder.*"
     assert found["tokenizer"].endswith("tokens, that of mine")

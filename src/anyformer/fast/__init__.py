@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from torch import nn
+
 from anyformer.core import rewrites
 from anyformer.fast import attention as attention
 
@@ -22,17 +24,32 @@ def _module(name: str) -> Callable[[], Any]:
     return lambda: import_module(f"anyformer.fast.{name}")
 
 
+# These two are called in compiled passes, and torch.compile follows an import statement, but no `import_module`.
+
+
+def _check(model: nn.Module) -> None:
+    from anyformer.fast.weight_copies import check_copies
+
+    check_copies(model)
+
+
+def _summed_entropy() -> Any:
+    from anyformer.fast.triton_training import summed_entropy
+
+    return summed_entropy
+
+
 rewrites.RULES.update(
     optimize=_later("rewrite", "optimize"),
     optimize_on_use=_later("rewrite", "optimize_on_use"),
     optimize_products=_later("rewrite", "optimize_products"),
     packed_bytes=_later("rewrite", "packed_bytes"),
     restore=_later("rewrite", "restore_all"),
-    check=_later("weight_copies", "check_copies"),
+    check=_check,
     training=_later("rewrite", "training"),
     decoding=_later("rewrite", "decoding"),
     quantize=_later("int8", "quantize"),
-    cross_entropy=lambda: import_module("anyformer.fast.triton_training").summed_entropy,
+    cross_entropy=_summed_entropy,
     topk_logsumexp=lambda: import_module("anyformer.fast.triton_decode").topk_logsumexp,
     decode_graph=_module("decode_graph"),
     train_graph=_module("train_graph"),

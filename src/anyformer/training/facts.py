@@ -78,7 +78,7 @@ def warnings(split: Split) -> list[str]:
 
 def new_parts(model: Model) -> str:
     """The parts of a fine-tuned model that did not come with it."""
-    parts = dict.fromkeys(".".join(name.split(".")[:2]) for name in model.origin.new)
+    parts = dict.fromkeys(name.partition(".")[0] for name in model.origin.new)
     return f"; new: {listing(list(parts))}" if parts else ""
 
 

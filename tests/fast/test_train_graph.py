@@ -15,6 +15,7 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.host import no_host_sync
+from anyformer.fast import train_graph
 from anyformer.fast.train_graph import (
     KEPT,
     SMALL,
@@ -29,14 +30,13 @@ from anyformer.fast.train_graph import (
 )
 from anyformer.tasks import find
 from anyformer.tasks.base import Loss
-from anyformer.training import trainer as engines
 from anyformer.training.callbacks import Progress
 from anyformer.training.distributed import Devices
 from anyformer.training.loader import DataPosition, DeviceBatch
 from anyformer.training.settings import TrainSettings
 from anyformer.training.trainer import Trainer, train
+from tests.fast.test_host_sync import make_engine
 from tests.training.test_every_task import CASES
-from tests.training.test_looks import make_engine
 from tests.training.test_trainer import Notes
 from tests.training.toy import LENGTH, WORDS, DeadError, PictureToy, ReadingToy, Toy, fingerprint, settings
 
@@ -89,7 +89,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[CapturedStep]:
     """Runs are recorded, GPU or not; the tapes of the steps that were replayed."""
     tapes: list[CapturedStep] = []
     plain = StepCapturer._replay
-    monkeypatch.setattr(engines, "can_capture_steps", lambda *_: True)
+    monkeypatch.setattr(train_graph, "can_capture_steps", lambda *_: True)
     monkeypatch.setattr(StepCapturer, "_replay", lambda self, tape: tapes.append(tape) or plain(self, tape))
     return tapes
 
@@ -102,7 +102,7 @@ def test_a_recorded_run_is_the_run(
     recorded, plain, notes, usual = kind(), kind(), Notes(), Notes()
     train(recorded, settings(steps=40, ema_decay=0.9, weight_decay=0.1), callback=notes)
     assert len({id(tape) for tape in replayed}) == (2 if kind is Even else 1) and len(replayed) > 25
-    monkeypatch.setattr(engines, "can_capture_steps", lambda *_: False)
+    monkeypatch.setattr(train_graph, "can_capture_steps", lambda *_: False)
     train(plain, settings(steps=40, ema_decay=0.9, weight_decay=0.1), callback=usual)
     assert notes.figures == usual.figures and notes.metrics == usual.metrics
     assert fingerprint(recorded.model) == fingerprint(plain.model)
@@ -225,7 +225,7 @@ def test_tasks_learn_the_same_from_filled_up_batches(
     monkeypatch.setattr(F, "dropout", lambda x, *_, **__: x)
     losses = []
     for number, recorded in enumerate((True, False)):
-        monkeypatch.setattr(engines, "can_capture_steps", lambda *_, recorded=recorded: recorded)
+        monkeypatch.setattr(train_graph, "can_capture_steps", lambda *_, recorded=recorded: recorded)
         (tmp_path / str(number)).mkdir()
         engine = make_engine(task, tmp_path / str(number), steps=14)
         engine.callback = notes = Notes()
@@ -293,7 +293,7 @@ def test_a_step_that_looks_at_values_is_not_recorded(
     recorded, plain, notes = Peeks(), Peeks(), Notes()
     train(recorded, settings(), callback=notes)
     assert not replayed and ["look at values (_local_scalar_dense)" in said for said in notes.said] == [True]
-    monkeypatch.setattr(engines, "can_capture_steps", lambda *_: False)
+    monkeypatch.setattr(train_graph, "can_capture_steps", lambda *_: False)
     train(plain, settings())
     assert fingerprint(recorded.model) == fingerprint(plain.model)
 
@@ -334,7 +334,7 @@ def test_a_run_says_why_its_steps_are_not_recorded(monkeypatch: pytest.MonkeyPat
     assert "batches differ in shape" in str(why_not_captured(toy, usual, gpu))
 
     notes = Notes()
-    monkeypatch.setattr(engines, "why_not_captured", lambda *_: "Steps are not recorded for once.")
+    monkeypatch.setattr(train_graph, "why_not_captured", lambda *_: "Steps are not recorded for once.")
     train(Even(), settings(steps=1), callback=notes)
     assert notes.said == ["Steps are not recorded for once."]
 

@@ -125,7 +125,18 @@ def without_weights() -> Iterator[None]:
 def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
     model = build_meta(family, config)
     if not _WITHOUT_WEIGHTS.get() and torch.get_default_device().type != "meta":
-        materialize(model)
+        _allocate(model)
         initialize(model, family.init(config))
     model.origin.recipe = name
     return model.eval()
+
+
+def _allocate(model: Model) -> None:
+    """Give the model memory for its weights, or raise ConfigError with the size that is not available."""
+    try:
+        materialize(model)
+    except (RuntimeError, MemoryError) as error:
+        size = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e9
+        raise ConfigError(
+            f"The weights of this {model.family} model need {size:,.1f} GB of memory, which are not available."
+        ) from error

@@ -32,6 +32,9 @@ class SegmenterConfig(PreNormConfig):
     head: Literal["linear", "mask"] = "mask"
     n_labels: int = 150
 
+    def check(self) -> None:
+        self.require(self.n_labels >= 1, f"n_labels is {self.n_labels}; it must be 1 or more.")
+
 
 def _stack(config: SegmenterConfig, n_layers: int, drop_path: float) -> Stack:
     block = encoder_block(config, drop_path=drop_path)

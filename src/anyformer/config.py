@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from anyformer.errors import ConfigError, nearest
 from anyformer.jsonfile import parse_json
-from anyformer.schema import Range, fits, is_union, shown, spell
+from anyformer.schema import Length, Range, fits, is_union, shown, spell
 from anyformer.upgrades import upgrade
 
 _WIDTH, _LENGTH, _SIDE = 2**24, 2**31 - 1, 2**16
@@ -49,6 +49,10 @@ NUMBERS = (
     (r"decoder_start|begin|end|padding", Range(-1, _LENGTH)),  # token ids; -1 is none
     (r"ignore", Range(-_LENGTH, _LENGTH)),  # the class of pixels that do not count
 )
+
+
+# How many numbers a field has if it is a list.
+LENGTHS = ((r"image_size|patch_size", Length(2, 2)),)  # rows, columns
 
 
 class Settings:
@@ -134,9 +138,12 @@ def count_layers(settings: Settings | Mapping[str, Any]) -> int:
     return total * (given.get("n_sets") or 1)
 
 
-def out_of_range(name: str, value: Any) -> Range | None:
-    """The range that a field's name asks for, where a number of the value lies outside."""
+def out_of_range(name: str, value: Any) -> Range | Length | None:
+    """The rule for fields of this name that the value breaks, if any."""
     numbers = value if isinstance(value, tuple) else (value,)
+    length = next((rule for pattern, rule in LENGTHS if re.fullmatch(pattern, name)), None)
+    if isinstance(value, tuple) and length is not None and not length.holds(value):
+        return length
     found = next((bounds for pattern, bounds in NUMBERS if re.fullmatch(pattern, name)), None)
     if found is None or all(found.holds(one) for one in numbers if type(one) in (int, float)):
         return None

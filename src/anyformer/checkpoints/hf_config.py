@@ -32,6 +32,7 @@ SCHEMA: Mapping[str, Any] = {
 # Ids of tokens, which every config may name, and the configs inside it. Those that end or fill a text may lie past the
 # vocabulary, as in folders that transformers writes of a model with fewer tokens than usual; -1 is none.
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "mask_token_id")
+ENDS = ("bos_token_id", "eos_token_id")
 WRITTEN_IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")  # which the model must have
 TOKEN_ID = Annotated[int, Range(-1, 2**31 - 1)]
 VOCABULARIES = ("vocab_size", "decoder_vocab_size", "target_vocab_size")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer import registry
 from anyformer.checkpoints.files import StoredTensor, check_fit, check_layers, list_tensors, read_tensors, write_tensors
-from anyformer.checkpoints.hf_config import ENDS, SCHEMA, leave_out, read_config
+from anyformer.checkpoints.hf_config import ENDS, SCHEMA, leave_out, read_config, warn_of_ids
 from anyformer.checkpoints.key_table import Key, KeyTable, named_tensors
 from anyformer.checkpoints.key_tables import TABLES
 from anyformer.core.init import materialize
@@ -187,6 +187,11 @@ def read_companions(model: Model, folder: Path) -> None:
     """Everything beside the weights, to be written back."""
     generation = folder / "generation_config.json"
     model.origin.generation = read_object(generation) if generation.exists() else {}
+    owner: Any = model.heads["language"] if "language" in model.heads else model  # noqa: SIM401
+    size = getattr(owner.config, "vocab_size", None)
+    if isinstance(size, int):
+        warn_of_ids(model.origin.hf_config, size, folder / "config.json")
+        warn_of_ids(model.origin.generation, size, generation)
     inside = {str(path.relative_to(folder)): path for path in (*folder.iterdir(), *folder.glob("*/config.json"))}
     files = {name: inside[name] for name in sorted(inside) if COMPANIONS.fullmatch(name) and inside[name].is_file()}
     kept = {name: path for name, path in files.items() if _is_inside(path, folder)}

@@ -240,6 +240,8 @@ def _rows(path: str, name: str, work: Any, columns: str) -> Iterator[Any]:
 
 
 def _lines(name: str) -> Iterator[str | None]:
+    if find(name).reads == "texts":
+        print("anyformer: standard input is read as lines of text, one row each.", file=sys.stderr, flush=True)
     for number, line in enumerate(lines(), 1):
         if line.strip():
             yield line

@@ -112,6 +112,8 @@ def test_weights_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) ->
     def full(*args: object, **options: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
+    with pytest.raises(af.ConfigError, match=r"17,592.2 GB of memory"):
+        af.build("gpt2-tiny", vocab_size=2**28, d_model=2**14, n_layers=0)
     monkeypatch.setattr(registry, "materialize", full)
     with pytest.raises(af.ConfigError, match="GB of memory"):
         af.build("gpt2-tiny")

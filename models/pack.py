@@ -8,7 +8,8 @@
 Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that. What people
 must know stands in notes/NAME.toml, written by hand, with the `settings` of the task that its folder is to have, and
 `test`: the score on rows that neither trained the model nor chose its checkpoint ("accuracy 0.9 on …"), true if the
-rows of `--eval` are such rows, false if there are none. Command, time, energy and figures come from the run itself;
+rows of `--eval` are such rows, false if there are none. `half`: the score on a fixed half of the rows that chose it
+(models/halves.py). Command, time, energy and figures come from the run itself;
 `--eval` measures the original and the packed model, and both must agree.
 """
 
@@ -46,6 +47,10 @@ LARGEST, ALL = 24_000_000, 140_000_000  # bytes: of a model, and of all
 FORMS = {"bf16": "bfloat16", "int8": "8 bits a number, with a scale for each row", "float32": "float32"}
 NEEDED = ("task", "about", "use", "not_for", "data", "failures", "test", "chosen")
 UNTESTED = "none. All rows at hand trained the model or chose its checkpoint; its score on new data is not known."
+HALF = (
+    "This checkpoint was chosen before there were halves, by both, so that score is as optimistic as that on all rows;"
+    " a model that is trained again is chosen by the other half (models/halves.py)."
+)
 TOY = "**A toy**: it shows how the method works; its answers are often wrong."
 MADE = "How it was made"  # a heading
 DROPPED = re.compile(
@@ -260,14 +265,17 @@ def judged(notes: dict[str, Any]) -> list[str]:
     """The score on rows that chose nothing, what chose the checkpoint, and more scores."""
     test = notes["test"]
     tested = f"{test}." if isinstance(test, str) else "the rows below." if test else UNTESTED
+    half = [f"A fixed half of those rows: {notes['half']}. {HALF}", ""] if "half" in notes else []
     elsewhere = [f"- {one}" for one in notes.get("elsewhere", [])]
-    return [f"Test (chose nothing): {tested}", "", notes["chosen"], "", *elsewhere, *([""] if elsewhere else [])]
+    return [f"Test (chose nothing): {tested}", "", notes["chosen"], "", *half, *elsewhere, *([""] if elsewhere else [])]
 
 
 def listed_score(notes: dict[str, Any], card: str) -> str:
     """The score that `anyformer models` shows: on rows that chose nothing, else the first of the card, marked."""
     if isinstance(notes["test"], str):
         return str(notes["test"])
+    if "half" in notes:
+        return f"{notes['half']}, which chose it"
     found = re.search(r"^(.*), [\d,]+ rows \((\w+) .*\n\n(?: .*\n)*? +\2 +(\S+)$", card, re.M)
     if found is None:
         return ""

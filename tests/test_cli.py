@@ -232,7 +232,9 @@ def test_a_blank_line_has_a_blank_answer(
     """So that lines of the output are those of the input; no model is asked about it."""
     monkeypatch.setattr("sys.stdin", io.StringIO("\nHello\n \nmorning\n"))
     assert run("run", task, "--model", "m", "-") == 0
-    assert capsys.readouterr().out == "\n<Hello>\n\n<morning>\n" and asked == ["Hello", "morning"]
+    shown = capsys.readouterr()
+    assert shown.out == "\n<Hello>\n\n<morning>\n" and asked == ["Hello", "morning"]
+    assert shown.err.count("standard input is read as lines of text") == 1
 
 
 def test_a_blank_line_has_no_vector_and_names_no_file(

@@ -17,24 +17,42 @@ from typing import Any, Literal, Self
 
 from anyformer.errors import ConfigError, nearest
 from anyformer.jsonfile import parse_json
-from anyformer.schema import Range, fits, is_union, shown, spell
+from anyformer.schema import Length, Range, fits, is_union, shown, spell
 from anyformer.upgrades import upgrade
 
-_WIDTH, _LENGTH = 2**24, 2**31 - 1
-# What the numbers of settings may be, by their names; the first that matches holds. All of them are finite.
+_WIDTH, _LENGTH, _SIDE = 2**24, 2**31 - 1, 2**16
+# Allowed values of the numbers of settings, by field name; the first pattern that matches applies. Within these bounds
+# float32 does not overflow in a model of usual depth. All numbers must be finite.
 NUMBERS = (
     (r".*(dropout|drop_path|layer_drop)", Range(least=0, below=1)),
     (r"mask_ratio", Range(least=0, below=1)),
-    (r"(.*_)?(eps|std)", Range(least=0)),
-    (r"n_(.*_)?layers|n_blocks|n_sets|n_repeats|depths", Range(0, 10_000)),
-    (r"n_(.*_)?heads|n_channels", Range(1, 2**16)),
-    (r"n_.*|d_features", Range(0, _WIDTH)),  # a backbone's features are counted from its layers
-    (r"d_.*|widths", Range(1, _WIDTH)),
+    (r"(.*_)?eps", Range(0, 1)),
+    (r"(init|embedding)_std", Range(0, 100)),
+    (r"(.*_)?std", Range(0, 1e6)),
+    (r"scale|layer_scale|attention_factor|beta_(fast|slow)|factor", Range(0, 1e6)),
+    (r"log_scale", Range(-30, 30)),
+    (r"(.*_)?(weight|cost)|coverage|entropy|reward", Range(0, 1e6)),
+    (r"theta", Range(above=0, most=1e12)),
+    (r"(low|high)_freq_factor|(.*_)?sigma", Range(above=0, most=1e6)),
+    (r"partial_rotary_factor", Range(above=0, most=1)),
+    (r"n_(.*_)?layers|n_blocks|n_sets|n_repeats|depths|layers?", Range(0, 10_000)),
+    (r"n_(.*_)?heads|n_channels", Range(1, _SIDE)),
+    (r"n_(buckets|queries|keypoints)", Range(1, _WIDTH)),
+    (r"n(_.*)?|d_features", Range(0, _WIDTH)),  # a backbone's features are counted from its layers
+    (r"d_.*|widths|rank", Range(1, _WIDTH)),
     (r"(target_)?vocab_size", Range(1, 2**28)),
-    (r"(image|patch|tubelet)_size", Range(1, 2**16)),
-    (r"(max|source|text)_length|window", Range(1, _LENGTH)),
-    (r"first_position", Range(0, _LENGTH)),
+    (r"categories", Range(0, 2**28)),
+    (r"(image|patch|audio_patch|tubelet)_size|(.*_)?stride", Range(1, _SIDE)),
+    (r"kernel|dilation|expand|groups|bands|pools|resolution|mlp_ratio|(.*_)?widening_factor", Range(1, _SIDE)),
+    (r"(max|source|text|original_max)_length|(local_)?window|block|max_distance", Range(1, _LENGTH)),
+    (r"first_position|mem_len|memory", Range(0, _LENGTH)),
+    (r"decoder_start|begin|end|padding", Range(-1, _LENGTH)),  # token ids; -1 is none
+    (r"ignore", Range(-_LENGTH, _LENGTH)),  # the class of pixels that do not count
 )
+
+
+# How many numbers a field has if it is a list.
+LENGTHS = ((r"image_size|patch_size", Length(2, 2)),)  # rows, columns
 
 
 class Settings:
@@ -120,9 +138,12 @@ def count_layers(settings: Settings | Mapping[str, Any]) -> int:
     return total * (given.get("n_sets") or 1)
 
 
-def out_of_range(name: str, value: Any) -> Range | None:
-    """The range that a field's name asks for, where a number of the value lies outside."""
+def out_of_range(name: str, value: Any) -> Range | Length | None:
+    """The rule for fields of this name that the value breaks, if any."""
     numbers = value if isinstance(value, tuple) else (value,)
+    length = next((rule for pattern, rule in LENGTHS if re.fullmatch(pattern, name)), None)
+    if isinstance(value, tuple) and length is not None and not length.holds(value):
+        return length
     found = next((bounds for pattern, bounds in NUMBERS if re.fullmatch(pattern, name)), None)
     if found is None or all(found.holds(one) for one in numbers if type(one) in (int, float)):
         return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.explorer.plot_arguments import check_arguments
 from anyformer.explorer.plot_attention import heads as heads
 from anyformer.explorer.plot_attention import overlay as overlay
 from anyformer.explorer.plot_attention import rollout as rollout
@@ -38,6 +39,7 @@ def alignment(
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
+    check_arguments(path, weights=weights, source_tokens=source_tokens, target_tokens=target_tokens)
     grid = weights.detach().float().cpu()
     grid = grid.mean(dim=0) if grid.dim() == 3 else grid
     if grid.dim() == 2 and 0 < len(grid) < len(target_tokens):
@@ -75,6 +77,7 @@ def temperature(
     """
     from matplotlib.figure import Figure
 
+    check_arguments(path, scores=scores, labels=labels, temperatures=temperatures)
     values = scores.detach().double().cpu()
     if tuple(values.shape) != (len(labels),) or not temperatures or min(temperatures) <= 0:
         raise InputError(

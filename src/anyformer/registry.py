@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -125,7 +127,28 @@ def without_weights() -> Iterator[None]:
 def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
     model = build_meta(family, config)
     if not _WITHOUT_WEIGHTS.get() and torch.get_default_device().type != "meta":
-        materialize(model)
+        _allocate(model)
         initialize(model, family.init(config))
     model.origin.recipe = name
     return model.eval()
+
+
+def _allocate(model: Model) -> None:
+    """Give the model memory for its weights, or raise ConfigError with the size that is not available."""
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    try:
+        if size > _physical_memory():
+            raise MemoryError  # the system may promise more than it has, and end the process later
+        materialize(model)
+    except (RuntimeError, MemoryError) as error:
+        raise ConfigError(
+            f"The weights of this {model.family} model need {size / 1e9:,.1f} GB of memory, which are not available."
+        ) from error
+
+
+def _physical_memory() -> float:
+    """Bytes of the machine's memory; infinite if the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf

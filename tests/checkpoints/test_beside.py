@@ -90,6 +90,31 @@ def test_gpt2_says_how_texts_end(tmp_path: Path) -> None:
     assert ours.tolist() == theirs.tolist()
 
 
+@pytest.mark.parametrize(
+    "name", ["roberta", "mistral", "llama", "gptneox", "mamba", "bart", "gpt1", "gemma3", "mpnet", "trocr", "clip"]
+)
+def test_tokens_that_a_model_does_not_have_are_null(name: str, tmp_path: Path) -> None:
+    """transformers assumes ids of the original vocabulary for absent fields."""
+    transformers = pytest.importorskip("transformers")
+    af.build(f"{name}-tiny").save(tmp_path, format="hf")
+    config = json.loads((tmp_path / "config.json").read_text())
+    said = config["text_config"] if name == "clip" else config
+    found = transformers.AutoConfig.from_pretrained(tmp_path)
+    found = found.text_config if name == "clip" else found
+    assert (found.bos_token_id, found.eos_token_id) == (said["bos_token_id"], said["eos_token_id"])
+    assert said["bos_token_id"] is None
+    af.load(tmp_path)
+
+
+def test_a_folder_that_relies_on_defaults_stays_as_it_is(tmp_path: Path) -> None:
+    af.build("mistral-tiny").save(tmp_path / "hf", format="hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    del config["bos_token_id"]
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
+    af.load(tmp_path / "hf").save(tmp_path / "again", format="hf")
+    assert "bos_token_id" not in json.loads((tmp_path / "again" / "config.json").read_text())
+
+
 @pytest.mark.parametrize(("size", "expected"), [(256, None), (50257, 50256)])
 def test_gpt2_without_a_tokenizer(size: int, expected: int | None, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")

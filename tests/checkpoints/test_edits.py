@@ -127,6 +127,52 @@ def test_both_values_are_said(tmp_path: Path) -> None:
         model.save(tmp_path)
 
 
+def _untie(model: af.Model) -> None:
+    words: Any = model.heads["language"].words
+    words.weight = nn.Parameter(words.weight.detach() + 1)
+
+
+def _tie(model: af.Model) -> None:
+    _block(model).sublayers["self"].norm.bias = _block(model).sublayers["self"].norm.weight
+
+
+def _add(model: af.Model) -> None:
+    _block(model).register_parameter("zz", nn.Parameter(torch.ones(3)))
+
+
+def _add_buffer(model: af.Model) -> None:
+    _block(model).register_buffer("zz", torch.ones(3))
+
+
+def _remove(model: af.Model) -> None:
+    _block(model).sublayers["self"].norm.bias = None
+
+
+def _resize(model: af.Model) -> None:
+    _block(model).sublayers["self"].norm.weight = nn.Parameter(torch.ones(1))
+
+
+@pytest.mark.parametrize("format", ["anyformer", "hf"])
+@pytest.mark.parametrize(
+    ("edit", "name"),
+    [
+        (_untie, r"language\.words\.weight"),
+        (_tie, r"self\.norm\.bias"),
+        (_add, r"blocks\.1\.zz"),
+        (_add_buffer, r"blocks\.1\.zz"),
+        (_remove, r"self\.norm\.bias"),
+        (_resize, r"self\.norm\.weight"),
+    ],
+)
+def test_tensors_that_settings_do_not_build_are_refused(edit: Any, name: str, format: str, tmp_path: Path) -> None:
+    """Other names, shapes or ties: loading would fail or give other numbers."""
+    model = af.build("gpt2-tiny")
+    edit(model)
+    with pytest.raises(af.ConfigError, match=name):
+        model.save(tmp_path / "folder", format=format)
+    assert not (tmp_path / "folder").exists()
+
+
 @pytest.mark.parametrize("name", tiny_recipes())
 def test_a_model_is_what_its_settings_build(name: str, tmp_path: Path) -> None:
     """Of every family, as built and as loaded again."""

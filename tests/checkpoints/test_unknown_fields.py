@@ -135,6 +135,10 @@ BAD: list[dict[str, Any]] = [
     {"hidden_act": {"a": 1}},
     {"id2label": ["a", "b"]},
     {"id2label": {"first": "a"}},
+    {"id2label": {"1": "a", "2": "b"}},
+    {"id2label": {"0": "a", "2": "b"}},
+    {"id2label": {"00": "a"}},
+    {"id2label": {"0": None, "1": "b"}},
     {"id2label": {"0": {"a": 1}, "1": "b"}},
     {"architectures": [["BertModel"]]},
     {"architectures": {"BertModel": 1}},
@@ -278,6 +282,57 @@ def test_ids_of_a_config_inside_a_config(tmp_path: Path) -> None:
     change(tmp_path, text_config={**inner, "bos_token_id": "none"})
     with pytest.raises(af.ConfigError, match="bos_token_id"):
         af.load(tmp_path)
+
+
+ODD: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"rope_theta": -1}),
+    ("llama", {"rope_theta": "x"}),
+    ("llama", {"rope_parameters": None, "rope_theta": 0}),
+    ("gptneox", {"rotary_emb_base": -1}),
+    ("gemma3", {"rope_local_base_freq": -1}),
+    ("gemma3", {"rope_parameters": {"rope_theta": 10_000.0}}),
+    ("gemma3", {"rope_parameters": {"sliding_attention": 5}}),
+    ("llama", {"hidden_act": ["a"]}),
+    ("bert", {"hidden_act": {"a": 1}}),
+    ("bert", {"hidden_act": None}),
+    *(
+        (name, {field: value})
+        for name in ("llama", "gptneox", "gemma3")
+        for field, value in [
+            ("rope_scaling", 5),
+            ("rope_scaling", "x"),
+            ("rope_scaling", [1]),
+            ("rope_scaling", True),
+            ("rope_parameters", 5),
+        ]
+    ),
+    ("llama", {"rope_parameters": {"rope_type": ["x"]}}),
+    ("llama", {"rope_parameters": {"rope_theta": [1]}}),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": "a"}}),
+]
+
+
+@pytest.mark.parametrize(("name", "fields"), ODD, ids=str)
+def test_a_field_of_a_wrong_kind(name: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    """Whether it is used or not, in our words."""
+    af.build(f"{name}-tiny").save(tmp_path, format="hf")
+    with pytest.raises(af.ConfigError) as error:
+        af.load(change(tmp_path, **fields))
+    said = str(error.value)
+    assert any(field in said for field in fields)
+    assert not any(
+        words in said for words in ("object is not", "unhashable", "sequence", "could not convert", "float()")
+    )
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_ids_past_the_vocabulary_are_named(file: str, tmp_path: Path) -> None:
+    af.build("llama-tiny").save(tmp_path, format="hf")
+    kept = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
+    (tmp_path / file).write_text(json.dumps({**kept, "eos_token_id": [2, 10**9]}))
+    with pytest.warns(UserWarning, match=rf"{file}.*eos_token_id.*1000000000.*256 tokens"):
+        model = af.load(tmp_path)
+    assert model.generate(torch.tensor([[5]]), max_new_tokens=2).shape[1] <= 3
 
 
 def test_ids_that_say_nothing_load(folder: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_step_with_them(name: str, rows: int, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(
             triton_decode,
             kernel,
-            lambda *given, kernel=kernel, plainly=plainly: taken.append(kernel) or plainly(*given),
+            lambda *given, kernel=kernel, plainly=plainly, **named: taken.append(kernel) or plainly(*given, **named),
         )
     if DEVICE == "cpu":  # it asks for a GPU, which the interpreter stands for
         known = triton_decode.NORMS

@@ -83,6 +83,7 @@ def test_the_card_says_where_it_comes_from(made: Path, home: Path) -> None:
         ("true", "{measured}", "the rows below."),
         ("false", "{measured}, which chose it", pack.UNTESTED),
         ('"bleu 9.9 on strangers"', "bleu 9.9 on strangers", "bleu 9.9 on strangers."),
+        ('false\nhalf = "bleu 5 on four pairs"', "bleu 5 on four pairs, which chose it", pack.UNTESTED),
     ],
 )
 def test_the_score_that_is_listed_chose_nothing_or_is_marked(
@@ -107,6 +108,7 @@ def test_the_score_that_is_listed_chose_nothing_or_is_marked(
     for write in (lambda: pack.rewrite_cards(home, file.parent), lambda: pack.pack(order)):
         write()
         assert f"\n## Scores\n\nTest (chose nothing): {first}\n" in place.read_text()
+        assert ("A fixed half of those rows: bleu 5 on four pairs. " in place.read_text()) == ("half" in test)
         found = pretrained.find("en-de")
         assert found is not None and found.score == listed.format(measured=measured)
         assert found.open() == place.parent, "the checksums are those of the new card"

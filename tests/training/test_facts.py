@@ -15,7 +15,7 @@ from anyformer.data.examples import Example, prepare
 from anyformer.data.images.loading import DecodedImages
 from anyformer.data.rows import ListRows
 from anyformer.data.tables.formats import Row
-from anyformer.tokenizers.cuts import count_cuts, note_cut
+from anyformer.tokenizers.cuts import count_cuts, hash_texts, note_cut
 from anyformer.training.display import Display
 from tests.training import picture_files as pictures
 
@@ -191,7 +191,7 @@ def test_eval_and_run_say_device_and_truncation(model: str, capsys: pytest.Captu
     assert run("run", "classify-text", "--model", model, long, "it is bad") == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 2 and "device: cpu, float32" in shown.err
-    assert shown.err.count("truncation: 1 text was cut to 8 tokens") == 1
+    assert shown.err.count("truncation: 1 row was cut to 8 tokens") == 1
     assert run("run", "classify-text", "--model", model, "it is bad") == 0
     assert "truncation" not in capsys.readouterr().err
 
@@ -225,6 +225,10 @@ def test_rows_are_counted_not_texts(model: str, capsys: pytest.CaptureFixture[st
     Path("long.csv").write_text(f"sentence,category\nit is bad,bad\n{long},good\n{long},good\n")
     assert run("eval", "classify-text", "--model", model, "--data", "long.csv") == 0
     assert "truncation: 2 rows were cut to 8 tokens" in capsys.readouterr().err
+    assert run("run", "classify-text", "--model", model, "long.csv") == 0
+    assert "truncation: 2 rows were cut to 8 tokens" in capsys.readouterr().err
+    assert run("run", "classify-text", "--model", model, *[long] * 12) == 0
+    assert "truncation: 12 rows were cut to 8 tokens" in capsys.readouterr().err
     rows = ListRows([{"a": ["x"]}, {"a": ["x", "y"]}, {"a": ["ok"]}, {"a": ["x"]}] * 3)
 
     def examples(rows: list[Row]) -> list[Example]:
@@ -275,6 +279,21 @@ def test_cuts_are_counted_by_text_and_length() -> None:
         for text, length in (("a", 3), ("a", 3), ("b", 3), ("a", 1200)):
             note_cut(text, length)
     assert str(cuts) == "1 text was cut to 1,200 tokens, 2 texts were cut to 3 tokens"
+
+
+def test_cuts_are_counted_by_row() -> None:
+    """A pair is one row, whichever of its texts is cut and however it is tokenized."""
+    rows = ["long", ("a", "b"), "a\tb", {"first": "a", "second": "b", "label": "x"}, "short", "LONG"]
+    with count_cuts() as cuts:
+        note_cut("long", 3)
+        note_cut("ab", 3)
+    assert cuts.by_texts(map(hash_texts, rows)) == "5 rows were cut to 3 tokens"
+    with count_cuts() as cuts:
+        note_cut("b", 3)
+    assert cuts.by_row([rows[3], rows[3]]) == "2 rows were cut to 3 tokens"  # type: ignore[list-item]
+    with count_cuts() as cuts:
+        note_cut("a sentence of a text", 3)
+    assert cuts.by_texts(map(hash_texts, rows)) == "1 text was cut to 3 tokens"
 
 
 @pytest.mark.parametrize("share", ["0.001", "0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ def check_edits(model: Model) -> None:
         for name, value in vars(now).items():
             if not FREE.fullmatch(name) and not _equal(value, was.get(name)):
                 raise _error(f"{path.strip()}.{name}".lstrip("."), value, was.get(name))
+    _check_tensors(parts, built)
 
 
 def _error(path: str, now: Any, before: Any) -> ConfigError:
@@ -72,3 +74,45 @@ def _spell(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     return str(getattr(value, "__name__", None) or f"another {type(value).__name__}")
+
+
+def _check_tensors(parts: Mapping[str, nn.Module], built: Mapping[str, nn.Module]) -> None:
+    """Raise ConfigError unless both have parameters and buffers of the same names and shapes, tied in the same way."""
+    now, before = _tensors(parts), _tensors(built)
+    for name in dict.fromkeys((*before, *now)):
+        if name not in now or name not in before or now[name].shape != before[name].shape:
+            raise _tensor_error(name, _spell_shape(now.get(name)), _spell_shape(before.get(name)))
+    ties = _first_names(before)
+    for name, first in _first_names(now).items():
+        if first != ties[name]:
+            raise _tensor_error(name, _spell_tie(name, first), _spell_tie(name, ties[name]))
+
+
+def _tensors(parts: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    return {
+        f"{path}.{name}".lstrip("."): tensor
+        for path, part in parts.items()
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if tensor is not None
+    }
+
+
+def _first_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """For each name, the first name of the same tensor: its own if it is not tied to an earlier one."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+
+
+def _spell_shape(tensor: Tensor | None) -> str:
+    return "absent" if tensor is None else f"a tensor of shape {list(tensor.shape)}"
+
+
+def _spell_tie(name: str, first: str) -> str:
+    return "a tensor of its own" if name == first else f"the same tensor as {short_name(first)}"
+
+
+def _tensor_error(name: str, now: str, before: str) -> ConfigError:
+    return ConfigError(
+        f"{short_name(name)} is {now}; the model's settings make it {before}, and a folder can hold only what the"
+        " settings make. Set it back, or build the model with other settings."
+    )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer import registry
 from anyformer.checkpoints.files import StoredTensor, check_fit, check_layers, list_tensors, read_tensors, write_tensors
-from anyformer.checkpoints.hf_config import SCHEMA, leave_out, read_config
+from anyformer.checkpoints.hf_config import ENDS, SCHEMA, leave_out, read_config, warn_of_ids
 from anyformer.checkpoints.key_table import Key, KeyTable, named_tensors
 from anyformer.checkpoints.key_tables import TABLES
 from anyformer.core.init import materialize
@@ -186,6 +186,11 @@ def read_companions(model: Model, folder: Path) -> None:
     """Everything beside the weights, to be written back."""
     generation = folder / "generation_config.json"
     model.origin.generation = read_object(generation) if generation.exists() else {}
+    owner: Any = model.heads["language"] if "language" in model.heads else model  # noqa: SIM401
+    size = getattr(owner.config, "vocab_size", None)
+    if isinstance(size, int):
+        warn_of_ids(model.origin.hf_config, size, folder / "config.json")
+        warn_of_ids(model.origin.generation, size, generation)
     inside = {str(path.relative_to(folder)): path for path in (*folder.iterdir(), *folder.glob("*/config.json"))}
     files = {name: inside[name] for name in sorted(inside) if COMPANIONS.fullmatch(name) and inside[name].is_file()}
     kept = {name: path for name, path in files.items() if _is_inside(path, folder)}
@@ -255,6 +260,17 @@ def table_for(model: Model) -> tuple[KeyTable, str]:
     )
 
 
+def _write_absent_ids(config: dict[str, Any]) -> None:
+    """Say null for the tokens at the start and end of a text that the model does not have, also in the configs inside
+    it: for an absent field, transformers assumes an id of the original vocabulary."""
+    if "vocab_size" in config:
+        for name in ENDS:
+            config.setdefault(name, None)
+    for value in config.values():
+        if isinstance(value, dict):
+            _write_absent_ids(value)
+
+
 def write_config(table: KeyTable, architecture: str, model: Model) -> dict[str, Any]:
     """What the folder came with, and every field that says something else by now."""
     config = dict(model.origin.hf_config)
@@ -273,6 +289,8 @@ def write_config(table: KeyTable, architecture: str, model: Model) -> dict[str, 
             del config[name]
     config["architectures"] = [architecture]
     config["model_type"] = table.model_type
+    if "model_type" not in model.origin.hf_config:  # a folder from elsewhere relies on its class's defaults
+        _write_absent_ids(config)
     config.pop("torch_dtype", None)
     config["dtype"] = str(model.dtype).removeprefix("torch.")
     return config

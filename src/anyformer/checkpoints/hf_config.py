@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ LAYERS = Annotated[int, Range(0, 10_000)]
 SCHEMA: Mapping[str, Any] = {
     "model_type": str | None,
     "architectures": list[str] | str | None,
-    "id2label": dict[Annotated[str, Matches(r"\d+")], str | int | float | bool | None] | None,
+    "id2label": dict[Annotated[str, Matches(r"\d+")], str | int | float | bool] | None,
     "num_labels": Annotated[int, Range(0, 2**24)] | None,
     "problem_type": str | None,
     "tie_word_embeddings": bool | None,
@@ -32,8 +33,18 @@ SCHEMA: Mapping[str, Any] = {
 # Ids of tokens, which every config may name, and the configs inside it. Those that end or fill a text may lie past the
 # vocabulary, as in folders that transformers writes of a model with fewer tokens than usual; -1 is none.
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "mask_token_id")
+ENDS = ("bos_token_id", "eos_token_id")
 WRITTEN_IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")  # which the model must have
 TOKEN_ID = Annotated[int, Range(-1, 2**31 - 1)]
+# Fields of rotary positions and activations, checked whether the model uses them or not.
+SHARE = Annotated[float, Range(above=0, most=1)] | None
+BASE = Annotated[float, Range(above=0, most=1e12)] | None
+COMMON: Mapping[str, Any] = {
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), dict[str, Any] | None),
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq", "rotary_emb_base"), BASE),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_pct"), SHARE),
+    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "dense_act_fn"), str | None),
+}
 VOCABULARIES = ("vocab_size", "decoder_vocab_size", "target_vocab_size")
 
 
@@ -42,6 +53,7 @@ def read_config(table: KeyTable, architecture: str, config: dict[str, Any], fold
     where = folder / "config.json"
     check_fields(config, SCHEMA, str(where))
     _check_numbers(table, config, where)
+    _check_labels(config, where)
     config = _adjust(table, architecture, config, where)
     if config.get("quantization_config"):
         raise ConfigError(f'{where}: "quantization_config" is set; anyformer loads weights that are not quantized.')
@@ -65,6 +77,29 @@ def _check_numbers(table: KeyTable, config: Mapping[str, Any], where: Path) -> N
     _check_values(config, str(where))
 
 
+def _check_labels(config: Mapping[str, Any], where: Path) -> None:
+    """Every class from 0 on has one name."""
+    names = config.get("id2label") or {}
+    absent = next((str(i) for i in range(len(names)) if str(i) not in names), None)
+    if absent is not None:
+        raise ConfigError(
+            f'{where}: "id2label" has {len(names)} labels, but none for "{absent}"; its keys must be "0" to'
+            f' "{len(names) - 1}".'
+        )
+
+
+def warn_of_ids(config: Mapping[str, Any], size: int, where: Path) -> None:
+    """Warn of ids at or past the end of the vocabulary, which are ignored."""
+    for name in TOKEN_IDS:
+        value = config.get(name)
+        if any(type(one) is int and one >= size for one in (value if isinstance(value, list) else [value])):
+            warnings.warn(
+                f'{where}: "{name}" is {shown(value)}, and the vocabulary has {size:,} tokens; an id past its end is'
+                " ignored.",
+                stacklevel=2,
+            )
+
+
 def _check_values(config: Mapping[str, Any], where: str) -> None:
     """Numbers are finite and ids are those of tokens, whether the model uses them or not; also in the configs inside
     it."""
@@ -72,6 +107,7 @@ def _check_values(config: Mapping[str, Any], where: str) -> None:
     written = Annotated[int, Range(0, max(sizes, default=2**31) - 1)]
     check_fields(config, dict.fromkeys(TOKEN_IDS, TOKEN_ID | list[TOKEN_ID] | None), where)
     check_fields(config, dict.fromkeys(WRITTEN_IDS, written | list[written] | None), where)
+    check_fields(config, COMMON, where)
     for name, value in config.items():
         if not _is_finite(value):
             raise ConfigError(f'{where}: "{name}" is {shown(value)}; numbers must be finite.')

@@ -82,6 +82,8 @@ _ACTIVATION_NAMES = {
 
 
 def read_activation(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ConfigError("an activation is given by its name")
     ours = _ACTIVATION_NAMES.get(name, name)
     if ours not in ACTIVATIONS or name == "gelu_tanh":
         known = sorted({*ACTIVATIONS, *_ACTIVATION_NAMES} - {"gelu_tanh"})

@@ -24,7 +24,7 @@ from anyformer.tasks import TASKS, WRITING, find, task
 from anyformer.tasks.base import Task, spell_device
 from anyformer.tasks.generate import TextGenerator
 from anyformer.tasks.tables import ask, describe, find_rows, is_table
-from anyformer.tokenizers.cuts import count_cuts
+from anyformer.tokenizers.cuts import count_cuts, hash_texts
 
 TOGETHER = 16  # inputs that go through a model at a time
 DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
@@ -75,7 +75,8 @@ def run(
     texts = _texts(checked, name, work, columns)
     if name in pretrained.PAIRS and len(inputs) > 1 and "-" not in inputs and not has_tables(checked):
         texts = group_inputs(list(texts))
-    with counted():
+    with counted() as asked:
+        texts = recorded(texts, asked)
         if chat:
             chat_loop(work, options)
         elif isinstance(work, TextGenerator) and sys.stdout.isatty() and options.get("num_beams", 1) == 1:
@@ -86,14 +87,23 @@ def run(
 
 
 @contextmanager
-def counted() -> Iterator[None]:
-    """Say once, when all is answered, how many texts were cut and to what length."""
+def counted() -> Iterator[list[set[int]]]:
+    """Print once, when all is answered, how many rows were cut and to what length. The list takes `hash_texts` of each
+    row that is asked about."""
+    asked: list[set[int]] = []
     with count_cuts() as cuts:
         try:
-            yield
+            yield asked
         finally:
             if cuts:
-                print(f"truncation: {cuts}", file=sys.stderr, flush=True)
+                print(f"truncation: {cuts.by_texts(asked)}", file=sys.stderr, flush=True)
+
+
+def recorded(rows: Iterable[Any], asked: list[set[int]]) -> Iterator[Any]:
+    """Yield the rows, and note the hashes of their texts."""
+    for row in rows:
+        asked.append(hash_texts(row))
+        yield row
 
 
 def answer_groups(
@@ -230,6 +240,8 @@ def _rows(path: str, name: str, work: Any, columns: str) -> Iterator[Any]:
 
 
 def _lines(name: str) -> Iterator[str | None]:
+    if find(name).reads == "texts":
+        print("anyformer: standard input is read as lines of text, one row each.", file=sys.stderr, flush=True)
     for number, line in enumerate(lines(), 1):
         if line.strip():
             yield line

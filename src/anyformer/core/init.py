@@ -13,6 +13,8 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.wrapper import innermost
 
+SMALLEST = 1e-30  # for a standard deviation of 0, by which PyTorch's truncated normal distribution divides
+
 
 @dataclass(frozen=True, kw_only=True)
 class InitConfig(Settings):
@@ -40,7 +42,8 @@ def initialize(model: nn.Module, config: InitConfig) -> None:
 
 def _draw(module: nn.Module, config: InitConfig) -> None:
     if hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
-        module.reset(config.std if config.embedding_std is None else config.embedding_std)  # type: ignore[operator]
+        std = config.std if config.embedding_std is None else config.embedding_std
+        module.reset(std or SMALLEST)  # type: ignore[operator]
     elif isinstance(module, Linear):
         _linear(module, config)
     elif isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.RNNBase)):

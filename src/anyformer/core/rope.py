@@ -35,12 +35,16 @@ class RopeConfig(Settings):
     attention_factor: float | None = None  # yarn: on queries and keys; None: 1 + ln(factor) / 10
 
     def check(self) -> None:
-        self.require(self.theta > 0, f"theta is {self.theta}; it must be positive.")
-        self.require(
-            0 < self.partial_rotary_factor <= 1,
-            f"partial_rotary_factor is {self.partial_rotary_factor}; it must be above 0 and at most 1.",
-        )
         self.require(self.factor >= 1, f"factor is {self.factor}; it must be 1 or more.")
+        self.require(
+            self.rope_type != "llama3" or self.low_freq_factor < self.high_freq_factor,
+            f"low_freq_factor is {self.low_freq_factor}; it must be below high_freq_factor {self.high_freq_factor}.",
+        )
+        self.require(
+            self.rope_type != "yarn" or (self.theta > 1 and min(self.beta_fast, self.beta_slow) > 0),
+            f"theta is {self.theta}, beta_fast {self.beta_fast}, beta_slow {self.beta_slow}; yarn needs theta above 1,"
+            " the other two above 0.",
+        )
 
     def width(self, d_head: int) -> int:
         return int(d_head * self.partial_rotary_factor)

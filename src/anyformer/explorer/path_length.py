@@ -10,6 +10,7 @@ from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.layers.recurrent import RNNEncoder
 from anyformer.model import Model, Stage
+from anyformer.schema import shown
 
 
 def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> int | None:
@@ -18,6 +19,8 @@ def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> i
     Measured, not looked up: random vectors go in, and the gradient says what reached what. A recurrent layer counts
     once for every step that it takes between the two.
     """
+    if not isinstance(model, Model):
+        raise InputError(f"path_length measures a model, such as af.build gives; it was given {shown(model)}.")
     if stage not in model.stages:
         raise InputError(f'This {model.family} model has no stage "{stage}"; it has {", ".join(model.stages)}.')
     part = model.stages[stage]

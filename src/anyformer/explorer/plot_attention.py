@@ -13,6 +13,7 @@ from torch import Tensor
 from anyformer.data.images.attention_maps import rollout as roll
 from anyformer.errors import InputError
 from anyformer.explorer import downsample
+from anyformer.explorer.plot_arguments import check_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +37,7 @@ def heads(
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
+    check_arguments(path, seen=seen, row=row)
     layers = weights_of(seen, row)
     columns = max(len(weights) for weights in layers.values())
     size = (1.15 * columns + 1.6, 1.35 * len(layers) + 0.8)
@@ -73,6 +75,7 @@ def rollout(
     """
     from matplotlib.figure import Figure
 
+    check_arguments(path, seen=seen, tokens=tokens, row=row)
     layers = list(weights_of(seen, row).values())
     n = layers[0].shape[-1]
     if any(weights.shape[1:] != (n, n) for weights in layers):
@@ -113,6 +116,7 @@ def overlay(
 
     from anyformer.data.images.image_file import ImageFile
 
+    check_arguments(path, maps=maps, names=names)
     every = maps.detach().float().cpu()
     every = every.unsqueeze(0) if every.dim() == 2 else every
     if every.dim() != 3 or 0 in every.shape:

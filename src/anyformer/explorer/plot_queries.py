@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.explorer.plot_arguments import check_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +33,7 @@ def query_boxes(
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
+    check_arguments(path, boxes=boxes, n=n)
     if boxes.dim() != 3 or boxes.shape[-1] != 4 or 0 in boxes.shape:
         raise InputError(f"boxes have shape {list(boxes.shape)}; they must be [images, queries, 4].")
     images, queries = boxes.shape[:2]

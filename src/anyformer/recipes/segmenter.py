@@ -33,6 +33,9 @@ class SegmenterConfig(PreNormConfig):
     head: Literal["linear", "mask"] = "mask"
     n_labels: int = 150
 
+    def check(self) -> None:
+        self.require(self.n_labels >= 1, f"n_labels is {self.n_labels}; it must be 1 or more.")
+
 
 def _stack(config: SegmenterConfig, n_layers: int, drop_path: float) -> Stack:
     blocks = [encoder_block(config, drop_path=drop_path) for _ in range(n_layers)]

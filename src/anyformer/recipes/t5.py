@@ -47,6 +47,14 @@ class T5Config(Settings):
     decoder_start: int = 0
     end: int | None = 1
 
+    def check(self) -> None:
+        self.require(self.n_buckets >= 4, f"n_buckets is {self.n_buckets}; it must be 4 or more.")
+        least = self.n_buckets // 2 + 1  # half of the buckets hold one distance each
+        self.require(
+            self.max_distance >= least,
+            f"max_distance is {self.max_distance}; with n_buckets {self.n_buckets} it must be {least} or more.",
+        )
+
     @property
     def scales(self) -> bool:
         return self.tied if self.scaled is None else self.scaled

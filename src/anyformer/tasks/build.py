@@ -145,9 +145,14 @@ def check_words(tokenizer: Tokenizer, config: Settings) -> None:
 
 def name_ids(model: Model, tokenizer: Tokenizer) -> None:
     """So that a folder for transformers says how a text begins and ends, where no setting of the family does."""
-    if "end" not in model.config.field_names() and "language" in model.heads:
+    fields = model.config.field_names()
+    if "language" not in model.heads:
+        return
+    if "end" not in fields:
         start = tokenizer.start_id if tokenizer.start_id is not None else tokenizer.end_id
         model.origin.hf_config |= {"bos_token_id": start, "eos_token_id": tokenizer.end_id}
+    elif tokenizer.start_id is not None and not {"begin", "decoder_start"} & set(fields):
+        model.origin.hf_config["bos_token_id"] = tokenizer.start_id
 
 
 def with_settings(model: Model, config: Settings | None) -> Model:

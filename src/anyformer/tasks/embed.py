@@ -51,7 +51,7 @@ from anyformer.tasks.base import (
 )
 from anyformer.tasks.negatives import everyone
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import TextTask, texts_of
+from anyformer.tasks.text import TextTask, list_of_texts, texts_of
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 from anyformer.upgrades import upgrade
@@ -328,9 +328,7 @@ class Embed(TextTask):
         """[d] for a text, [n, d] for n of them; `tokens` is how many make a batch."""
         if isinstance(thing, str):
             return self([thing], tokens=tokens)[0]
-        texts = list(thing)
-        if not all(isinstance(text, str) for text in texts):
-            raise InputError("embed takes a text or a list of texts.")
+        texts = list_of_texts(thing, self.name)
         if not texts:
             return torch.empty(0)
         lowered = [text.lower() for text in texts] if self.recipe.lower else texts

@@ -25,6 +25,7 @@ from anyformer.generation.engine import stream
 from anyformer.generation.prompt import decoding_stage
 from anyformer.model import Model
 from anyformer.tasks.chat import Chat
+from anyformer.tasks.text import list_of_texts
 from anyformer.tokenizers.few_shot import Table, make_few_shot_prompt
 from anyformer.tokenizers.streaming import IncrementalDecoder, StopStringFilter, find_stop
 from anyformer.tokenizers.tokenizer import Tokenizer
@@ -86,7 +87,7 @@ class TextGenerator:
     @overload
     def __call__(self, text: Sequence[str], **options: Any) -> list[GeneratedText]: ...
     def __call__(self, text: str | Sequence[str], **options: Any) -> GeneratedText | list[GeneratedText]:
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = list_of_texts(text, "generate")
         answers = self._write(self._request(texts, **{**self.options, **options})) if texts else []
         return answers[0] if isinstance(text, str) else answers
 

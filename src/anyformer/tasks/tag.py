@@ -25,6 +25,7 @@ from anyformer.heads.base import IGNORED
 from anyformer.metrics.classification import accuracy
 from anyformer.metrics.entities import entities, entity_scores, iob2
 from anyformer.model import Model
+from anyformer.schema import shown
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source, TaskSetup, answering
 from anyformer.tasks.schedule_presets import schedule_for
@@ -229,6 +230,10 @@ class Tag(TextTask):
     def __call__(self, thing: Any, **options: Any) -> Any:
         """A text, cut into words and marks, or a tuple of words."""
         things, alone = as_list(thing)
+        for one in things:
+            words = one if isinstance(one, (tuple, list)) else (one,)
+            if not all(isinstance(word, str) for word in words):
+                raise InputError(f"tag takes a text, a tuple of words, or a list of these; it was given {shown(one)}.")
         cut = [(one, word_spans(one)) if isinstance(one, str) else joined(list(one)) for one in things]
         rows: list[Row] = [{"tokens": [text[a:b] for a, b in spans]} for text, spans in cut if spans]
         tags = iter(self.predict(ListRows(rows)) if rows else [])

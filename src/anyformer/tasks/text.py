@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -22,6 +22,7 @@ from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED
 from anyformer.heads.cross_entropy import summed_cross_entropy
 from anyformer.model import Model
+from anyformer.schema import shown
 from anyformer.tasks import build
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Options, Source, Task, TaskSetup
 from anyformer.tokenizers.padding import pad
@@ -251,6 +252,17 @@ def labels_of(model: Model) -> list[str]:
     if isinstance(named, Mapping) and len(named) == n:
         return [str(label) for _, label in sorted(named.items(), key=lambda item: int(item[0]))]
     return [f"LABEL_{i}" for i in range(n)]
+
+
+def list_of_texts(given: Any, name: str) -> list[str]:
+    """The texts of a call that takes one text or several; anything else is an error."""
+    if isinstance(given, str):
+        return [given]
+    ordered = isinstance(given, Iterable) and not isinstance(given, (Mapping, Set, bytes))
+    some: list[Any] = list(given) if ordered else [None]
+    if not all(isinstance(text, str) for text in some):
+        raise InputError(f"{name} takes a text or a list of texts; it was given {shown(given)}.")
+    return some
 
 
 def as_list(inputs: Any) -> tuple[list[Any], bool]:

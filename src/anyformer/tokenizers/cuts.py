@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
+PAIRED = 6  # texts of a row of which any two may be tokenized as a pair
 
 
 @dataclass
@@ -34,11 +36,27 @@ class Cuts:
 
     def by_row(self, rows: Iterable[Mapping[str, Any]]) -> str:
         """How many rows were cut, of rows that were prepared or whose values are the texts; else how many texts."""
-        counts = {tokens: len(cut) for tokens, cut in self.rows.items()}
-        if not counts:
-            texts = [{hash(value) for value in row.values() if isinstance(value, str)} for row in rows]
-            counts = {tokens: sum(not cut.isdisjoint(some) for some in texts) for tokens, cut in self.found.items()}
-        return _spell("row", counts) if all(counts.values()) else str(self)
+        if self.rows:
+            return _spell("row", {tokens: len(cut) for tokens, cut in self.rows.items()})
+        return self.by_texts(hash_texts(row) for row in rows)
+
+    def by_texts(self, rows: Iterable[set[int]]) -> str:
+        """How many rows were cut, by the hashes of their texts; else, if a cut text is in no row, how many texts."""
+        counts, left = dict.fromkeys(self.found, 0), {tokens: set(cut) for tokens, cut in self.found.items()}
+        for row in rows:
+            for tokens, cut in self.found.items():
+                counts[tokens] += not cut.isdisjoint(row)
+                left[tokens] -= row
+        return str(self) if any(left.values()) else _spell("row", counts)
+
+
+def hash_texts(row: Any) -> set[int]:
+    """Hashes of what may be tokenized of a text, a pair or a row: each text, also in lower case, and any two joined."""
+    values = row.values() if isinstance(row, Mapping) else row if isinstance(row, (list, tuple)) else [row]
+    whole = [value for value in values if isinstance(value, str)]
+    texts = list(dict.fromkeys([*whole, *(part for text in whole for part in text.split("\t"))]))
+    pairs = [one + other for one, other in permutations(texts[:PAIRED], 2)]
+    return {hash(text) for text in (*texts, *(text.lower() for text in texts), *pairs)}
 
 
 def _spell(unit: str, counts: Mapping[int, int]) -> str:

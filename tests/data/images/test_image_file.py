@@ -193,3 +193,24 @@ def test_a_member_of_a_zip_that_is_no_picture_by_its_size(tmp_path: Path, monkey
         archive.writestr("a.png", bytes(2**21))
     with pytest.raises(ImageError, match=r"a\.png unpacks to more than 1 MB"):
         ImageFile.member(zipfile.ZipFile(tmp_path / "a.zip"), "a.png").open()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 300.0, -5.0, -70_000, 70_000])
+def test_values_that_are_no_pixels(value: float) -> None:
+    """Also if one value of many is wrong."""
+    values = np.full((32, 32, 3), 0.5 if isinstance(value, float) else 5)
+    for wrong in (np.full_like(values, value), np.where(np.arange(3) == 1, value, values)):
+        with pytest.raises(ImageError, match="values from"):
+            ImageFile.of(wrong).open()
+
+
+def test_rounding_errors_are_pixels() -> None:
+    values = np.full((4, 4, 3), 1.0 + 1e-6)
+    values[0] = -1e-6
+    opened = np.asarray(ImageFile.of(values).open())
+    assert opened.max() == 255 and opened.min() == 0
+
+
+def test_a_float_image_that_holds_nan() -> None:
+    with pytest.raises(ImageError, match="values from"):
+        ImageFile.of(Image.fromarray(np.full((8, 8), np.nan, dtype=np.float32))).open()

@@ -9,7 +9,9 @@ from anyformer.checkpoints.key_tables.llama import BIASES, IDS, fields, ignored_
 from anyformer.checkpoints.key_tables.qwen import FULL, SLIDING, WINDOWS, write_types
 from anyformer.checkpoints.key_tables.rope import read_rope, write_rope
 from anyformer.core.rope import RopeConfig
+from anyformer.errors import ConfigError
 from anyformer.recipes.llama import LlamaConfig
+from anyformer.schema import shown
 
 _BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
 
@@ -28,6 +30,12 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
     older = {FULL: config.pop("rope_theta", None), SLIDING: config.pop("rope_local_base_freq", None)}
     scaling = config.pop("rope_scaling", None)
     given = config.get("rope_parameters") or {}
+    strange = [name for name, value in given.items() if name not in older or not isinstance(value, dict | None)]
+    if strange:
+        raise ConfigError(
+            f'"rope_parameters" has "{strange[0]}": {shown(given[strange[0]])}; it takes an object for {FULL} and one'
+            f" for {SLIDING}"
+        )
     ropes = {}
     for kind, base in older.items():
         stretched = (scaling or {}) if kind == FULL else {}

@@ -37,8 +37,8 @@ def read_rope(given: Any, share: bool = False) -> RopeConfig:
     given = dict(given or {})
     kind = given.pop("rope_type", given.pop("type", "default"))
     given.pop("type", None)
-    if kind not in _NAMES:
-        raise ConfigError(f'rope type "{kind}" is not one of {", ".join(_NAMES)}')
+    if not isinstance(kind, str) or kind not in _NAMES:
+        raise ConfigError(f"rope type {kind!r} is not one of {', '.join(_NAMES)}")
     base, part = given.pop("rope_theta", None), given.pop("partial_rotary_factor", None)
     if part not in (None, 1.0) and not share:
         raise ConfigError(f"partial_rotary_factor {part} is not supported for this family")
@@ -51,7 +51,7 @@ def read_rope(given: Any, share: bool = False) -> RopeConfig:
         raise ConfigError(f'"{min(strange)}" is not known')
     ours |= {
         "rope_type": kind,
-        "theta": None if base is None else float(base),
+        "theta": float(base) if type(base) is int else base,
         "partial_rotary_factor": part if share else None,
     }
     return RopeConfig(**{name: value for name, value in ours.items() if value is not None})

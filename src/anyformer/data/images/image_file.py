@@ -32,6 +32,8 @@ SUFFIXES = frozenset(".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm
 NOTES = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))  # where an orientation may be said
 LARGEST = 80_000_000  # pixels that are decoded, unless ANYFORMER_MAX_UNPACKED says how many bytes
 
+ROUNDING = 1e-3  # by which fractions and pixels may lie outside of their range
+
 CLASSES = "classes"  # a mode: the numbers of a mask as they are stored
 
 Array = NDArray[np.uint8]
@@ -194,7 +196,9 @@ def convert(image: Any, mode: str) -> Any:
     if mode == CLASSES:
         return image
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return pillow().Image.fromarray(_eight_bits(np.asarray(image))).convert(mode)
+        values = np.asarray(image)
+        _check_values(values, "the image", 65_535)
+        return pillow().Image.fromarray(_eight_bits(values)).convert(mode)
     if image.mode == mode:
         return image
     if image.mode == "P" and "transparency" in image.info:
@@ -204,11 +208,20 @@ def convert(image: Any, mode: str) -> Any:
 
 def _eight_bits(values: Any) -> Array:
     """65535 -> 255 where there are more than 8 bits; fractions 0 … 1 -> 0 … 255."""
-    if values.dtype.kind == "f" and values.size and float(values.max()) <= 1.0:
+    if values.dtype.kind == "f" and values.size and float(values.max()) <= 1.0 + ROUNDING:
         values = values * 255.0
     elif values.dtype == np.uint16 or (values.size and float(values.max()) > 255):
         values = np.asarray(values, dtype=np.float64) / 257.0
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+
+
+def _check_values(values: Any, name: str, most: float) -> None:
+    """Raise ImageError unless all values are finite and from 0 to `most`, up to the rounding errors of resizing."""
+    low, high = float(values.min()), float(values.max())  # NaN if any value is
+    if not (low >= -ROUNDING and high <= most + ROUNDING):
+        raise ImageError(
+            f"{name} has values from {low:g} to {high:g}; pixels are fractions from 0 to 1, or from 0 to {most:g}."
+        )
 
 
 def _in_memory(inputs: Any, name: str, mode: str) -> Any:
@@ -224,4 +237,6 @@ def _in_memory(inputs: Any, name: str, mode: str) -> Any:
         raise ImageError(f"{name} has shape {list(values.shape)}; an image is [rows, columns] or with 3 channels.")
     if values.dtype.kind not in "buif":
         raise ImageError(f"{name} holds {values.dtype}, which are no pixels.")
+    if values.dtype.kind in "if":
+        _check_values(values, name, 255 if values.dtype.kind == "f" else 65_535)
     return convert(PIL.Image.fromarray(values if values.dtype == np.uint8 else _eight_bits(values)), mode)

@@ -233,7 +233,7 @@ def test_a_long_question_can_be_stopped(page: Page, opened: Models, monkeypatch:
         seen.append(patience)
         while True:
             patience.check()
-            patience.cancelled.wait(0.01)
+            patience.canceled.wait(0.01)
 
     page.open("decoder", "tokens")
     monkeypatch.setitem(VIEWS, "next", endless)
@@ -241,7 +241,7 @@ def test_a_long_question_can_be_stopped(page: Page, opened: Models, monkeypatch:
     page.tab.locator("#stop").wait_for(state="visible")
     page.tab.locator("#stop").click()
     assert page.text("#message") == "Stopped."
-    assert seen[0].cancelled.wait(10)
+    assert seen[0].canceled.wait(10)
 
 
 def test_the_tabs_fit_the_model(page: Page, opened: Models) -> None:

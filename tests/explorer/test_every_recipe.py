@@ -49,9 +49,9 @@ def test_every_view_answers_or_explains(name: str) -> None:
         assert {"heads", "head", "steps"} <= drawn
     if things:
         askers = view(one, "input", **asked)["attentions"]
-        assert askers or about["hides"] or not about["attends"]
+        assert askers or about["reconstruction"] or not about["attention"]
         for asker in (asker for asker in askers if asker["layers"]):
             where = {"stage": asker["stage"], "part": asker["part"], "layer": asker["layers"][-1]}
             assert view(one, "attention_map", **asked, **where, position=asker["queries"] - 1)["maps"]
     special = ("pose" in drawn, "segments" in drawn, "query_boxes" in drawn)
-    assert special == (about["poses"], about["segments"], about["boxes"])
+    assert special == (about["keypoints"], about["segmentation"], about["boxes"])

@@ -380,7 +380,7 @@ def _ids(text: str) -> list[TokenLabel]:
     try:
         return [TokenLabel(int(part), part, part) for part in text.replace(",", " ").split()]
     except ValueError:
-        raise InputError("This model has no tokenizer; enter token ids, such as: 12 7 7") from None
+        raise InputError("This model has no tokenizer; enter token ids, such as 12 7 7.") from None
 
 
 def _processor(model: Model) -> ImageProcessor:

@@ -14,15 +14,15 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.until = time.monotonic() + seconds
-        self.cancelled = Event()
+        self.canceled = Event()
 
     def cancel(self) -> None:
         """Cancel the work, for example because the client disconnected."""
-        self.cancelled.set()
+        self.canceled.set()
 
     def check(self) -> None:
         """Raise StoppedError after the time limit or a cancellation."""
-        if self.cancelled.is_set():
+        if self.canceled.is_set():
             raise StoppedError("The request was canceled.")
         if time.monotonic() > self.until:
             raise StoppedError(

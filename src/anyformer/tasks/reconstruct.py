@@ -53,7 +53,7 @@ class ReconstructOptions(ImageOptions):
 
 class Reconstruct(PictureTask):
     name = "reconstruct"
-    about = "an image from a few of its patches (pre-training without labels)"
+    about = "reconstruct images from a few patches (masked autoencoder pre-training)"
     columns = (Column("image"),)
     options_class = ReconstructOptions
     settings: ReconstructOptions

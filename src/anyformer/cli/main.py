@@ -160,7 +160,43 @@ def heading(text: str) -> str:
     return " ".join(text.split()).partition(":")[0]
 
 
-@app.command()
+TRAIN_HELP = """Train a model on your own files.
+
+\b
+Examples:
+  anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
+  anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
+  anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
+  anyformer train generate … --resume
+      continue after an interruption: the same command with --resume
+
+\b
+Fine-tuning (--recipe is a model folder or the name of an installed model):
+  anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
+  anyformer train classify-image --recipe patches --data images/ --out probe/ --set train.freeze=encoder.* \\
+      --set train.lr=3e-3
+      freeze the encoder and train a linear classifier
+  anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set train.lora=8
+      train LoRA adapters of rank 8
+  anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
+      replace the tokenizer; tokens in both vocabularies keep their embeddings
+  anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
+      pre-train on unlabeled text (30% of it masked), then fine-tune with --recipe first/
+
+\b
+Several GPUs:
+  torchrun --nproc-per-node 4 -m anyformer train …
+  torchrun --nproc-per-node 4 --max-restarts 3 -m anyformer train … --resume
+      restart if a process dies
+
+\b
+Settings (all of them: --dry-run): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
+train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
+When fine-tuning, settings of model.* must not change the shapes of weights: model.dropout can be set.
+"""
+
+
+@app.command(help=TRAIN_HELP, short_help="Train a model on your own files.")
 def train(
     task: Annotated[
         str,
@@ -186,40 +222,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out (or start it)")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print all resolved settings and exit")] = False,
 ) -> None:
-    """Train a model on your own files.
-
-    \b
-    Examples:
-      anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
-      anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
-      anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
-      anyformer train generate … --resume
-          continue after an interruption: the same command with --resume
-
-    \b
-    Fine-tuning (--recipe is a model folder or the name of an installed model):
-      anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
-      anyformer train classify-image --recipe patches --data images/ --out probe/ --set train.freeze=encoder.* \\
-          --set train.lr=3e-3
-          freeze the encoder and train a linear classifier
-      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set train.lora=8
-          train LoRA adapters of rank 8
-      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
-          replace the tokenizer; tokens in both vocabularies keep their embeddings
-      anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
-          pre-train on unlabeled text (30% of it masked), then fine-tune with --recipe first/
-
-    \b
-    Several GPUs:
-      torchrun --nproc-per-node 4 -m anyformer train …
-      torchrun --nproc-per-node 4 --max-restarts 3 -m anyformer train … --resume
-          restart if a process dies
-
-    \b
-    Settings (all of them: --dry-run): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
-    train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
-    When fine-tuning, settings of model.* must not change the shapes of weights: model.dropout can be set.
-    """
+    """Train a model with the given options."""
     from anyformer.training.command import TrainRequest, run
     from anyformer.training.command import dry_run as describe
     from anyformer.training.dotted_keys import parse_assignments, read_config

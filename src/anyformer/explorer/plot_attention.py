@@ -44,7 +44,7 @@ def heads(
     for line, (point, weights) in zip(axes, layers.items(), strict=True):
         bits = downsample.entropy(weights).tolist()
         for head, panel in enumerate(line):
-            _bare(panel)
+            _hide_ticks(panel)
             if head >= len(weights):
                 panel.set_visible(False)
                 continue
@@ -129,7 +129,7 @@ def overlay(
     for panel in axes[len(every) :]:
         panel.set_visible(False)
     for i, (panel, one) in enumerate(zip(axes, every, strict=False)):
-        _bare(panel)
+        _hide_ticks(panel)
         panel.imshow(opened, extent=(0, opened.width, opened.height, 0))
         dark = torch.zeros(*one.shape, 4)
         dark[..., 3] = 0.88 * (1 - one / one.max().clamp(min=1e-12))
@@ -151,7 +151,7 @@ def weights_of(seen: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
     return {point: torch.as_tensor(value[row].detach().float().cpu()) for point, value in found.items()}
 
 
-def _bare(axes: Any) -> None:
+def _hide_ticks(axes: Any) -> None:
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set(color="#b8c0cc", linewidth=0.6)

@@ -107,15 +107,15 @@ def test_answers_are_shown_as_what_they_are() -> None:
 
 
 def test_commands_can_be_typed() -> None:
-    """What a panel shows is what a shell takes; two texts are two arguments, a file is found from anywhere, and what is
-    drawn is drawn again."""
+    """The command of a panel runs in a shell: two texts are two arguments, and a file in the current folder
+    has a relative path."""
     model = pretrained.PretrainedModel("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
     shown = tour.command(model, {}).replace("anyformer run classify-pair", "printf '%s|'")
     assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one|two|"
     model = pretrained.PretrainedModel(
         "r", "read", "", 1, default=True, example={"file": "example.png"}, path=Path("a b")
     )
-    assert tour.command(model, {}) == f"anyformer run read '{Path('a b').absolute()}/example.png'"
+    assert tour.command(model, {}) == "anyformer run read 'a b/example.png'"
     model = pretrained.PretrainedModel("s", "generate", "", 1, example="Once")
     told = "anyformer run generate --model s Once --max-new-tokens 90 --seed 1"
     assert tour.command(model, {"max_new_tokens": 90, "seed": 1}) == told

@@ -20,6 +20,7 @@ MAX_IMAGE_WIDTH = 1200  # pixels
 AUDIO = {".wav": "audio/wav", ".flac": "audio/flac"}
 MAX_CLASSES = 5
 MAX_ALIGNMENT_TOKENS = 48  # longer alignments are not readable
+PLOT_SCALE = 0.62  # smaller figures have relatively larger labels on the page
 
 
 def input_html(inputs: Any) -> str:
@@ -160,7 +161,9 @@ def alignment(work: Any, answer: Any) -> Any:
     with answering(work.model), look(work.model, "decoder.blocks.*.cross.weights") as seen:
         work.model(**batch, decoder_input_ids=work.model.shift_right(target))
     weights = seen.log[-1][1][0]  # [heads, target, source]
-    return plot(weights, pieces(work, source), pieces(work, target[0].tolist()), title="")
+    figure = plot(weights, pieces(work, source), pieces(work, target[0].tolist()), title="")
+    figure.set_size_inches(*(PLOT_SCALE * figure.get_size_inches()))
+    return figure
 
 
 def pieces(work: Any, ids: Sequence[int]) -> list[str]:

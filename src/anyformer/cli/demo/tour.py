@@ -106,17 +106,23 @@ def options(model: PretrainedModel, work: Any) -> dict[str, Any]:
 
 
 def command(model: PretrainedModel, options: Mapping[str, Any]) -> str:
-    """The same call as a shell command."""
+    """The same call as a shell command, for the current folder."""
     words = ["anyformer", "run", model.task, *([] if model.default else ["--model", model.name])]
     if isinstance(model.example, str):
         words.append(model.example)
     elif isinstance(model.example, Mapping):
-        words.append(str(Path(model.path or "").absolute() / model.example["file"]))
+        words.append(_short_path(Path(model.path or "").absolute() / model.example["file"]))
     else:
         words += model.example
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)
+
+
+def _short_path(path: Path) -> str:
+    """A path relative to the current folder if it is inside it; else the absolute path."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _order(model: PretrainedModel) -> tuple[int, bool]:

@@ -94,7 +94,7 @@ export async function head(context) {
     return foundHeads(context, site);
   }
   const got = await context.ask("head", { ...where(context, site), head: one, top: context.state.top, left: context.state.left });
-  drawMatrix(context, got, context.state.mode, `${site.stage} ${site.part} layer ${layerOf(context, site)} ${one === null ? "mean of heads" : `head ${one}`}`);
+  drawMatrix(context, got, context.state.mode, `${site.stage}, ${site.part}-attention, layer ${layerOf(context, site)}, ${one === null ? "mean of heads" : `head ${one}`}`);
   await foundHeads(context, site);
 }
 

@@ -215,7 +215,7 @@ function showInput(infos) {
   $("audio-field").hidden = !infos.some((info) => info.audio);
   $("upload-fields").replaceChildren(...uploads.fields(infos, (changes) => set(changes), showStatus));
   const examples = text ? Object.entries(address.EXAMPLES) : [];
-  $("examples").replaceChildren(...examples.map(([name, sentence]) =>
+  $("examples").replaceChildren(text ? "Examples: " : "", ...examples.map(([name, sentence]) =>
     el("button", { type: "button", title: sentence, "aria-label": `Example: ${sentence}`, onclick: () => { $("text").value = sentence; submit(); } }, name)));
   for (const name of ["text", "pair", "target"]) if (document.activeElement !== $(name)) $(name).value = state[name];
 }
